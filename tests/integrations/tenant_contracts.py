@@ -31,7 +31,7 @@ def question(tenant: int) -> str:
     return f"When is the rent of tenant {tenant:02d} paid?"
 
 
-def own(tenant: int) -> tuple[str, str]:
+def tenant_document(tenant: int) -> tuple[str, str]:
     """Return the text that a tenant's answer quotes and its source; every fourth tenant has no contract."""
     return (SHARED, "hall.md") if tenant % 4 == 3 else (contract(tenant), source(tenant))
 
@@ -46,7 +46,7 @@ class Contracts(BaseRetriever):
     """A custom LangChain retriever: the contract of the tenant in the question."""
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        text, where = own(tenant_of(query))
+        text, where = tenant_document(tenant_of(query))
         return [Document(text, metadata={"source": where}), Document("Bees dance.", metadata={"source": "bees.md"})]
 
 
@@ -54,14 +54,14 @@ class ContractNodes(NodeRetriever):
     """The same retriever for LlamaIndex."""
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        text, where = own(tenant_of(query_bundle.query_str))
+        text, where = tenant_document(tenant_of(query_bundle.query_str))
         return [
             NodeWithScore(node=TextNode(text=text, metadata={"source": where}), score=1.0),
             NodeWithScore(node=TextNode(text="Bees dance.", metadata={"source": "bees.md"}), score=0.5),
         ]
 
 
-def quoted(prompt: str) -> str:
+def quoting_answer(prompt: str) -> str:
     """Return an answer that names the tenant and quotes the contract in the prompt."""
     found = re.findall(r"The rent of the hall[^.]*\.|The hall was built[^.]*\.", prompt)
     whose = re.findall(r"tenant (\d\d)", prompt)
@@ -69,11 +69,11 @@ def quoted(prompt: str) -> str:
 
 
 class QuotingChat(SimpleChatModel):
-    """A chat model of another package that answers with `quoted`."""
+    """A chat model of another package that answers with `quoting_answer`."""
 
     @property
     def _llm_type(self) -> str:
         return "quoting"
 
     def _call(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> str:
-        return quoted("\n".join(str(message.text) for message in messages))
+        return quoting_answer("\n".join(str(message.text) for message in messages))

@@ -72,7 +72,7 @@ def input_of(tenant: int) -> tuple[Any, dict[str, Any]]:
     return [HumanMessage("When?")], {}
 
 
-def is_own(tenant: int, citations: list[Any]) -> bool:
+def has_own_citations(tenant: int, citations: list[Any]) -> bool:
     return [note["title"] for note in citations] == ([] if tenant % 3 == 2 else [source(tenant)])
 
 
@@ -92,7 +92,7 @@ def test_forty_tenants_with_one_cache_get_their_own_citations_in_threads(cache: 
         for _ in range(2):  # the second time from the cache
             for tenant, answer in enumerate(pool.map(ask, TENANTS)):
                 assert answer.content == ANSWER
-                assert is_own(tenant, citations_of(answer))
+                assert has_own_citations(tenant, citations_of(answer))
 
 
 async def test_forty_tenants_with_one_cache_get_their_own_citations_in_an_event_loop(cache: BaseCache | None) -> None:
@@ -105,9 +105,9 @@ async def test_forty_tenants_with_one_cache_get_their_own_citations_in_an_event_
 
     for _ in range(2):
         for tenant, answer in enumerate(await asyncio.gather(*map(ask, TENANTS))):
-            assert is_own(tenant, citations_of(answer))
+            assert has_own_citations(tenant, citations_of(answer))
     spent = len(model.asked)
-    assert is_own(3, citations_of(await ask(3)))
+    assert has_own_citations(3, citations_of(await ask(3)))
     assert len(model.asked) == spent, "the same question with the same documents is cached"
 
 
@@ -121,7 +121,9 @@ def test_forty_tenants_with_one_cache_get_their_own_citations_from_an_llm(cache:
 
     with ThreadPoolExecutor(8) as pool:
         for _ in range(2):
-            assert [is_own(tenant, found) for tenant, found in enumerate(pool.map(ask, TENANTS))] == [True] * 40
+            assert [has_own_citations(tenant, found) for tenant, found in enumerate(pool.map(ask, TENANTS))] == [
+                True
+            ] * 40
 
 
 async def test_tool_results_and_their_positions_are_part_of_the_cache_key(cache: BaseCache | None) -> None:
@@ -145,7 +147,7 @@ async def test_tool_results_and_their_positions_are_part_of_the_cache_key(cache:
 
 def test_a_streamed_cached_call_leaves_no_references_for_the_next_call(cache: BaseCache | None) -> None:
     chat = ChatAntiphon(language_model=ScriptedModel(answer=ANSWER), cache=cache, streaming=True)
-    assert is_own(0, citations_of(chat.invoke("When?", references=[document(0)])))
+    assert has_own_citations(0, citations_of(chat.invoke("When?", references=[document(0)])))
     assert citations_of(chat.invoke("When?")) == []
 
 

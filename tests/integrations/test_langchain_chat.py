@@ -34,7 +34,7 @@ def llm(tiny: LanguageModel) -> AntiphonLLM:
     return AntiphonLLM(language_model=tiny, max_tokens=24)
 
 
-def said(model: BaseLanguageModel[Any], answer: Any) -> str:
+def text_of(model: BaseLanguageModel[Any], answer: Any) -> str:
     return answer if isinstance(answer, str) else str(answer.content)
 
 
@@ -46,25 +46,25 @@ async def test_invoke_stream_and_batch_return_the_answer_without_the_prompt(
     prompt: Any = MESSAGES if kind == "chat" else QUESTION
     text = tiny.generate(prompt, max_new_tokens=24).text
     assert QUESTION not in text
-    assert said(model, model.invoke(QUESTION)) == text
-    assert "".join(said(model, piece) for piece in model.stream(QUESTION)) == text
-    assert [said(model, each) for each in model.batch([QUESTION, QUESTION])] == [text, text]
-    assert said(model, await model.ainvoke(QUESTION)) == text
-    assert "".join([said(model, piece) async for piece in model.astream(QUESTION)]) == text
-    assert [said(model, each) for each in await model.abatch([QUESTION, QUESTION])] == [text, text]
+    assert text_of(model, model.invoke(QUESTION)) == text
+    assert "".join(text_of(model, piece) for piece in model.stream(QUESTION)) == text
+    assert [text_of(model, each) for each in model.batch([QUESTION, QUESTION])] == [text, text]
+    assert text_of(model, await model.ainvoke(QUESTION)) == text
+    assert "".join([text_of(model, piece) async for piece in model.astream(QUESTION)]) == text
+    assert [text_of(model, each) for each in await model.abatch([QUESTION, QUESTION])] == [text, text]
 
 
 @pytest.mark.parametrize("kind", ["chat", "llm"])
 def test_text_ends_right_before_a_stop_string_of_several_characters(kind: str, request: pytest.FixtureRequest) -> None:
     model: Any = request.getfixturevalue(kind)
-    whole = said(model, model.invoke(QUESTION))
+    whole = text_of(model, model.invoke(QUESTION))
     stop = whole[5:8]
     expected = whole[: whole.index(stop)]
-    assert said(model, model.invoke(QUESTION, stop=[stop])) == expected
-    assert "".join(said(model, piece) for piece in model.stream(QUESTION, stop=[stop])) == expected
+    assert text_of(model, model.invoke(QUESTION, stop=[stop])) == expected
+    assert "".join(text_of(model, piece) for piece in model.stream(QUESTION, stop=[stop])) == expected
     always = type(model)(language_model=model.language_model, max_tokens=24, stop=[stop])
-    assert said(model, always.invoke(QUESTION)) == expected
-    assert said(model, always.invoke(QUESTION, stop=[])) == whole
+    assert text_of(model, always.invoke(QUESTION)) == expected
+    assert text_of(model, always.invoke(QUESTION, stop=[])) == whole
 
 
 def test_parameters_of_a_call_override_those_of_the_model(chat: ChatAntiphon, tiny: LanguageModel) -> None:
@@ -82,8 +82,8 @@ def test_another_model_named_in_a_call_is_loaded_once(tmp_path: Path, tiny: Lang
     name = str(tmp_path)
     for model in (ChatAntiphon(language_model=tiny, max_tokens=8), AntiphonLLM(language_model=tiny, max_tokens=8)):
         prompt: Any = MESSAGES if isinstance(model, ChatAntiphon) else QUESTION
-        assert said(model, model.invoke(QUESTION, model=name)) == other.generate(prompt, max_new_tokens=8).text
-        assert said(model, model.invoke(QUESTION)) == tiny.generate(prompt, max_new_tokens=8).text
+        assert text_of(model, model.invoke(QUESTION, model=name)) == other.generate(prompt, max_new_tokens=8).text
+        assert text_of(model, model.invoke(QUESTION)) == tiny.generate(prompt, max_new_tokens=8).text
         assert model.language_model_named(name) is model.language_model_named(name)
 
 
@@ -151,7 +151,7 @@ async def test_a_cancelled_call_stops_and_frees_its_kv_cache(kind: str, request:
         gc.collect()
         assert seen[-1].cache() is None
         assert error.__traceback__, "the traceback still refers to every frame of the call"
-    assert said(model, await model.ainvoke(QUESTION)) == said(model, model.invoke(QUESTION))
+    assert text_of(model, await model.ainvoke(QUESTION)) == text_of(model, model.invoke(QUESTION))
 
 
 @pytest.mark.parametrize("kind", ["chat", "llm"])

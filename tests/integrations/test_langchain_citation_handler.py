@@ -27,7 +27,15 @@ from antiphon.integrations.langchain.documents import document_of
 from antiphon.integrations.passages_in_prompt import PassagesInPrompt
 from antiphon.retrieval import Passage
 from tests.integrations.scripted_model import ScriptedModel
-from tests.integrations.tenant_contracts import SHARED, TENANTS, Contracts, QuotingChat, own, question, quoted
+from tests.integrations.tenant_contracts import (
+    SHARED,
+    TENANTS,
+    Contracts,
+    QuotingChat,
+    question,
+    quoting_answer,
+    tenant_document,
+)
 
 PROMPT = ChatPromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {question}")
 INPUT = ChatPromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {input}")
@@ -126,11 +134,11 @@ SHAPES: dict[str, Callable[[BaseRetriever, Any], Any]] = {
 
 
 def quoting_chat() -> ChatAntiphon:
-    return ChatAntiphon(language_model=ScriptedModel(answer=quoted), model="scripted")
+    return ChatAntiphon(language_model=ScriptedModel(answer=quoting_answer), model="scripted")
 
 
 def check_own_citations(tenant: int, handler: CitationHandler) -> None:
-    text, where = own(tenant)
+    text, where = tenant_document(tenant)
     assert [(note["title"], note["cited_text"]) for note in handler.citations] == [(where, text[:-1])]
     assert {document.metadata["source"] for document in handler.answer.documents} <= {where, "bees.md"}
     assert handler.answer.text == f"To {tenant:02d}: {text}"
@@ -166,7 +174,7 @@ def test_answers_of_models_of_other_packages_are_cited(shape: str) -> None:
 
 def test_answers_of_an_llm_are_cited() -> None:
     handler = CitationHandler()
-    llm = AntiphonLLM(language_model=ScriptedModel(answer=quoted), model="scripted")
+    llm = AntiphonLLM(language_model=ScriptedModel(answer=quoting_answer), model="scripted")
     chain: Any = {"context": Contracts() | join, "question": RunnablePassthrough()} | TEXT | llm
     chain.invoke(question(8), {"callbacks": [handler]})
     check_own_citations(8, handler)
@@ -199,7 +207,7 @@ def test_one_run_that_answers_forty_tenants_cites_each_tenants_own_documents(sha
     batch.invoke([question(tenant) for tenant in TENANTS], {"callbacks": [handler]})
     cited = [answer for answer in handler.answers if answer.citations]
     for answer in cited:
-        _, where = own(int(answer.text[3:5]))
+        _, where = tenant_document(int(answer.text[3:5]))
         assert {note["title"] for note in answer.citations} == {where}
         assert {document.metadata["source"] for document in answer.documents} <= {where, "bees.md"}
     # A batch of stuff chains has one parent run; equal texts of two tenants are then ambiguous and not cited.
@@ -238,13 +246,13 @@ def test_documents_saved_by_a_checkpointer_are_cited_in_a_later_turn() -> None:
     handler = CitationHandler()
     again: Any = RunnableLambda(lambda turns: quoting_chat().invoke(turns))
     again.invoke(made.get_state(thread).values["messages"], {"callbacks": [handler]})
-    assert [note["title"] for note in handler.citations] == [own(0)[1]]
+    assert [note["title"] for note in handler.citations] == [tenant_document(0)[1]]
 
 
 @pytest.mark.parametrize("prompt", [None, PROMPT])
 async def test_with_retriever_returns_answer_context_and_citations_whole_and_streamed(prompt: Any) -> None:
     chain = quoting_chat().with_retriever(Contracts(), prompt=prompt)
-    text, where = own(0)
+    text, where = tenant_document(0)
     for given in (question(0), {"question": question(0)}):
         out = chain.invoke(given)
         assert list(out) == ["question", "context", "answer", "citations"]
@@ -268,14 +276,14 @@ async def test_with_retriever_returns_answer_context_and_citations_whole_and_str
 
 
 def test_with_retriever_uses_the_models_own_prompt_format() -> None:
-    model = ScriptedModel(answer=quoted)
+    model = ScriptedModel(answer=quoting_answer)
     chain = ChatAntiphon(language_model=model, model="scripted").with_retriever(Contracts())
     chain.invoke(question(0))
     assert "You answer questions with one or two sentences quoted" in model.asked[-1][0]
     model.model.config.prompt_format = "reader"
     chain.invoke(question(0))
     assert "You answer with sentences quoted from the passages, each with the number" in model.asked[-1][0]
-    assert own(0)[0] in model.asked[-1][1]
+    assert tenant_document(0)[0] in model.asked[-1][1]
 
 
 def test_with_retriever_raises_without_documents_or_question() -> None:

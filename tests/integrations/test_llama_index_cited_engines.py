@@ -21,7 +21,7 @@ from llama_index.core.tools import QueryEngineTool
 from antiphon.accel import LanguageModel
 from antiphon.integrations.llama_index import AntiphonLLM, citations_of, with_citations
 from tests.integrations.scripted_model import ScriptedModel
-from tests.integrations.tenant_contracts import TENANTS, ContractNodes, own, question, quoted
+from tests.integrations.tenant_contracts import TENANTS, ContractNodes, question, quoting_answer, tenant_document
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def _own_tokenizer(tiny: LanguageModel) -> Any:
 
 
 def quoting_llm() -> AntiphonLLM:
-    return AntiphonLLM(language_model=ScriptedModel(answer=quoted), model="scripted")
+    return AntiphonLLM(language_model=ScriptedModel(answer=quoting_answer), model="scripted")
 
 
 def querying(mode: str, streaming: bool, llm: AntiphonLLM) -> Any:
@@ -70,7 +70,7 @@ CHATS: dict[str, Callable[[AntiphonLLM], Any]] = {
 
 
 def check_own_citations(tenant: int, response: Any) -> None:
-    text, where = own(tenant)
+    text, where = tenant_document(tenant)
     assert [(block.title, block.cited_content.text) for block in response.citations] == [(where, text[:-1])]
 
 
@@ -83,10 +83,10 @@ async def test_every_query_engine_is_cited_whole_and_streamed(shape: str) -> Non
         response: Any = streaming.query(question(tenant))
         with pytest.raises(RuntimeError, match="The stream has not ended"):
             _ = response.citations
-        assert own(tenant)[0] in "".join(response.response_gen)
+        assert tenant_document(tenant)[0] in "".join(response.response_gen)
         check_own_citations(tenant, response)
         later: Any = await streaming.aquery(question(tenant))
-        assert own(tenant)[0] in "".join([piece async for piece in later.response_gen])
+        assert tenant_document(tenant)[0] in "".join([piece async for piece in later.response_gen])
         check_own_citations(tenant, later)
 
 
@@ -98,16 +98,16 @@ async def test_every_chat_engine_is_cited_whole_and_streamed(shape: str) -> None
         if shape == "condense question":
             continue  # needs a query engine that streams; see the next test
         response = with_citations(CHATS[shape](quoting_llm())).stream_chat(question(tenant))
-        assert own(tenant)[0] in "".join(response.response_gen)
+        assert tenant_document(tenant)[0] in "".join(response.response_gen)
         check_own_citations(tenant, response)
         later = await with_citations(CHATS[shape](quoting_llm())).astream_chat(question(tenant))
-        assert own(tenant)[0] in "".join([piece async for piece in later.async_response_gen()])
+        assert tenant_document(tenant)[0] in "".join([piece async for piece in later.async_response_gen()])
         check_own_citations(tenant, later)
 
 
 def test_a_streaming_condense_question_engine_is_cited() -> None:
     response = with_citations(condensing(quoting_llm(), streaming=True)).stream_chat(question(0))
-    assert own(0)[0] in "".join(response.response_gen)
+    assert tenant_document(0)[0] in "".join(response.response_gen)
     check_own_citations(0, response)
 
 
@@ -140,7 +140,10 @@ def test_a_wrapped_engine_keeps_the_engines_interface() -> None:
     output = tool.call(question(4))
     check_own_citations(4, output.raw_output)
     assert engine.get_prompts()
-    assert [node.node.metadata["source"] for node in engine.query(question(4)).source_nodes] == [own(4)[1], "bees.md"]
+    assert [node.node.metadata["source"] for node in engine.query(question(4)).source_nodes] == [
+        tenant_document(4)[1],
+        "bees.md",
+    ]
     chat = with_citations(CHATS["context"](quoting_llm()))
     chat.chat(question(4))
     assert len(chat.chat_history) == 2
@@ -152,4 +155,4 @@ def test_with_citations_refuses_other_types_and_citations_of_accepts_any_text() 
     with pytest.raises(TypeError, match="The engine is int; give a query engine or a chat engine"):
         with_citations(3)  # type: ignore[call-overload]
     nodes = ContractNodes().retrieve(question(0))
-    assert [block.title for block in citations_of(f"So {own(0)[0]}", nodes)] == [own(0)[1]]
+    assert [block.title for block in citations_of(f"So {tenant_document(0)[0]}", nodes)] == [tenant_document(0)[1]]

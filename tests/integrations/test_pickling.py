@@ -25,7 +25,7 @@ def folder(tmp_path: Path, tiny: LanguageModel) -> str:
     return str(tmp_path / "model")
 
 
-def said(model: Any) -> str:
+def text_of(model: Any) -> str:
     return str(model.complete(QUESTION) if hasattr(model, "complete") else model.invoke(QUESTION).text)
 
 
@@ -41,7 +41,7 @@ def test_a_model_loaded_by_name_is_loaded_again_by_unpickling(kind: str, folder:
     model: Any = MODELS[kind](model=folder, max_tokens=5)
     again = pickle.loads(pickle.dumps(model))
     assert again.language_model is not model.language_model
-    assert (again.max_tokens, again.model, said(again)) == (5, folder, said(model))
+    assert (again.max_tokens, again.model, text_of(again)) == (5, folder, text_of(model))
 
 
 @pytest.mark.parametrize("kind", MODELS)

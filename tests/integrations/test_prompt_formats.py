@@ -13,14 +13,14 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from antiphon.integrations.langchain import ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonLLM
 from tests.integrations.scripted_model import ScriptedModel
-from tests.integrations.tenant_contracts import ContractNodes, Contracts, own, question, quoted
+from tests.integrations.tenant_contracts import ContractNodes, Contracts, question, quoting_answer, tenant_document
 
 WARNING = "needs the prompt format 'reader'"
 
 
 @pytest.fixture
 def reader() -> Any:
-    model = ScriptedModel(answer=quoted)
+    model = ScriptedModel(answer=quoting_answer)
     model.model.config.prompt_format = "reader"
     Settings.tokenizer = model.tokenizer.encode
     yield model
@@ -50,7 +50,7 @@ def test_the_models_own_template_causes_no_warning(reader: ScriptedModel) -> Non
         warnings.simplefilter("error")
         response = RetrieverQueryEngine(ContractNodes(), synthesizer).query(question(0))
         ChatAntiphon(language_model=reader).with_retriever(Contracts()).invoke(question(0))
-    assert own(0)[0] in str(response)
+    assert tenant_document(0)[0] in str(response)
     prompt = reader.asked[0][0]
     assert "You answer with sentences quoted from the passages, each with the number of its passage." in prompt
     assert f"Question: {question(0)}" in prompt
