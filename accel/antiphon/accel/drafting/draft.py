@@ -69,7 +69,7 @@ class Draft:
         Args:
             tokens: Token of each row.
             parents: Parent of each row.
-            chances: Acceptance probability of each row.
+            chances: Chance of each row.
             num_probes: Number of probes among the last rows.
         """
         draft = object.__new__(cls)
@@ -218,7 +218,7 @@ def chain(tokens: Tokens, chances: Sequence[float] | None = None) -> Draft:
 
     Args:
         tokens: Token of each row.
-        chances: Acceptance probability of each row; 1.0 by default.
+        chances: Chance of each row; 1.0 by default.
     """
     rows = len(tokens)
     return Draft(tuple(tokens), tuple(range(-1, rows - 1)), tuple(chances or (1.0,) * rows))

@@ -42,7 +42,7 @@ class PreferredRows:
 
         Args:
             seconds: Seconds of a forward pass by its number of rows.
-            chances: Acceptance probabilities of the current draft, used before the first step has been observed.
+            chances: Chances of the current draft's candidates, used before the first step has been observed.
         """
         if not self._steps:
             self._record(np.sort(chances)[::-1].cumsum())

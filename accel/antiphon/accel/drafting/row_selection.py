@@ -18,7 +18,7 @@ MARGIN = 1.03
 
 @dataclass(frozen=True, slots=True)
 class ScoredDraft:
-    """The draft of one sequence with calibrated acceptance probabilities.
+    """The draft of one sequence with calibrated chances.
 
     Attributes:
         draft: The draft tree.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from antiphon.retrieval.embedders.protocol import TokenVectors, check_texts
 from antiphon.retrieval.encoder_runtime.device import batch_size, pick_device, pick_dtype
-from antiphon.retrieval.encoder_runtime.engine_selection import PROBES, Engine, choose_encoder_engine
+from antiphon.retrieval.encoder_runtime.engine_selection import COMPARISON_TEXTS, Engine, choose_encoder_engine
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class MiniLMEmbedder:
             key=self.fingerprint,
             device=self._device,
             dtype=dtype,
-            vectors=lambda candidate: self._embed(candidate, PROBES),
+            vectors=lambda candidate: self._embed(candidate, COMPARISON_TEXTS),
         )
 
     @property

@@ -13,7 +13,7 @@ from antiphon.retrieval.embedders.protocol import check_texts
 from antiphon.retrieval.encoder_runtime.device import batch_size as default_batch_size
 from antiphon.retrieval.encoder_runtime.device import pick_device
 from antiphon.retrieval.encoder_runtime.engine_selection import (
-    PROBES,
+    COMPARISON_TEXTS,
     Engine,
     EngineChoice,
     choose_module_engine,
@@ -144,7 +144,7 @@ class SentenceTransformerEmbedder:
             "last_hidden_state",
             key=weights,
             device=self._device,
-            vectors=lambda: self.embed_documents(PROBES),
+            vectors=lambda: self.embed_documents(COMPARISON_TEXTS),
         )
 
     def _encode(self, encode: Any, texts: Sequence[str]) -> Vectors:

@@ -29,7 +29,7 @@ ENGINES = ("auto", "torch", "openvino")
 CLOSE = 1e-4
 """The allowed cosine distance from torch in float32, unless torch itself deviates more in the precision in use."""
 
-PROBES = (
+COMPARISON_TEXTS = (
     "The harbour office opens at nine, except on public holidays.",
     "def mean(values): return sum(values) / len(values)",
     "1. Water boils at 100 °C at sea level; on a mountain of 3,000 metres it boils at about 90 °C. " * 4,
@@ -58,7 +58,7 @@ def choose_encoder_engine(
 ) -> tuple[Any, EngineChoice]:
     """Choose what computes an encoder's output: the model in torch, or its OpenVINO graph.
 
-    The graph is chosen if its vectors for `PROBES` are close to those of torch in float32: within `CLOSE`, or at least
+    The graph is chosen if its vectors for `COMPARISON_TEXTS` are close to those of torch in float32: within `CLOSE`, or at least
     as close as torch in the precision in use. The comparison is made once per graph, and its result is saved.
 
     Args:
@@ -68,7 +68,7 @@ def choose_encoder_engine(
         key: Identifies the weights.
         device: Where the model runs.
         dtype: The precision in use.
-        vectors: A function that computes the vectors of `PROBES` with a model or graph; one row per text.
+        vectors: A function that computes the vectors of `COMPARISON_TEXTS` with a model or graph; one row per text.
 
     Returns:
         The model or its graph, and the reason.
@@ -93,7 +93,7 @@ def choose_module_engine(
         output: The output that the module reads, a key of `OUTPUTS`.
         key: Identifies the weights.
         device: Where the model runs.
-        vectors: A function that computes the vectors of `PROBES` with the module's current model.
+        vectors: A function that computes the vectors of `COMPARISON_TEXTS` with the module's current model.
 
     Raises:
         ValueError: ``wanted`` is not an engine, or it is "openvino", which cannot run this model here.

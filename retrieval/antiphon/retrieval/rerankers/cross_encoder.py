@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.encoder_runtime.device import batch_size, pick_device
-from antiphon.retrieval.encoder_runtime.engine_selection import PROBES, Engine, EngineChoice, choose_module_engine
+from antiphon.retrieval.encoder_runtime.engine_selection import (
+    COMPARISON_TEXTS,
+    Engine,
+    EngineChoice,
+    choose_module_engine,
+)
 from antiphon.retrieval.encoder_runtime.hub import cached_file, load_model, loading_options, weights_fingerprint
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerankers.protocol import sort_by_score
@@ -85,8 +90,8 @@ class CrossEncoderReranker:
         return values
 
     def _choose_engine(self, wanted: Engine, weights: str) -> EngineChoice:
-        """Choose the engine of the first module, by comparing the logits of all probe pairs as one vector."""
-        pairs = [(one, other) for one in PROBES for other in PROBES]
+        """Choose the engine of the first module, by comparing the logits of all pairs of comparison texts as one vector."""
+        pairs = [(one, other) for one in COMPARISON_TEXTS for other in COMPARISON_TEXTS]
 
         def vectors() -> Vectors:
             return self._logits(pairs)[None].astype(np.float32)

@@ -46,7 +46,7 @@ class Bigrams:
     chances: NDArray[np.float32]
 
     def lookup(self, last: int) -> dict[int, float]:
-        """Return the tokens after this token alone and their chances; empty if it is unknown."""
+        """Return the tokens after this token alone, with their chances; empty if this token is unknown."""
         return _entry(self.tokens, self.chances, last) if 0 <= last < len(self.tokens) else {}
 
 
