@@ -150,11 +150,11 @@ def test_invalid_options_are_refused_with_one_line(arguments: tuple[object, ...]
     assert complaint in " ".join(shown.stderr.split())
 
 
-def test_a_tokenizer_with_too_many_tokens_for_a_shape_is_refused(
+def test_a_tokenizer_with_too_many_tokens_for_an_architecture_is_refused(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ARCHITECTURES, "llama-15m", ARCHITECTURES["llama-15m"] | {"vocab_size": 200})
-    shown = antiphon("bench", "floor", "--model", "llama-15m", "--tokenizer", tiny_folder, "--device", "cpu")
+    shown = run_program(bandwidth_floor.app, "--model", "llama-15m", "--tokenizer", tiny_folder, "--device", "cpu")
     assert shown.exit_code == 2
     assert "The tokenizer has 261 tokens and the architecture 'llama-15m' has room for 200" in " ".join(
         shown.stderr.split()
