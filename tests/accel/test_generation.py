@@ -281,7 +281,7 @@ def test_stop_strings_end_the_text_wherever_they_are_set(
     if where == "argument":
         options: dict[str, Any] = settings | {"stop_strings": stops}
     elif where == "generation_config":
-        settings["eos_token_id"] = -1  # None would be filled in from the model's own configuration
+        settings["eos_token_id"] = -1  # `generate` would replace None by the value in the model's configuration
         options = {"generation_config": GenerationConfig(**settings, stop_strings=stops, pad_token_id=0)}
     else:
         monkeypatch.setattr(model().generation_config, "stop_strings", stops)

@@ -15,7 +15,7 @@ from antiphon.retrieval import CrossEncoderReranker, MiniLMEmbedder, Passage, Se
 from antiphon.retrieval.encoder_runtime import openvino_encoder
 from antiphon.retrieval.encoder_runtime.engine_selection import (
     CLOSE,
-    PROBES,
+    COMPARISON_TEXTS,
     choose_encoder_engine,
     max_cosine_distance,
 )
@@ -75,13 +75,13 @@ def test_a_cross_encoder_keeps_its_order_and_its_scores(toy_cross_encoders: dict
 
 
 def test_texts_of_several_threads_are_not_mixed(toy: SentenceTransformerEmbedder) -> None:
-    alone = [toy.embed_documents([text] * 3) for text in PROBES]
-    found: list[Any] = [None] * len(PROBES)
+    alone = [toy.embed_documents([text] * 3) for text in COMPARISON_TEXTS]
+    found: list[Any] = [None] * len(COMPARISON_TEXTS)
 
     def embed(place: int) -> None:
-        found[place] = [toy.embed_documents([PROBES[place]] * 3) for _ in range(4)]
+        found[place] = [toy.embed_documents([COMPARISON_TEXTS[place]] * 3) for _ in range(4)]
 
-    threads = [Thread(target=embed, args=(place,)) for place in range(len(PROBES))]
+    threads = [Thread(target=embed, args=(place,)) for place in range(len(COMPARISON_TEXTS))]
     for thread in threads:
         thread.start()
     for thread in threads:

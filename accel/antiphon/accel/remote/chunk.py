@@ -15,7 +15,7 @@ FINISH_REASONS: Mapping[str, FinishReason] = {"length": "length", "abort": "canc
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One event of a stream; None if the server does not report a value.
+    """One event of a stream. Values that the server does not report are None.
 
     Attributes:
         text: New text.

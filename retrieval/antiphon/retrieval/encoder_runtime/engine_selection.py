@@ -58,8 +58,8 @@ def choose_encoder_engine(
 ) -> tuple[Any, EngineChoice]:
     """Choose what computes an encoder's output: the model in torch, or its OpenVINO graph.
 
-    The graph is chosen if its vectors for `COMPARISON_TEXTS` are close to those of torch in float32: within `CLOSE`, or at least
-    as close as torch in the precision in use. The comparison is made once per graph, and its result is saved.
+    The graph is chosen if its vectors for `COMPARISON_TEXTS` are close to those of torch in float32: within `CLOSE`, or
+    at least as close as torch in the precision in use. The comparison is made once per graph, and its result is saved.
 
     Args:
         wanted: The requested engine.

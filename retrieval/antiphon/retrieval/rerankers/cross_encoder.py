@@ -90,7 +90,7 @@ class CrossEncoderReranker:
         return values
 
     def _choose_engine(self, wanted: Engine, weights: str) -> EngineChoice:
-        """Choose the engine of the first module, by comparing the logits of all pairs of comparison texts as one vector."""
+        """Choose the engine of the first module, by comparing the logits of all pairs of texts as one vector."""
         pairs = [(one, other) for one in COMPARISON_TEXTS for other in COMPARISON_TEXTS]
 
         def vectors() -> Vectors:

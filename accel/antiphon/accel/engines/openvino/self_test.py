@@ -19,7 +19,8 @@ from antiphon.accel.engines.openvino.sequence import PagedSequence
 from antiphon.accel.engines.protocol import AnonymousTenant, SequenceInput
 
 SHORT, LONG = 8, 40
-"""Length of the short text, which is below most windows; and the excess of the long text over the largest window."""
+"""The short text has this many tokens, fewer than most windows; the long text exceeds the largest window by the second
+number."""
 
 BRANCHES = (ROOT, ROOT, 1, 0, 2)
 """Parents of a tree of two interleaved branches: no row's depth equals its slot."""

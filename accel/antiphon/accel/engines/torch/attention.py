@@ -97,7 +97,7 @@ def _gather(states: Tensor, start: int, cached: int, rows: list[int]) -> Tensor:
 
 
 def _causal_mask(*arguments: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Tensor | None:
-    """Return the mask of a causal forward pass, None or additive, so that a boolean mask is always a draft tree's."""
+    """Return a causal mask, as None or numbers: exact attention takes a boolean mask for that of a draft tree."""
     sees = sdpa_mask(*arguments, **options)
     if sees is None or not is_overridden(EXACT):
         return sees
