@@ -62,7 +62,7 @@ class Alternating(LogitsProcessor):
 
 
 def allowed(batch: int, ids: Tensor) -> list[int]:
-    """Return the tokens whose parity differs from the last one's, so that the allowed ones depend on the path."""
+    """Return the tokens of the other parity than the last token, so that the allowed tokens depend on the path."""
     return list(range(1 - int(ids[-1]) % 2, VOCAB_SIZE, 2))
 
 
@@ -71,7 +71,7 @@ def end_at(place: int) -> dict[str, Any]:
     return {"eos_token_id": text_of()[place], "pad_token_id": 0}
 
 
-# Each entry creates its options anew, because processors may keep state. All of them change the tokens or the scores.
+# Each entry creates new options, because processors may keep state. All of them change the tokens or the scores.
 PROCESSORS: dict[str, Callable[[], dict[str, Any]]] = {
     "guidance_scale": lambda: {"guidance_scale": 1.7},
     "guidance_scale, negative prompt": lambda: {"guidance_scale": 1.7, "negative_prompt_ids": PROMPT[:, :9]},

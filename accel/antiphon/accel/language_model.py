@@ -286,7 +286,7 @@ class LanguageModel:
         options = options if settings.drafter is None else replace(options, drafter=settings.drafter)
         table = self._recycling_table(settings.recycling)
         if table is not None and options.reproducible:
-            table = RecyclingTable(self.name)  # a table of its own: it holds tokens of this request only
+            table = RecyclingTable(self.name)  # a separate table for this request
         return Generation(
             request,
             [*sources, forced] if forced else sources,

@@ -95,7 +95,7 @@ def test_a_failed_self_test_is_remembered() -> None:
 
 
 def test_auto_does_not_select_a_slower_engine() -> None:
-    model = model_of("llama", seed=10)  # a model of its own: stored results are shared
+    model = model_of("llama", seed=10)  # a separate model: stored results are shared
     assert load_engine(model, memory=2**22).engine is not None
     save_compatibility(fingerprint(model), setting(), Compatibility(speedup=0.5))
     loaded = load_engine(model, memory=2**22, if_faster=True)
