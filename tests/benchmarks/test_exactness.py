@@ -1,4 +1,4 @@
-"""Proof on the command line: answers with their certificate, and the benchmark of exactness."""
+"""Exactness on the command line: answers with their certificate, and the exactness benchmark."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_broken_promise_is_detected() -> None:
 
 
 def test_the_embedded_model_is_deterministic_and_certified_in_half_precision(smollm2_folder: Path) -> None:
-    """A real model of thirty layers: its rounding is loud enough that a probe for tiny ones once took it for broken."""
+    """A real model of thirty layers rounds much more than a tiny one; an earlier self-test therefore refused it."""
     from antiphon.accel.certify import certify
     from antiphon.accel.drafting.drafters import Nothing
     from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter, WrongDrafter

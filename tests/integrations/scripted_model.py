@@ -1,4 +1,4 @@
-"""A language model that calls tools by fixed rules, which a random model never does.
+"""A language model that calls tools by fixed rules, because a random model never calls one.
 
 The chat template, tokenization, streaming, stop strings and usage are those of any `LanguageModel`.
 """

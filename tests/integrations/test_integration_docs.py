@@ -30,7 +30,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.fixture
 def agents_model(tmp_path: Path) -> str:
-    """A folder with a tiny model in place of the page's model that calls tools."""
+    """A folder with a tiny model that replaces the tool-calling model of the page."""
     quiet_libraries()
     tiny_model(max_position_embeddings=16_384).save_pretrained(tmp_path / "model")
     tool_tokenizer().save_pretrained(tmp_path / "model")

@@ -1,4 +1,4 @@
-"""ChatAntiphon and AntiphonLLM: one test for each known fault of LangChain's local models."""
+"""ChatAntiphon and AntiphonLLM: one test for each known bug of LangChain's local models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AntiphonLLM of LlamaIndex: one test for each known fault of its local LLMs, and tools in an agent."""
+"""AntiphonLLM for LlamaIndex: one test for each known bug of LlamaIndex's local LLMs, and tools in an agent."""
 
 from __future__ import annotations
 

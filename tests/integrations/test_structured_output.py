@@ -41,7 +41,7 @@ class Bee(BaseModel):
 
 
 class Hive(BaseModel):
-    """A hive, nested with an enum."""
+    """A schema with a nested object and an enum."""
 
     kind: Kind
     queen: Bee

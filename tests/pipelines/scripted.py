@@ -56,7 +56,7 @@ class Scripted:
 
     Attributes:
         likely: the log-probability of each line.
-        read: the prompts that it has prefilled.
+        read: the prompts whose lines it has scored.
         streams: the streams of the latest batch.
         given: the parameters of each call of `stream`.
     """
@@ -86,7 +86,7 @@ class Scripted:
         return self.streams
 
     def _verify(self, scorer: ContinuationScorer) -> None:
-        """Give the second token of each text the probability of the text, and all other tokens probability 1."""
+        """Make each text's log-probability its value in ``likely``: that of its second token; all others are 0."""
         draft = scorer.begin((), ())
         assert draft is not None
         scores = torch.full((1 + len(draft.tokens), 99), -1e9)

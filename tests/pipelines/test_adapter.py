@@ -1,4 +1,4 @@
-"""Adapters: merged once into a model that says what peft's says, and refused where they do not belong."""
+"""Adapters: merged once into a model with the logits of peft's, and refused if they do not fit the model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from antiphon.pipelines.prompt import prompt_format, reader_prompt
 
 TOKENS = torch.arange(20)[None]
 ROUNDING = 2**-8
-"""What one rounding to bfloat16 may change, relative to a weight."""
+"""Largest change of a weight by rounding to bfloat16, relative to the weight."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 
 def write_adapter(folder: Path, *, base: str = "smollm2", hidden_size: int = 64) -> Path:
-    """A random adapter for the tiny model, in peft's own two files."""
+    """Write a random adapter for the tiny model in peft's format (two files)."""
     config = peft.LoraConfig(
         r=2,
         target_modules=["q_proj", "up_proj"],
@@ -40,7 +40,7 @@ def write_adapter(folder: Path, *, base: str = "smollm2", hidden_size: int = 64)
         model = peft.get_peft_model(tiny_model(hidden_size=hidden_size), config)
     folder.mkdir()
     save_file(peft.get_peft_model_state_dict(model, save_embedding_layers=False), folder / WEIGHTS)
-    config.base_model_name_or_path = base  # peft has put the model's own name there
+    config.base_model_name_or_path = base  # peft stored the tiny model's name
     config.save_pretrained(str(folder))
     return folder
 
@@ -52,7 +52,7 @@ def adapter(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, tiny_folder: Path) -> Path:
-    """A cache in which a tiny model lies where the converted base would."""
+    """A model cache that holds a tiny model in place of the converted base model."""
     cache = tmp_path / "cache"
     place = cache / "models" / f"smollm2-135m-instruct-{GGUF_SHA256[:8]}"
 
@@ -121,7 +121,7 @@ def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, cache: Path) -> 
     assert [path.name for path in (cache / "models").iterdir() if path.name.startswith("reader")] == []
 
 
-@pytest.mark.filterwarnings("ignore:Found missing adapter keys:UserWarning")  # as it is outside of the tests
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys:UserWarning")  # only a warning by default
 def test_an_adapter_that_lacks_weights_is_refused(adapter: Path, cache: Path) -> None:
     weights = load_file(adapter / WEIGHTS)
     weights.popitem()

@@ -1,4 +1,4 @@
-"""The embedded language models: converted once, whole, and right; and what a wrong name is told."""
+"""The bundled language models: each is converted once, completely and correctly; unknown names raise a clear error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_converted_model_is_no_longer_quantised_and_knows_its_end(smollm2_fo
 
 
 def test_the_converted_model_talks_sense(smollm2: LanguageModel) -> None:
-    """A wrong rotary layout, a missing merge or an untied head would all show here."""
+    """A wrong rotary layout, a missing tokenizer merge or an untied LM head would change the answer."""
     question = [{"role": "user", "content": "What is the capital of France?"}]
     completion = smollm2.generate(question, max_new_tokens=16)
     assert "Paris" in completion.text
@@ -90,7 +90,7 @@ def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path) -> None:
 
 
 def without(package: str, cache: Path, script: str) -> str:
-    """What a fresh interpreter that cannot find a package says on standard output."""
+    """Return the standard output of a script in a new interpreter that cannot import ``package``."""
     prelude = (
         "import sys; from importlib.machinery import PathFinder\n"
         "class Without(PathFinder):\n"
@@ -148,7 +148,7 @@ except ImportError as error:
 def test_without_peft_an_adapter_is_one_sentence_with_the_command(tmp_path: Path) -> None:
     said = without("peft", tmp_path, ADAPTER)
     assert said == "An adapter is merged with the package peft; run: pip install 'antiphon[local]'"
-    assert list((tmp_path / "models").iterdir()) == []  # nothing was converted for it, and nothing half-made is left
+    assert list((tmp_path / "models").iterdir()) == []  # no base model was converted, and no incomplete folder is left
 
 
 HUB = """

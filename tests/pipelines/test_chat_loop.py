@@ -1,4 +1,4 @@
-"""The terminal: earlier answers kept in a file, and a conversation that is read, answered, interrupted and ended."""
+"""Conversations in the terminal: stored sessions, streamed answers, Ctrl-C, and the end of input."""
 
 from __future__ import annotations
 
@@ -44,13 +44,14 @@ def test_questions_are_answered_one_after_the_other_until_the_input_ends(index_f
     assert len(costs) == 2
     assert " of them prefilled" not in costs[0]
     assert " of them prefilled" in costs[1]
-    assert "exceeds the context window" in shown.stderr  # the long one is refused, and the conversation goes on
+    assert "exceeds the context window" in shown.stderr  # only the long question is refused
 
 
 def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp_path: Path) -> None:
-    tiny_model(max_position_embeddings=32_768).save_pretrained(tmp_path)  # an answer that no signal is too late for
+    # Room for an answer that the signal interrupts.
+    tiny_model(max_position_embeddings=32_768).save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in a shell's background
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # background jobs ignore SIGINT
     script = f"{heard}; from antiphon.pipelines.cli import app; app()"
     options = ["--index", str(index_folder), "--model", str(tmp_path), "--k", "1", "--max-new-tokens", "20000"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}

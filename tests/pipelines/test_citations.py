@@ -125,7 +125,7 @@ def test_every_citation_is_exact_and_none_is_missing(answer: str, sources: list[
         assert squeezed(answer[c.start : c.end]) == squeezed(c.text)
     cited = {position for start, end in spans for position in range(start, end)}
     said = list(re.finditer(r"\w+", answer))
-    for first in range(len(said) - words + 1):  # an uncited window must not occur in a source
+    for first in range(len(said) - words + 1):  # no run of six uncited words may occur in a source
         start, end = said[first].start(), said[first + words - 1].end()
         if not cited.intersection(range(start, end)):
             window = rf"(?<!\w){re.escape(squeezed(answer[start:end]))}(?!\w)"

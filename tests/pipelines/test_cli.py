@@ -1,4 +1,4 @@
-"""The command line: it answers, it says what it did, and what it cannot use it refuses in one sentence."""
+"""The command line: answers, costs, and errors of one sentence for unusable arguments."""
 
 from __future__ import annotations
 

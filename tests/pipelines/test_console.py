@@ -1,4 +1,4 @@
-"""What the terminal shows: citations that can be followed, and what an answer cost."""
+"""Terminal output of an answer: its citations with their locations, and its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job, whole and with the real small models: index, ask, cite, and the same words decoded plainly."""
+"""The demo end to end with the bundled models: index, ask, cite, and the same text without drafts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def some_documents() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first demo keeps its index, and the second one finds it."""
+    """The index folder that the first demo writes and the second one reuses."""
     return tmp_path_factory.mktemp("demo") / "index"
 
 

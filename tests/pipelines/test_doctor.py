@@ -1,4 +1,4 @@
-"""The doctor: one model's card, its line of JSON, its refusals; the table of families, and its page in the docs."""
+"""The command `doctor`: report and JSON of one model, errors, the table of families, and its page in the docs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_family_that_is_not_exact_stands_out(capsys: pytest.CaptureFixture[str
 
 
 def test_the_page_of_families_is_what_its_command_prints_today() -> None:
-    """Results come from the run that wrote it; names, levels, layers and reasons are the probe's, here and now."""
+    """The page's measured columns are taken as they are; names, levels, layers and reasons are computed again."""
     rows = []
     for family in sorted(ALL_FAMILIES, key=lambda each: list(LEVELS).index(traits_of(tiny_model(each)).level)):
         row = rf"^\| {family} \|.*\| (\d+) \| (no: |)([^|]*) \| [^|]* \|$"

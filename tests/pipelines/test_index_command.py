@@ -1,4 +1,4 @@
-"""What `antiphon index` says: names are shown harmlessly, and a run whose output goes to a file is not silent."""
+"""Output of `antiphon index`: file names are sanitized, and progress is printed on outputs that are no terminal."""
 
 import os
 import subprocess

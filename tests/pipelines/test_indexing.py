@@ -1,4 +1,4 @@
-"""The comparison of vector indexes: synthetic and real vectors, held-out queries, and figures of what is saved."""
+"""The vector index benchmark: synthetic and real vectors, held-out queries, and figures of the saved indexes."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from antiphon.retrieval import HashEmbedder
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures of speed from one search: no test looks at them."""
+    """Measure each speed with a single search, because no test checks speed."""
     monkeypatch.setattr(indexing, "_SECONDS", 0.0)
 
 

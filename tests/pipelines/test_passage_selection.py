@@ -80,8 +80,8 @@ def test_a_likelier_refusal_lowers_the_score() -> None:
         (0.3, -1.0, -3.0, False),  # not similar
         (0.4, -3.0, -3.0, False),  # not likely
         (0.4, -3.0, -0.1, False),  # a refusal is likelier
-        (0.6, -2.4, -0.1, True),  # but similar, and likely if the model does not refuse
-        (0.6, -9.0, 0.0, True),  # a certain refusal says nothing about lines
+        (0.6, -2.4, -0.1, True),  # a refusal is likelier, but the line is similar, and likely given no refusal
+        (0.6, -9.0, 0.0, True),  # if a refusal is certain, likelihood does not count
     ],
 )
 def test_a_line_must_be_similar_and_likely_to_show_an_answer(

@@ -1,4 +1,4 @@
-"""Replay: recorded answers, forwards counted, no model run."""
+"""Replay: counts the forward passes of recorded answers without running a model."""
 
 import json
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def written(path: Path, *rows: Any) -> Path:
 
 
 class Diary:
-    """Drafts one chain of ``guess`` every time, and writes down what it is told."""
+    """Drafts the chain ``guess`` in each step, and records the arguments of all calls."""
 
     def __init__(self, guess: Tokens) -> None:
         self.guess = guess

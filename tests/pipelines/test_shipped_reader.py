@@ -1,4 +1,4 @@
-"""The reader that ships: easy questions to three sentences, which too much training on reference pages unlearns."""
+"""The bundled extractive model answers easy questions, which too much training on documentation would break."""
 
 from __future__ import annotations
 

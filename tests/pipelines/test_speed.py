@@ -1,4 +1,4 @@
-"""Speed: replays that every method follows, figures that add up, and the commands around them."""
+"""Speed benchmark: every method emits the replayed answers, and the figures are consistent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.pipelines.recorded import HILL, SAMPLES
 
 @pytest.fixture(scope="module")
 def follower_model() -> LanguageModel:
-    """A model of our own for this file: hooks come and go on it."""
+    """A separate model for this file, because the tests add and remove hooks."""
     return LanguageModel(tiny_model(max_position_embeddings=1024), byte_tokenizer(), name="tiny")
 
 
@@ -104,14 +104,14 @@ def test_teacher_forcing_changes_only_the_recorded_logits(follower_model: Langua
 
 
 class Late(TeacherForcing):
-    """Leads each row to the token after the one that it should say."""
+    """Forces each row to emit the token after the recorded one."""
 
     def follow(self, start: int, answer: Any) -> None:
         super().follow(start - 1, answer)
 
 
 class Silent(TeacherForcing):
-    """Leads nobody."""
+    """Forces no token."""
 
     def _force(self, model: Any, args: Any, arguments: Any, output: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""The speed benchmark on the command line: samples, tables, charts, one line of JSON, and refusals in one sentence."""
+"""The speed benchmark on the command line: samples, tables, charts, one line of JSON, and errors of one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default drafter as a program has it that keeps its model: it remembers requests, and no text twice."""
+"""`blend-warm`: the recycling table is kept between requests and cleared before a job is repeated."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def learned_figures() -> evaluate.GuessFigures:
 
 
 def tables() -> Iterator[tuple[str, ResultTable]]:
-    """Every table that a command prints, with figures that might be."""
+    """Yield every table that a command prints, with invented figures."""
     yield "demo", demo.comparison_table([answered("a"), answered("b")], [answered("a"), answered("c")])
     yield "doctor", doctor_report.cost_table({64: {1: 0.0123, 2: 0.0456, 64: 1.789}, 918: {1: 0.0147, 2: 0.0258}})
     yield "drafting", drafting_cost.drafting_table(drafting_report())

@@ -1,4 +1,4 @@
-"""The command that decodes on several devices: alone it is one device, and says the model's own text."""
+"""The command `lookahead`: one process decodes on one device, and its text is that of plain decoding."""
 
 from __future__ import annotations
 

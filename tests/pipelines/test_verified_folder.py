@@ -108,7 +108,7 @@ def save_words(path: Path) -> None:
 
 @pytest.fixture
 def little_room() -> Iterator[None]:
-    """No file may have more than 1,000 bytes, which is told like a full disk."""
+    """Limit files to 1,000 bytes; writing more raises an OSError, as a full disk does."""
     resource = pytest.importorskip("resource", reason="no limits on files here")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))

@@ -1,4 +1,4 @@
-"""The corpus of examples: which pages of a package are written, and in which form."""
+"""The training corpus: which pages of a package are written, and in which text format."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_package_without_the_pages_is_refused_and_files_stay(tmp_path: Path) -
 
 
 def _package(folder: Path, name: str, places: Sequence[str]) -> Path:
-    """A package with pages at these places below /usr/share/doc."""
+    """Build a Debian package with pages at these paths below /usr/share/doc."""
     for place in places:
         path = folder / name / "usr" / "share" / "doc" / place
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def test_only_the_text_of_a_cut_page_is_written(tmp_path: Path) -> None:
 
 
 def test_pages_of_npm_packages_are_named_by_package_and_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`npm` is a program that packs what lies beside it: the registry is not asked."""
+    """A fake `npm` returns an archive from this folder instead of downloading from the registry."""
     folder = tmp_path / "package" / "docs"
     folder.mkdir(parents=True)
     (folder / "dance.md").write_text("# Dance", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""MultiPassageExamples: what they ask is answered by their passages and no others, and what they decline is not."""
+"""`MultiPassageExamples`: answerable questions are answered by exactly one passage, declined ones by none."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_some_lessons_have_passages_of_a_few_sentences_and_decline_what_was_cut_
                 left = [sentence for sentence in answer if sentence in honey.text]
                 assert (said == answer and len(left) == len(answer)) or (not said and not left)
                 seen.add((question.text, bool(said)))
-    assert len(seen) == 6  # each is answered where its sentences are there, and declined where none is
+    assert len(seen) == 6  # three questions, each answered if its sentences were kept and declined otherwise
 
 
 def test_folders_with_written_questions_take_turns(documents: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_folders_with_written_questions_take_turns(documents: Path, tmp_path: Pa
     examples = MultiPassageExamples(passages, written, seed=3)
     made = [examples.example(number, is_written=True) for number in range(60)]
     about_moon = sum(any(page_name(passage) == "notes/moon" for passage in example.passages) for example in made)
-    assert about_moon > 22  # half are around this one passage, though eight others have questions, too
+    assert about_moon > 22  # folders take turns, so half are about the only passage of "notes"
 
 
 def test_the_everyday_texts_are_written_as_files_that_the_questions_know(tmp_path: Path) -> None:

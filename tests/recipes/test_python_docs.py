@@ -1,4 +1,4 @@
-"""The shipped documents are clean text, and the program that made them makes clean text of any Sphinx page."""
+"""The bundled documents are clean text, and the recipe converts any Sphinx page to clean text."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_shipped_document_is_clean_text(path: Path) -> None:
 
 
 def test_no_sentence_of_a_shipped_document_is_broken_by_a_newline() -> None:
-    """Were the lines those of the HTML, most of the prose would end in the middle of a sentence."""
+    """If the line breaks of the HTML were kept, most lines would end in the middle of a sentence."""
     glossary = next(path for path in demo_documents() if path.name == "glossary.txt").read_text(encoding="utf-8")
     prose = [line for line in glossary.split("\n") if line[:1].isupper() and len(line.split()) > 8]
     assert len(prose) > 150

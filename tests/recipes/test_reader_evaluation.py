@@ -1,4 +1,4 @@
-"""Evaluation: every figure counts what its name says."""
+"""Evaluation of the reader: every figure is correct for answers judged by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training: a branch is what its question is alone, an interrupted run ends as one that was not, and it learns."""
+"""Reader training: branches equal separate prompts, interrupted runs resume exactly, and the loss falls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLAN = LoraPlan(steps=4, batch_size=1, learning_rate=1e-2, warm_up=1, rank=2, al
 
 
 def _train(out: Path, plan: LoraPlan, report: StepReport = lambda step, loss: None) -> None:
-    """Teach a tiny model the one example."""
+    """Train a tiny model on a single example."""
     train_reader(tiny_model(), TOKENIZER, lambda _: LESSON, out, plan, base="tiny", report=report)
 
 
@@ -126,7 +126,7 @@ def test_a_run_can_start_from_an_adapter_and_continues_from_its_weights(tmp_path
 
     first = train_weights("first", 12)
     train_weights("second", 2, first)
-    assert losses[12] < 0.9 * losses[0]  # the first loss of the second run is that of what it began with
+    assert losses[12] < 0.9 * losses[0]  # the second run starts from the first run's weights
     (first / "adapter_model.safetensors").write_bytes(b"broken")
     with pytest.raises(ValueError, match="does not fit"):
         train_weights("third", 2, first)

@@ -1,4 +1,4 @@
-"""Training of relevance: what is trained is what is used, it learns, and examples are what passages say."""
+"""Relevance training: trained and shipped models score equally, the loss falls, and examples match their passages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _lines(passage: Passage) -> list[str]:
 
 
 def _disturb(model: torch.nn.Module) -> None:
-    """An adapter that changes what is read, in weights that bfloat16 holds."""
+    """Make the adapter random, with weights that are exact in bfloat16."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
@@ -122,7 +122,7 @@ def test_the_loss_is_that_of_the_right_line_and_of_whether_there_is_one(tokens: 
     others = torch.stack(
         [softplus(torch.tensor(0.0)), softplus(scores[1, 3]), softplus(scores[2, 1]), softplus(torch.tensor(0.0))]
     )
-    # of two passages one is another; the second hardest is the own one, which does not count
+    # there is only one other passage: the question's own passage counts as zero
     assert loss == pytest.approx(
         float(among_all + own.mean() + 0.5 * (whether.mean() + 0.5 * others.mean() / 2)), abs=1e-4
     )
@@ -136,7 +136,7 @@ def test_examples_without_lines_raise_no_error(tokens: MiniLMEmbedder) -> None:
 
 @pytest.fixture(scope="module")
 def start(tokens: MiniLMEmbedder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An adapter of relevance to begin with."""
+    """An adapter to start the training from."""
     folder = tmp_path_factory.mktemp("start")
     model = _model(tokens)
     _disturb(model)

@@ -1,4 +1,4 @@
-"""MultiPassageExamples of one passage: every answer can be quoted from it, and what it does not say is declined."""
+"""`SinglePassageExamples`: every answer can be quoted from the passage, and all other questions are declined."""
 
 from __future__ import annotations
 

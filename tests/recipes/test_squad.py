@@ -1,4 +1,4 @@
-"""Articles and what people asked about them, out of a package's file."""
+"""SQuAD: articles and questions are extracted from the package's file."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Send malformed requests to a real vLLM server: `python -m tests.vllm.fuzz --requests 1000 --seed 0`.
 
 After each of them the server must answer an ordinary request as before. Exits with 1 otherwise and prints the request.
-The environment variable ANTIPHON_VLLM names the `vllm` command, as for the tests of this folder.
+The environment variable ANTIPHON_VLLM names the `vllm` command, as in `test_server`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PARAMETERS = (
     *("logprob_token_ids", "stream_options", "add_special_tokens", "user", "use_beam_search", "length_penalty"),
     *("spaces_between_special_tokens", "stream_interval", "request_id", "vllm_xargs", "prompt_embeds", "max_tokens"),
 )
-"""Fields of a request that get junk: all but ``n``, because vLLM accepts thousands of answers and computes them."""
+"""Request fields that get invalid values: all but ``n``, because vLLM would really compute thousands of answers."""
 
 
 SCHEMAS: list[Any] = [

@@ -46,7 +46,7 @@ COLOURS = (
     "My favourite colours, in order:"
 )
 COLOUR_TOKENS = (" red", " blue", " green")
-"""One token each: the small vocabulary that is sampled from."""
+"""Words of one token each, from which the tests sample."""
 
 SAMPLES, SAMPLES_PER_REQUEST, FALSE_ALARM = 500, 250, 1e-6
 MALFORMED_REQUESTS = 100
@@ -62,7 +62,7 @@ def openai_client(server: Server) -> openai.OpenAI:
 
 @pytest.fixture(scope="module")
 def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server with the plug-in; it starts while the plain server does, because each mostly uses one core then."""
+    """The server with the plug-in; both servers start at the same time, because starting mostly uses one core."""
     options = ("--speculative-config", json.dumps(SPECULATION), "--per-request-spec-decode-metrics", "detailed")
     with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("drafting"), *options, *BLOCKS) as running:
         yield running

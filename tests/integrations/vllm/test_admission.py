@@ -109,7 +109,7 @@ def test_the_reserved_key_is_rejected_if_a_client_sets_it(forged: Any) -> None:
 
 
 def test_arguments_that_were_admitted_are_admitted_again() -> None:
-    """As offline use of vLLM does, with one object of sampling parameters for many prompts."""
+    """Offline use of vLLM passes the same sampling parameters for many prompts."""
     given: dict[str, Any] = {"references": ["a"]}
     again = {**given, ADMITTED: copy.deepcopy(AdmittedSources(Sources(((97,),)), given))}
     assert admit(again, tokenize, VOCAB_SIZE) == Sources(((97,),))

@@ -204,7 +204,7 @@ def test_a_context_that_vllm_shortened_is_read_again() -> None:
 
 @pytest.mark.parametrize("bad", [50, 51, 2**40, 2**63, -5])
 def test_drafts_end_before_a_token_id_outside_the_vocabulary(bad: int) -> None:
-    """Admission rejects such ids; this covers arguments that reach the worker on another way."""
+    """Admission rejects such ids; this tests arguments that reach the worker without admission."""
     answer = [10, 11, 12, 13, 14, 15]
     engine = Engine(make_proposer(vocab_size=50))
     request = Request("a", [7, 8, 9], answer, Sources(prediction=[10, 11, 12, bad, 14, 15]))

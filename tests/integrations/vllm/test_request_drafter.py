@@ -23,7 +23,7 @@ def make_drafter(prompt: Sequence[int], references: Sequence[Sequence[int]], k: 
 
 
 def test_a_passage_in_the_prompt_with_other_tokens_at_its_ends_is_not_indexed_twice() -> None:
-    """A tokenizer makes such ends: " The" inside the prompt is "The" alone, and its full stop ends a paragraph."""
+    """Tokenized alone, a passage starts with "The"; inside a prompt with " The". Its last token can differ, too."""
     prompt = [1, 50, *PASSAGE[1:-1], 60, 110, 70, 110, 71, 110]
     alone = make_drafter(prompt, [PASSAGE]).propose(16)
     assert alone.chances == make_drafter(prompt, []).propose(16).chances

@@ -1,4 +1,4 @@
-"""The bita commands: prompts in, a file out that drafts; and prompts, answers and names that will not do."""
+"""The bita commands: training writes a file that drafts; unusable prompts, answers and names are refused."""
 
 from __future__ import annotations
 

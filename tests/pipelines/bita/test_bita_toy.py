@@ -1,4 +1,4 @@
-"""BiTA learns: a toy language, a model of it, and what training, the prefix and the tree each add to its drafts."""
+"""BiTA on a toy language: training, the prefix and the draft tree each increase the tokens per step."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ VOCAB_SIZE, PHRASES, START, LENGTH = 96, 12, 12, 64
 
 @cache
 def language() -> list[tuple[list[int], tuple[int, int]]]:
-    """Phrases of 4 to 8 tokens, and the two that may follow each."""
+    """Return the phrases of the language: the tokens of each (4 to 8) and the indices of the two that may follow it."""
     random = Random(1)
     phrases = [random.choices(range(VOCAB_SIZE), k=random.randint(4, 8)) for _ in range(PHRASES)]
     return [(phrase, (random.randrange(PHRASES), random.randrange(PHRASES))) for phrase in phrases]
 
 
 def spoken(random: Random, length: int) -> list[int]:
-    """A text of the language, from the middle of some phrase on."""
+    """Return random tokens of the language that start in the middle of a phrase."""
     text: list[int] = []
     phrase = random.randrange(PHRASES)
     while len(text) < length + 8:
@@ -43,7 +43,7 @@ def spoken(random: Random, length: int) -> list[int]:
 
 @cache
 def speaker() -> Any:
-    """A model that has learned the language."""
+    """Return a tiny model trained on the language."""
     none: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     model = tiny_model(vocab_size=VOCAB_SIZE, hidden_size=48, **none)
     random = Random(2)
@@ -59,7 +59,7 @@ def speaker() -> Any:
 
 @cache
 def answers(seed: int, count: int) -> list[OwnAnswer]:
-    """What the model itself says, greedily."""
+    """Return the model's own greedy answers to random prompts."""
     random = Random(seed)
     prompts = torch.tensor([spoken(random, START) for _ in range(count)])
     said = speaker().generate(prompts, max_new_tokens=LENGTH, do_sample=False)[:, START:]
@@ -96,12 +96,12 @@ def test_decoding_takes_the_steps_that_the_examination_counts(shape: Any, learne
             max_new_tokens=LENGTH + 12, do_sample=False,
         )  # fmt: skip
         assert tuple(output[0, START : START + LENGTH].tolist()) == answer.answer
-        followed = [count for count in _starts(taken) if count < LENGTH]  # its last steps see no end coming
+        followed = [count for count in _starts(taken) if count < LENGTH]  # steps after the recorded answer do not count
         assert len(followed) - 1 == steps(ranks(speaker(), learned["deep"], answer), drafter.level_widths)
 
 
 def _starts(taken: list[Step]) -> list[int]:
-    """How many tokens had been said when each step began."""
+    """Return the number of emitted tokens before each step."""
     starts = [0]
     for step in taken:
         starts.append(starts[-1] + len(step.tokens))

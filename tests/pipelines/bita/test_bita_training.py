@@ -1,4 +1,4 @@
-"""Training BiTA: masks see what they may and learn the next token but one, and a run that was killed goes on."""
+"""Training BiTA: the attention mask, the targets of the mask tokens, and resuming an interrupted run."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ PLAN = BitaPlan(steps=4, answers=2, starts=3, prefix=4, masks=2, save_every=2)
 
 
 def loud(model: Any, masks: int = 2) -> BitaWeights:
-    """Something to learn from: as random as an untrained prefix, and a hundred times louder."""
+    """Return random weights a hundred times larger than untrained ones, so that they change the logits clearly."""
     learned = initial_bita_weights(model, prefix=4, masks=masks)
     return replace(learned, keys=100 * learned.keys, values=100 * learned.values, masks=100 * learned.masks)
 
 
 def one_group(model: Any, learned: BitaWeights, tokens: list[int], masks: int) -> Tensor:
-    """What the masks after these tokens predict, by a causal forward of the tokens and one of the masks alone.
+    """Return the masks' logits after these tokens, by one causal forward pass of the tokens and one of the masks.
 
     The prefix comes first here, as in the paper, and is hidden from the tokens by a second, causal cache.
     """
@@ -66,7 +66,7 @@ def test_the_loss_is_that_of_separate_forwards_with_ordinary_causal_masks(family
     example = MaskGroups(ANSWER, 0, 3)
     separate = [one_group(model, learned, [*PROMPT, *ANSWER.answer[:start]], 2) for start in range(3)]
     torch.testing.assert_close(mask_logits(model, learned, example), torch.cat(separate), atol=1e-9, rtol=1e-9)
-    targets = torch.tensor([11, 12, 12, 13, 13, 14])  # the token that the model itself predicts is skipped
+    targets = torch.tensor([11, 12, 12, 13, 13, 14])  # group i skips 10 + i, the model's own token
     loss = Learner(model, learned)(example)
     torch.testing.assert_close(loss, cross_entropy(torch.cat(separate).float(), targets, reduction="sum"))
 
@@ -80,7 +80,7 @@ def test_masks_look_as_far_back_as_the_models_windows_reach(family: str) -> None
     for start in (0, 9, 17):
         alone = mask_logits(model, learned, MaskGroups(answer, start, 1))
         torch.testing.assert_close(together[2 * start : 2 * start + 2], alone, atol=1e-9, rtol=1e-9)
-    far = replace(answer, prompt=(99, *answer.prompt[1:]))  # outside of every window of 12, and two layers of them
+    far = replace(answer, prompt=(99, *answer.prompt[1:]))  # farther away than two layers with windows of 12 can see
     if family == "mistral":
         moved = mask_logits(model, learned, MaskGroups(far, 17, 1))
         torch.testing.assert_close(together[34:36], moved, atol=1e-9, rtol=1e-9)

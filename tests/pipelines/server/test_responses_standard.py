@@ -192,7 +192,7 @@ def test_a_truncated_text_and_its_response_are_incomplete(typist: LanguageModel)
 
 
 def test_a_json_answer_repeats_its_format() -> None:
-    """OpenAI's types have the schema in the response, which clients use; those of Open Responses have not."""
+    """OpenAI's types include the JSON schema in the response, which clients use; Open Responses' types do not."""
     service = make_service(ScriptedModel(), ServerSettings(), name="scripted")
     with TestClient(create_app(service)) as client:
         body = {"model": "scripted", "input": "A bee", "text": {"format": FORMAT}, "max_output_tokens": 60}

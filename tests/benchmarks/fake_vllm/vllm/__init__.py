@@ -1,6 +1,6 @@
-"""As much of vLLM as a benchmark's worker asks for: an engine that says what its prompts add up to, token by token.
+"""The part of vLLM that the benchmark's worker uses: an engine whose output depends on the sum of the prompt.
 
-With drafts it emits three tokens a step, and five where it was told what to draft from.
+With drafts it emits three tokens per step, and five if the request has sources to draft from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EngineArgs:
 
 
 class SamplingParams:
-    """What is asked for one request."""
+    """Sampling parameters of one request."""
 
     def __init__(self, *, temperature: float, max_tokens: int, extra_args: dict[str, Any] | None = None) -> None:
         assert temperature == 0
@@ -30,7 +30,7 @@ class SamplingParams:
 
 
 class LLMEngine:
-    """All requests one step further, at every step."""
+    """An engine that advances all running requests in each step."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.speculation = settings.get("speculative_config", {})
