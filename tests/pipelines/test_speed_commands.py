@@ -78,7 +78,9 @@ def test_speed_is_shown_as_tables_charts_and_one_line(file: Path, tiny_folder: P
     assert "<svg" in svg.read_text(encoding="utf-8")
 
 
-def test_different_outputs_in_float32_end_with_exit_code_1(file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_outputs_in_float32_end_with_exit_code_1(
+    file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(speed, "_identical", lambda one, other: 0.5)
     options = ("--num-draft-tokens", 8, "--limit", 1, "--max-new-tokens", 2, "--rounds", 1, "--method", "nothing")
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "float32").exit_code == 1

@@ -122,7 +122,9 @@ def test_a_full_disk_raises_one_clear_error_and_keeps_the_old_files(
 ) -> None:
     folder = write_verified_folder(tmp_path / "model", write)
     request.getfixturevalue("little_room")
-    with pytest.raises(OSError, match=r"There is no room for .*model: the disk is full, or .* The old files are unchanged"):
+    with pytest.raises(
+        OSError, match=r"There is no room for .*model: the disk is full, or .* The old files are unchanged"
+    ):
         write_verified_folder(folder, lambda beside: save(beside / "model.bin"))
     verify_folder(folder)
     assert list(tmp_path.iterdir()) == [folder]

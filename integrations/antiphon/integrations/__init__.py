@@ -1,1 +1,1 @@
-"""Other people's words for the same things: adapters for frameworks, which nothing else imports."""
+"""Adapters for LangChain, LlamaIndex and vLLM. No other package of Antiphon imports them."""

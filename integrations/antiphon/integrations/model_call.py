@@ -56,7 +56,7 @@ class ModelCall:
 
 
 class VisibleText:
-    """The part of a growing answer that can be shown because it cannot be a tool call.
+    """The part of a streamed answer that can be shown because it cannot become a tool call.
 
     Args:
         call: the call whose answer is streamed.

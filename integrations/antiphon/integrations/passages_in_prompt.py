@@ -1,4 +1,4 @@
-"""Finds out which passages a finished prompt contains, however a chain formatted it. Independent of frameworks."""
+"""Finds the passages that a prompt contains, in whatever way a chain has formatted them. Independent of frameworks."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ WORDS = 6
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])\w)+(?:['’-]\w+)*")
 _NUMBER = re.compile(r"\[(\d{1,4})\]")  # the number of a passage next to a quote; it is not a word
 _PIECE = re.compile(rf"{_NUMBER.pattern}|\n")
-_OCCURRENCES = 64  # occurrences of one window that are extended: a bound for repetitive texts
+_OCCURRENCES = 64  # maximum number of occurrences of one window that are extended, for repetitive texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,10 @@ class Citation:
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
     """Return the citations of an answer, in its order; longer ones are chosen first, and none overlap.
 
-    A span is a citation if it has at least ``words`` words, or all words of the answer, or all words before or after
-    the number of its passage, as in ``[2] It is red.`` Case and punctuation must be equal; all white space is equal.
-    Of equally long quotes the one from the earlier passage is chosen. Takes time linear in answer and passages.
+    A span is a citation if it has at least ``words`` words. A shorter span is one if it is the whole answer, or all
+    text next to the number of its passage, as in ``[2] It is red.`` Case and punctuation must match; the kind and
+    amount of white space is ignored. Of equally long quotes the one from the earlier passage is chosen. Takes time
+    linear in answer and passages.
 
     Args:
         answer: the text of the answer.
@@ -122,7 +123,7 @@ def _matches(answer_words: _Words, sources: Sequence[_Words], min_words: int) ->
 
 
 def _short_matches(answer_words: _Words, sources: Sequence[_Words], min_words: int) -> Iterator[_Match]:
-    """Yield shorter pieces, between line breaks and numbers, that occur in the passage that they name."""
+    """Yield short pieces of the answer that occur in a passage whose number stands next to them."""
     places: dict[tuple[int, int], dict[tuple[object, ...], int]] = {}
     for first, end, numbers in _pieces(answer_words):
         count = end - first
@@ -138,7 +139,7 @@ def _short_matches(answer_words: _Words, sources: Sequence[_Words], min_words: i
 
 
 def _pieces(answer_words: _Words) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield the words between two line breaks or numbers, and the passages that the numbers name."""
+    """Split the answer at line breaks and passage numbers; yield each piece with the passages named next to it."""
     starts = [start for start, _ in answer_words.spans]
     ends = [
         (0, None),

@@ -19,7 +19,7 @@ WAIT = 60.0
 """Seconds that a writer waits for others."""
 
 _INHERITED: list[sqlite3.Connection] = []
-"""Connections of the process that this one was forked from; never closed here, because that could empty its log."""
+"""Connections of the parent process after a fork. They are never closed here: that could empty the parent's log."""
 
 
 class Database:
@@ -164,7 +164,7 @@ def _transaction(connection: sqlite3.Connection, *, writes: bool = True) -> Iter
 
 
 def _log_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to the write-ahead log; retry, because SQLite refuses without waiting while others have the file open."""
+    """Switch to the write-ahead log; retry, because SQLite refuses at once while others have the file open."""
     until = time.monotonic() + WAIT
     while True:
         try:

@@ -1,6 +1,6 @@
 """The sentence of each passage that matches a question best by shared words; shown if an answer is a refusal.
 
-So the user of a refusal still sees what was retrieved, and whether it helps.
+So a user who gets a refusal still sees the best of what was retrieved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""KV caches of recently read passages, which later questions about them reuse."""
+"""KV caches of recently used passages, which later questions about them reuse."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon.retrieval import Passage
 
 
 class PassageCache:
-    """Prefix caches of the most recently read passages, so that a later question prefills only its own tokens.
+    """Prefix caches of the most recently used passages, so that a later question prefills only its own tokens.
 
     Passages are identified by their ids.
 

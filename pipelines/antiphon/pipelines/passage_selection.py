@@ -31,7 +31,7 @@ MAX_LINES = 8
 """Maximum number of lines, of all passages, that the model scores: the most relevant ones."""
 
 MAX_RELEVANCE_GAP = 5.0
-"""Maximum gap in relevance (nats) to the best line; less relevant lines are hardly ever quoted and need not be read."""
+"""Maximum gap in relevance (nats) to the best line; the model does not score less relevant lines."""
 
 SCORED_TOKENS = 8
 """First tokens of a line whose log-probability is summed: they identify the line, and the rest is copied. `MAX_LINES`
@@ -40,10 +40,10 @@ lines and the refusal then have at most 63 rows, which fit into one step of an e
 MAX_QUOTES = 3
 """Maximum number of quoted lines, not counting lines that a colon leads to."""
 
-_LOGPROB_WEIGHT = 0.4  # of a nat of log-probability, relative to a nat of relevance
+_LOGPROB_WEIGHT = 0.4  # weight of log-probability relative to relevance, both in nats
 _MIN_REFUSAL_LOGPROB = -10.0  # nats; less likely refusals count as equally unlikely
-_MAX_SCORE_GAP = 2.0  # nats, of a further quoted line to the first one
-_HIGH_SCORE, _LOW_SCORE = 2.0, -3.0  # from the first on there is an answer, below the second there is none
+_MAX_SCORE_GAP = 2.0  # nats; maximum gap between a further quoted line and the first one
+_HIGH_SCORE, _LOW_SCORE = 2.0, -3.0  # nats; at or above the first there is an answer, below the second there is none
 
 _QUESTION = re.compile(r"\w[*_\"'”’]*[?？؟][?!*_\"'”’)]*$")  # code and patterns do not end like this
 
@@ -56,7 +56,7 @@ class Threshold:
     minimum: float
 
 
-# For passages that the model would rather answer from than refuse, and for all passages.
+# The first applies if the probability of a refusal is below one half, the second always.
 _IF_WILLING, _ALWAYS = Threshold(logprob_weight=0.05, minimum=0.3), Threshold(logprob_weight=0.1, minimum=0.55)
 
 
@@ -80,14 +80,14 @@ def shows_answer(similarity: float, log_probability: float, refusal: float) -> b
         refusal: the log-probability of a refusal.
     """
     refused = min(exp(refusal), 1 - 1e-9)
-    likely = min(log_probability - log1p(-refused), 0.0)  # given that the model does not refuse
+    likely = min(log_probability - log1p(-refused), 0.0)  # log-probability given that the model does not refuse
     thresholds = (_IF_WILLING, _ALWAYS) if refused < 1 / 2 else (_ALWAYS,)
     return any(similarity + each.logprob_weight * likely >= each.minimum for each in thresholds)
 
 
 @runtime_checkable
 class BatchStreamingModel(Protocol):
-    """A model that reads several prompts at once, each with its own drafter: `LanguageModel`."""
+    """A model that decodes several prompts at once, each with its own drafter: `LanguageModel`."""
 
     @property
     def tokenizer(self) -> Any:
@@ -209,7 +209,7 @@ def select_passages(
     caches = list(prefixes) or [PrefixCache() for _ in prompts]
     # 1. The most relevant lines of all passages.
     candidates = candidate_lines(prompts, scorers.relevance)
-    # 2. Their scores; passages without one of these lines are not read.
+    # 2. Their scores; passages without one of these lines are not prefilled.
     lines = _score_lines(language_model, prompts, candidates, caches)
     if not lines:
         return SelectedPrompt(prompts[0], caches[0], generation)
@@ -323,7 +323,7 @@ def _score_lines(
     lines: Sequence[CandidateLine],
     prefixes: Sequence[PrefixCache],
 ) -> list[ScoredLine]:
-    """Score lines; only the prompts of these lines are read."""
+    """Score lines; only the prompts of these lines are prefilled."""
     indices = sorted({line.prompt_index for line in lines})
     texts = [[*(line.text for line in lines if line.prompt_index == index), REFUSAL] for index in indices]
     found = log_probabilities(
@@ -389,7 +389,7 @@ def _prefill_with_texts(
 def _score_separately(
     language_model: BatchStreamingModel, prompt: PassagePrompt, texts: Sequence[str], prefix: PrefixCache
 ) -> list[float]:
-    """Return them by generating each text as ``response_prefix``; for cached prompts and models without trees."""
+    """Return them by generating each text as ``response_prefix``, if the prompt is cached or trees are unsupported."""
     values = []
     for text in texts:
         count = len(language_model.tokenizer.encode(text, add_special_tokens=False))

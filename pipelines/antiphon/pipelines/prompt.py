@@ -170,7 +170,7 @@ def _numbered(passages: Sequence[Passage]) -> str:
 
 
 def _titled(passage: Passage) -> str:
-    """Return the passage with its heading, unless it starts with it."""
+    """Return the passage with its heading before it, unless the passage already starts with the heading."""
     heading = heading_of(passage)
     has_heading = not heading or passage.text.partition("\n")[0].strip() == heading
     return passage.text if has_heading else f"{heading}\n{passage.text}"

@@ -77,8 +77,8 @@ class Rag:
             names (``prompt_format``), else messages if its tokenizer has a chat template, else plain text.
         sessions: stores every answer; answers to similar questions become references, too. The output stays the same
             (in half precision except at ties) and takes fewer steps.
-        passage_cache_tokens: tokens whose KV cache is kept of recently read passages, so that later questions about
-            them are answered sooner (see `PassageCache`); 0: none.
+        passage_cache_tokens: number of tokens of recently used passages whose KV cache is kept, so that later questions
+            about them need less prefill (see `PassageCache`); 0: none.
 
     Raises:
         ValueError: ``k`` or ``passage_cache_tokens`` is out of range, or the model's prompt format is unknown.

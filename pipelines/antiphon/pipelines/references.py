@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROMPT_TAIL = 4
-"""Last tokens of the prompt that are put before an earlier answer, so that a drafter finds it at the answer's start.
+"""Number of prompt tokens put before an earlier answer, so that a drafter finds it when the new answer starts.
 
 With fewer tokens the passages match better there; with more the earlier answer is preferred even if it is wrong.
 """

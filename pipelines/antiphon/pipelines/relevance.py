@@ -85,7 +85,7 @@ class Scale:
 
         Args:
             question: its token vectors, of shape (tokens, dim).
-            line: its token vectors, of shape (tokens, dim); None: only the bias counts.
+            line: its token vectors, of shape (tokens, dim); None: the score is the bias.
         """
         if line is None or not len(line) or not len(question):
             return self.bias
@@ -99,8 +99,8 @@ class Head:
     """A trained head that scores lines independently of the question, by two vectors of the encoder's dimension.
 
     Attributes:
-        line: its product with the mean of the line's token vectors counts.
-        word: its largest product with a token vector counts.
+        line: vector that is multiplied by the mean of the line's token vectors.
+        word: vector whose largest product with a token vector of the line is added.
     """
 
     line: Vectors

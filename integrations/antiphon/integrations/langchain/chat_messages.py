@@ -16,7 +16,7 @@ ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
     (ToolMessage, "tool"),
 )
 UNREADABLE = frozenset({"image", "audio", "video", "file"})
-"""Content that a text model cannot read; dropping it silently would change the question."""
+"""Types of content that a text model does not support; dropping them silently would change the question."""
 
 
 def chat_messages(messages: Sequence[BaseMessage]) -> list[Message]:

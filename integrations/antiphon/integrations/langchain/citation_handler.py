@@ -43,7 +43,7 @@ class CitationHandler(BaseCallbackHandler):
     or that a message carries as a tool's artifact, if the prompt of the answer contains their whole text.
     """
 
-    run_inline = True  # in an event loop too, retriever events arrive before the answer
+    run_inline = True  # so that retriever events arrive before the answer in an event loop, too
     raise_error = True
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class CitationHandler(BaseCallbackHandler):
 
 
 def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
-    """Return the passages of the nearest retrievers that the prompt contains, without texts of ambiguous source."""
+    """Return the passages in the prompt that the nearest retrievers found; drop texts that have several sources."""
     in_prompt = PassagesInPrompt(prompt)
     for found in nearest:
         if in_prompt.select([passage for passages in found for passage in passages]):
@@ -172,7 +172,7 @@ def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]])
 
 
 def unambiguous(found: Sequence[Sequence[Passage]]) -> list[Passage]:
-    """Return the results of several searches, without texts that different searches found in different documents."""
+    """Return the results of several searches; drop texts that two searches found in different documents."""
     places: dict[str, set[frozenset[tuple[str, str, int]]]] = {}
     for passages in found:
         own: dict[str, set[tuple[str, str, int]]] = {}

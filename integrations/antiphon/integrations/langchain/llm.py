@@ -59,7 +59,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         stop: list[str] | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[str]:
-        """Yield the text piece by piece from an event loop; ending the iteration ends the generation."""
+        """Yield the text piece by piece, asynchronously; ending the iteration ends the generation."""
         return super().astream(input, config, stop=stop, **_hide_references(kwargs))
 
     def generate(self, prompts: list[str], stop: list[str] | None = None, *given: Any, **kwargs: Any) -> LLMResult:

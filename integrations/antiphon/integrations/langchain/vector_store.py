@@ -109,7 +109,7 @@ class AntiphonVectorStore(VectorStore):
             texts: the documents' texts.
             metadatas: one per text.
             ids: one per text; new ones by default.
-            **kwargs: none are known.
+            **kwargs: none are supported.
 
         Returns:
             The ids.

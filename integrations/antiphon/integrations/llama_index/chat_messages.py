@@ -30,7 +30,7 @@ ROLES = {
     MessageRole.FUNCTION: "tool",
 }
 UNREADABLE = (AudioBlock, DocumentBlock, ImageBlock, VideoBlock)
-"""Content that a text model cannot read; dropping it silently would change the question."""
+"""Types of content that a text model does not support; dropping them silently would change the question."""
 
 
 def chat_messages(messages: Sequence[ChatMessage]) -> list[Message]:

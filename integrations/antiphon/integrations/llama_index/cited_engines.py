@@ -70,7 +70,7 @@ class _StreamedText:
         self._has_ended = True
 
     async def acollect(self, pieces: Any) -> AsyncGenerator[str, None]:
-        """Yield the pieces unchanged, from an event loop."""
+        """Yield the pieces unchanged, and record them; for asynchronous streams."""
         async for piece in pieces:
             self._pieces.append(piece)
             yield piece
@@ -176,7 +176,7 @@ class CitedChatStream:
         return self._streamed.collect(self._response.response_gen)
 
     def async_response_gen(self) -> AsyncGenerator[str, None]:
-        """Yield the pieces of the text from an event loop."""
+        """Yield the pieces of the text asynchronously."""
         return self._streamed.acollect(self._response.async_response_gen())
 
     @property

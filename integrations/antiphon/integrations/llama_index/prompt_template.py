@@ -13,7 +13,7 @@ from antiphon.retrieval import Passage
 
 
 def prompt_template(language_model: TextModel) -> ChatPromptTemplate:
-    """Return a template of ``context_str`` and ``query_str`` that treats the context as one passage.
+    """Return a template with the variables ``context_str`` and ``query_str``; the whole context becomes one passage.
 
     Raises:
         ValueError: the model's configuration names an unknown prompt format.

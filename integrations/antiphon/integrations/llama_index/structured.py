@@ -14,7 +14,7 @@ from pydantic_core import from_json
 Model = TypeVar("Model", bound=BaseModel)
 
 TOOL_ARGUMENTS = ("tool_required", "tool_choice", "allow_parallel_tool_calls")
-"""Arguments about tools that LlamaIndex programs pass, and that decoding under a schema does not need."""
+"""Arguments about tools that LlamaIndex programs pass; they are dropped, because the schema replaces them."""
 
 
 def with_schema(messages: Sequence[ChatMessage], schema: Mapping[str, Any]) -> list[ChatMessage]:

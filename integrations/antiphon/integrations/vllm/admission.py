@@ -1,4 +1,4 @@
-"""Validation and tokenization of a request's references and prediction. Knows no vLLM."""
+"""Validation and tokenization of a request's references and prediction. Independent of vLLM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_TOKENS = 65_536
 MAX_CHARACTERS = 8 * MAX_TOKENS
 
 SLICE_CHARACTERS = 8_192
-"""Upper limit of what one call of `Admission.advance` tokenizes: about 5 ms of one core."""
+"""Maximum number of characters that one call of `Admission.advance` tokenizes: about 5 ms on one core."""
 
 Tokenize = Callable[[str], Sequence[int]]
 
@@ -73,7 +73,7 @@ class Admission:
 
     The constructor validates everything but the number of tokens. Call `advance` until it returns False, then read
     `sources`. Long texts are tokenized in slices of at most `SLICE_CHARACTERS` that end before a space if possible;
-    tokens at the ends of a slice may differ from those of the whole text, which can only cost a draft.
+    tokens at the ends of a slice may differ from those of the whole text, which can only make a draft fail.
 
     Args:
         given: A request's arguments. ``references`` is a text, a list of texts, or a flat list of token ids with -1
@@ -222,7 +222,8 @@ def _parse_prediction(given: object) -> str | Sequence[int]:
 
 
 def _are_ids(given: Sequence[Any], least: int) -> bool:
-    kinds = set(map(type, given))  # by types first: a loop over 65,536 ids would take milliseconds of the server's loop
+    # Checking the set of types is fast; a Python loop over 65,536 ids would block the event loop for milliseconds.
+    kinds = set(map(type, given))
     return all(issubclass(kind, int) and kind is not bool for kind in kinds) and min(given, default=least) >= least
 
 

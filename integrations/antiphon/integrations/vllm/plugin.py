@@ -1,4 +1,4 @@
-"""The plug-in of vLLM: every patch of vLLM and every name of vLLM that this package uses."""
+"""The plug-in for vLLM: the only module that imports or patches vLLM."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATCHED = "_antiphon"
 
 @runtime_checkable
 class BatchDrafter(Protocol):
-    """A drafter that vLLM's model runner tells before each step which batch it drafts for; ours is the only one."""
+    """A drafter that receives the batch from vLLM's model runner before each step; `Proposer` is the only one."""
 
     def prepare_step(self, runner: Any, scheduled: Any) -> None:
         """Receive the state of the batch before `propose`.
@@ -226,7 +226,7 @@ async def _admit_in_a_thread(parameters: Any, tokenizer: Any, vocab_size: int) -
 
 @cache
 def _tokenizer_thread() -> ThreadPoolExecutor:
-    """Return an executor with one thread, since vLLM's tokenizers are safe in one thread besides vLLM's own."""
+    """Return an executor with one thread, because only one thread besides vLLM's own may use vLLM's tokenizers."""
     return ThreadPoolExecutor(1, thread_name_prefix="antiphon-tokenizer")
 
 

@@ -84,7 +84,7 @@ class Proposer:
     def propose(
         self, sampled_token_ids: Sequence[Sequence[int]], num_tokens_no_spec: Any, token_ids_cpu: Any, **_: Any
     ) -> list[list[int]]:
-        """Return the draft of each row of the batch: at most `num_draft_tokens` tokens, none if no draft pays off.
+        """Return the draft of each row of the batch: at most `num_draft_tokens` tokens, none if drafts save no time.
 
         Args:
             sampled_token_ids: Tokens that the step emitted for row i; empty during its prefill.
@@ -116,7 +116,7 @@ class Proposer:
     ) -> list[list[int]]:
         ids = runner.input_batch.req_ids
         self._drop_ended(runner)
-        # 1. Every decoding request reads its new tokens and proposes a chain.
+        # 1. The drafter of every decoding request receives the new tokens and proposes a chain.
         decoding = [index for index in range(len(sampled)) if len(sampled[index])]
         drafters: dict[int, RequestDrafter] = {}
         proposed: list[ScoredDraft] = []
@@ -130,7 +130,7 @@ class Proposer:
             except Exception as error:  # noqa: BLE001
                 del drafters[index]
                 self._fail(runner, ids[index], error)
-        # 2. The budget cuts each chain to the tokens that pay off in this batch.
+        # 2. The budget cuts each chain to the tokens whose expected gain exceeds their cost in this batch.
         drafts: list[list[int]] = [[] for _ in sampled]
         counts_kept = self.budget.allocate(proposed, num_without_draft=len(decoding) - len(proposed))
         for (index, drafter), scored, kept in zip(drafters.items(), proposed, counts_kept, strict=True):
@@ -139,7 +139,7 @@ class Proposer:
         return drafts
 
     def _update(self, runner: Runner, request_id: str, index: int, tokens: Any) -> RequestDrafter | None:
-        """Return the request's drafter after it has read all tokens; None if the request failed before."""
+        """Return the request's drafter, updated with all tokens; None if drafting for the request failed before."""
         owner = runner.requests[request_id]
         if self._failed.get(request_id) is owner:
             return None
@@ -179,6 +179,6 @@ class Proposer:
 
 
 def _continues(known: RequestDrafter, tokens: Any) -> bool:
-    """Return whether these tokens extend the context that was read; they do not if vLLM has dropped some of it."""
+    """Return whether these tokens extend the drafter's context; they do not if vLLM has dropped some of it."""
     read = len(known.context)
     return read <= len(tokens) and int(tokens[read - 1]) == known.context[-1]

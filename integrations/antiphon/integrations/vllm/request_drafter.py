@@ -1,4 +1,4 @@
-"""Drafts for one request, with their acceptance chances. Knows no vLLM."""
+"""Drafts for one request, with their acceptance chances. Independent of vLLM."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from antiphon.accel.drafting.row_selection import ScoredDraft
 from antiphon.integrations.vllm.admission import Sources
 
 OVERLAP = 4
-"""Number of the prompt's last tokens put before the prediction, so that it matches where the answer begins."""
+"""Number of prompt tokens put before the prediction, so that the drafter finds it at the start of the answer."""
 
 EDGE, MIN_INNER = 3, 8
-"""A reference counts as part of the prompt if its inner tokens are in it: all but `EDGE` at each end, at least
-`MIN_INNER`. It was tokenized on its own, and inside a prompt the tokens at the ends of a passage differ."""
+"""A reference counts as part of the prompt if the prompt contains its inner tokens: all but `EDGE` at each end, at
+least `MIN_INNER`. A passage that is tokenized alone can have other first and last tokens than inside a prompt."""
 
 
 class RequestDrafter:

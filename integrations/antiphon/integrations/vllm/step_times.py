@@ -1,4 +1,4 @@
-"""A model of step time by number of rows, learned from measured steps. Knows no requests and no drafts."""
+"""A model of step time by number of rows, learned from measured steps."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ PRIOR_ROWS = 32
 """The fit starts from two imagined steps, of 1 and 1 + `PRIOR_ROWS` rows, that lie on the line of `INITIAL_SLOPE`."""
 
 DECAY = 1 - 1 / 200
-"""Weight of older steps, per step: load and context lengths change."""
+"""Factor by which the weight of older steps shrinks with each step, because load and context lengths change."""
 
 MAX_RATIO = 3.0
 """A step's time is clipped to this multiple of the expected one (or its inverse), because the machine may pause."""
 
 ERROR_RATE, MAX_ERROR = 0.15, 0.7
-"""Learning rate of a range's correction, and the largest error counted; both in logarithms of time."""
+"""Learning rate of a range's correction, and the limit to which an error is clipped; both in logarithms of time."""
 
 
 class StepTimes:
     """A weighted line through rows and seconds of all steps, with a correction for each doubling of rows.
 
-    Large batches rarely have the same number of rows twice, so each step has to inform the estimate for all others.
-    Cost rises in stairs, so each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own correction.
+    Large batches rarely have the same number of rows twice, so each step has to improve the estimates for all numbers.
+    Cost increases in steps, so each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own correction.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Answer benchmark: at which stage wrong answers are lost (chunking, retrieval, prompt or reader)."""
+"""Answer benchmark: which stage loses an answer: chunking, retrieval, prompt, or the reader (the model)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class AnswerTrace:
 
     Attributes:
         question: The question.
-        is_cut: Whether no passage contains an expected span whole.
+        is_cut: Whether chunking has split every expected span, so that no passage contains a whole one.
         rank: Rank (from 1) of the first retrieved passage that contains a span; None if there is none.
         quotable_rank: Rank of the first retrieved passage with a quotable line that answers; None if there is none.
         k: Number of passages in the prompt.

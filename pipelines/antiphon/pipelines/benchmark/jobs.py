@@ -73,7 +73,7 @@ def make_jobs(
         limit: Maximum number of new tokens per job.
         passages: None for the recorded prompts; a number to build new prompts over the first ``passages`` references.
         shuffled: Give every sample the references of another sample, so that there is almost nothing to copy; prompts
-            are then always built anew.
+            are then always newly built.
         replayed: Keep the recorded answers in the jobs, at most ``limit`` tokens of each.
 
     Raises:
@@ -102,7 +102,7 @@ def _reference_passages(sample: RecordedSample) -> list[Passage]:
 
 
 def _with_other_references(samples: Sequence[RecordedSample]) -> list[RecordedSample]:
-    """Give every sample the references of the sample half the list away, which is about another topic."""
+    """Give every sample the references of the sample half a list further on, which is about another topic."""
     if len(samples) < 2:
         raise ValueError("There is only 1 sample; shuffling references needs at least 2.")
     half = len(samples) // 2

@@ -43,7 +43,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2.5-0.5b": _qwen(896, 24, 14, 4864, 2, vocab_size=151_936, tie_word_embeddings=True),
     "qwen2.5-7b": _qwen(3584, 28, 28, 18_944, 4, vocab_size=152_064),
 }
-"""Configurations of the models of those names; llama-125m and llama-0.5b have proportions of our own."""
+"""Configurations by architecture name; all are those of published models, except llama-125m and llama-0.5b."""
 
 
 class ModelLoader(Protocol):

@@ -35,7 +35,7 @@ PROMPT_LOOKUP: dict[str, dict[str, int]] = {
     "hf-lookup": {"prompt_lookup_num_tokens": 10},
     "hf-lookup-n3": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
 }
-"""Prompt lookup of transformers: 10 tokens with its defaults, and the n=3 k=10 of its author."""
+"""Prompt lookup of transformers: 10 draft tokens with the default n-gram size, and its author's n=3, k=10."""
 
 WARM = "blend-warm"
 
@@ -136,7 +136,7 @@ class AntiphonGenerate:
         )
 
     def _forward_seconds(self, steps: Sequence[Step]) -> float | None:
-        """Sum the forward times that the steps report; None on devices where a forward returns before it is done."""
+        """Sum the forward times that the steps report; None if the device computes asynchronously."""
         return None if self.engine == "torch" else sum(step.forward_seconds for step in steps)
 
 
@@ -177,7 +177,7 @@ COMBINATIONS: dict[str, Callable[[], DrafterFactory | Literal["auto"]]] = {
     "blend+bita": lambda: resolve_drafter("blend", bita=SMOLLM2),
     "blend+bita+lookahead": lambda: resolve_drafter("blend", bita=SMOLLM2, window=WINDOW),
 }
-"""Drafters with options, under further method names. Those with BiTA need SmolLM2."""
+"""Further methods: drafters with options. Those with BiTA need SmolLM2."""
 
 
 def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple[Method, ...]:
@@ -201,7 +201,7 @@ def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple
 def methods_to_compare(
     names: Sequence[str] | None, num_draft_tokens: str, windows: Sequence[str] = (), *, unread: bool = False
 ) -> tuple[Method, ...]:
-    """Return the methods that the options of `bench speed` ask for; all of `NAMES` if they ask for none.
+    """Return the methods that the options of `bench speed` select; all of `NAMES` if they select none.
 
     Args:
         names: Method names, or None.
@@ -325,7 +325,7 @@ class _TimedForward:
 
 
 class _ForwardTimer:
-    """Times and counts all forward passes of a model by hooks that a compiled forward may have, too."""
+    """Times and counts all forward passes of a model by hooks, which also work with compiled steps."""
 
     def __init__(self, model: Any) -> None:
         self.forwards: list[_TimedForward] = []
@@ -334,7 +334,7 @@ class _ForwardTimer:
         self._hooks = (model.register_forward_pre_hook(self._begin), model.register_forward_hook(self._end))
 
     def seconds_after(self, moment: float) -> float | None:
-        """Sum the forward passes that started after ``moment``; None on devices where a forward returns early."""
+        """Sum the durations of forward passes started after ``moment``; None if the device computes asynchronously."""
         if not self._is_timed:
             return None
         return sum(forward.seconds for forward in self.forwards if forward.started >= moment)

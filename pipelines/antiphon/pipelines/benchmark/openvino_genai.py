@@ -123,7 +123,7 @@ def generation_config(language_model: LanguageModel, limit: int, num_draft_token
     config.do_sample = False
     eos = language_model.model.generation_config.eos_token_id
     ends = {end for end in (eos if isinstance(eos, list) else [eos]) if end is not None and end >= 0}
-    # Without any end token, GenAI would ask a tokenizer, which is not there.
+    # Without any end token, GenAI would look for one in a tokenizer, which it does not have here.
     never = language_model.model.config.get_text_config(decoder=True).vocab_size
     config.eos_token_id, config.stop_token_ids = min(ends, default=never), ends or {never}
     if num_draft_tokens:
@@ -133,7 +133,7 @@ def generation_config(language_model: LanguageModel, limit: int, num_draft_token
 
 @dataclass(frozen=True, slots=True)
 class GenAIModel:
-    """What a pipeline of OpenVINO GenAI is opened with.
+    """Arguments of an OpenVINO GenAI pipeline.
 
     Attributes:
         graph: The exported graph (XML); its weights lie next to it.

@@ -35,10 +35,10 @@ class MethodRun:
         steps: Forward passes after the prefill.
         drafted: Draft tokens verified after the prefill; None if the program does not report them.
         setup_seconds: Drafting work before the first token, such as indexing the references. It counts as decoding,
-            because plain decoding has no use for it. A first draft verified in the prefill's forward pass, as prompt
-            lookup's is, is free.
+            because plain decoding does not need it. Drafting for the prefill's own forward pass, as prompt lookup does,
+            is not counted.
         draft_seconds: Time in the drafter, as our steps report it.
-        forward_seconds: Time in the model's forward passes; None on devices where a forward returns before it is done.
+        forward_seconds: Time in the model's forward passes; None if the device computes asynchronously.
         loop_seconds: Time of our steps outside their forward passes, as the steps report it.
     """
 

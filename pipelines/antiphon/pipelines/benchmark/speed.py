@@ -67,7 +67,8 @@ class MethodFigures:
         """Return counts, rates and times; None for what a method does not report.
 
         ``host_ms_per_step`` is everything outside the model's forward passes, measured in the same way for all
-        methods. ``loop_ms_per_step`` is what our own steps report, which count building masks as part of a forward.
+        methods. ``loop_ms_per_step`` is reported by our own steps, which count building masks as part of the forward
+        pass.
         """
         forwards = max(self.steps, 1)
         decoding = self.total(lambda run: run.decode_seconds)

@@ -1,4 +1,4 @@
-"""Teacher forcing: make an unmodified model emit a recorded answer while all its compute really runs."""
+"""Teacher forcing: make an unmodified model emit a recorded answer; it still computes every forward pass in full."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def answers(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask questions about your documents and count at which stage answers are lost."""
+    """Ask questions about your documents, and count which stage (chunking, retrieval, prompt, model) loses answers."""
     from antiphon.pipelines.benchmark.answers import answer_figures, load_span_questions, trace_answers
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 

@@ -36,7 +36,7 @@ def certify(
     prompt: Annotated[str, typer.Argument(help="A question, or without --index a text to continue.")],
     index: Annotated[Path | None, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")] = None,
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
-    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     dtype: Precision = "auto",
     ulps: Annotated[
@@ -55,8 +55,8 @@ def certify(
 ) -> None:
     """Answer with drafts, then verify in one plain forward pass that every token is the model's greedy choice.
 
-    For an answer of the reader from an index, everything after its first line is verified. The exit code is 1 if the
-    certificate does not hold.
+    For an answer of the bundled extractive model from an index, everything after its first line is verified. The exit
+    code is 1 if the certificate does not hold.
     """
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
     from antiphon.pipelines.prompt import check_text
@@ -123,7 +123,7 @@ def proven(
         searcher: Finds passages; None to continue ``prompt``.
         k: Number of passages.
         ulps: Maximum allowed regret.
-        show: Reads the stream while it grows.
+        show: Displays the stream while it grows.
         **generation: Options of `LanguageModel.stream`; must be greedy.
 
     Raises:

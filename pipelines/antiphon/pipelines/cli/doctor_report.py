@@ -85,7 +85,7 @@ def cost_table(measured: Mapping[int, Mapping[int, float]]) -> ResultTable:
             figure[f"{context} ms"] = f"{1000 * row[rows]:.2f}" if rows in row else ""
             figure[f"{context} plain"] = f"{row[rows] / row[1]:.2f}" if rows in row else ""
         figures.append(figure)
-    caption = "A draft pays if it yields more tokens than its forward pass costs plain steps."
+    caption = "A draft is worth its cost if it yields more tokens than its forward pass costs plain steps."
     return result_table(f"One forward after {contexts} tokens", columns, figures, is_open=True, caption=caption)
 
 

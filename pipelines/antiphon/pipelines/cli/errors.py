@@ -16,7 +16,7 @@ _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError)
 
 
 def _exit_with_message(context: Any, error: Exception) -> None:
-    # `head` closes the pipe once it has enough lines; that is no error of the input.
+    # A closed pipe is not an error of the input: `head` closes it once it has enough lines.
     if isinstance(error, BrokenPipeError) or context.params.get("traceback"):
         raise error
     console.err.print(sanitize(f"antiphon: {error}"), style="red", markup=False)

@@ -18,12 +18,12 @@ QUESTIONS = Path(__file__).parent / "demo_questions.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class DemoQuestion:
-    """A question.
+    """A question of the demo.
 
     Attributes:
         question: The question.
-        answer: Sentences of the documents that answer it best; None if the documents do not.
-        source: File of the sentences.
+        answer: Sentences of the documents that answer it best; None if the documents do not answer it.
+        source: File that contains the sentences; None without an answer.
     """
 
     question: str

@@ -82,7 +82,7 @@ _CONVERTING = "Converting the language model, once"
 
 
 def _copy_bita_weights(folder: Path) -> None:
-    """Copy BiTA's weights to where the drafter "auto" looks for them, unless a file is there.
+    """Copy BiTA's weights to the path where the drafter "auto" looks for them, unless that file exists.
 
     Earlier versions put them next to the model's weights, where vLLM would load them as a part of the model.
     """

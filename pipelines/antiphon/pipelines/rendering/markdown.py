@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from antiphon.pipelines.citations import Citation
     from antiphon.pipelines.nearest_sentences import NearestSentence
 
-# Backslashes for characters that every dialect escapes so; entities for those of HTML, tables and formulas.
+# Backslashes for characters that every Markdown dialect lets a backslash escape; entities for HTML, tables and
+# formulas.
 _ESCAPED = {character: f"\\{character}" for character in "\\`*_[]#"} | {c: f"&#{ord(c)};" for c in "&<>|~$="}
 _BLOCKS = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+])")
 

@@ -13,7 +13,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _REPLACED = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 # DEL and the C1 controls: U+009B alone begins an escape sequence, as ESC [ does.
 _REPLACED |= dict.fromkeys(range(0x7F, 0xA0), REPLACEMENT)
-# Embeddings, overrides and isolates display a line in another order (Boucher and Anderson, "Trojan Source").
+# Bidirectional control characters display a line in another order (Boucher and Anderson, "Trojan Source").
 _REPLACED |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], REPLACEMENT)
 # Lone surrogates, from file names that are not UTF-8: no terminal and no page can encode them.
 _REPLACED |= dict.fromkeys(range(0xD800, 0xE000), REPLACEMENT)

@@ -1,4 +1,4 @@
-"""What all media show: a text split at its citations, the decoding steps of a text, and wording for locations."""
+"""Parts shared by all output formats: texts split at citations, decoding steps, and the wording of locations."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
 
 
 def _split(text: str, spans: Iterable[tuple[int, int, Citation]]) -> Iterator[tuple[str, Citation | None]]:
-    """Yield ascending spans and the text between them; of two that overlap, the earlier one gets the shared part."""
+    """Yield the spans in order and the text between them; where two overlap, the earlier one gets the shared part."""
     done = 0
     for start, end, citation in spans:
         if end <= done:

@@ -1,4 +1,4 @@
-"""Where a request becomes a call of `LanguageModel.stream`: of the model alone, or of its answer from documents."""
+"""Starts the generation of a request: of the model alone, or an answer from documents."""
 
 from __future__ import annotations
 

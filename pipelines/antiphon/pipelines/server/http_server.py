@@ -81,7 +81,7 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> Non
     server = _DrainingServer(config, app.state.service.queue.shut_down, drain_seconds)
     try:
         server.run()
-    except SystemExit as error:  # how uvicorn reports that it cannot listen
+    except SystemExit as error:  # uvicorn exits if it cannot listen
         raise OSError(ADDRESS_IN_USE.format(host, port)) from error
 
 
@@ -158,7 +158,7 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 
 def freeze_garbage_collector() -> None:
-    """Collect what startup left, exclude the remaining objects from future collections, and enable collection."""
+    """Run the garbage collector once, exclude all remaining objects from later runs, and enable it."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -175,7 +175,7 @@ class JsonLogFormatter(logging.Formatter):
     """A log formatter that writes each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; the fields of a message that is JSON itself are merged into it."""
+        """Return the record as one line of JSON; the fields of a message that is a JSON object are merged into it."""
         message = record.getMessage()
         fields: dict[str, Any] = json.loads(message) if message.startswith("{") else {"message": message.strip()}
         if (request_id := REQUEST_ID.get(None)) is not None:

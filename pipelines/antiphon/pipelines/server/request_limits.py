@@ -33,10 +33,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 logger = logging.getLogger("antiphon.server.requests")
 
 MIN_RATE = 16 * 2**10
-"""Minimum rate of a body in bytes per second: each of these extends the timeout by one second."""
+"""Minimum rate of a body in bytes per second: each `MIN_RATE` bytes extend the timeout by one second."""
 
 MAX_DISCARDED = 256 * 2**20
-"""Bytes of a refused body that are read and discarded, because most clients send all of it before they listen."""
+"""Maximum bytes of a refused body to read and discard; most clients send all before they read the response."""
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "

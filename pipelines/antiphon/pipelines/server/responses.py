@@ -241,7 +241,7 @@ class _ResponseStream:
         return [*events, self._event(f"response.{response['status']}", response=response)]
 
     def _start_message(self) -> list[dict[str, Any]]:
-        """Return the events that add the message item, the first time."""
+        """Return the events that add the message item; none after the first call."""
         if self._has_message:
             return []
         self._has_message = True

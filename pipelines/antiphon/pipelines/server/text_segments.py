@@ -70,7 +70,7 @@ class SegmentTracker:
         return segment if source is None else segment | source
 
     def _find_source(self, start: int, end: int) -> dict[str, Any] | None:
-        """Return the passage, and the characters in it, that contain the segment with the longest context."""
+        """Return the passage that contains the segment after the longest common context, and the offsets in it."""
         with_context = " ".join(self._text[max(start - MAX_CONTEXT, 0) : end].split())
         segment = " ".join(self._text[start:end].split())
         best: tuple[int, int, int] | None = None

@@ -1,1 +1,1 @@
-"""How what ships with the package was trained: the reader, and what BiTA learned; one loop for both."""
+"""Training: a resumable training loop, and BiTA's mask tokens."""

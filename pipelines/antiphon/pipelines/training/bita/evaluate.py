@@ -82,7 +82,7 @@ def guess_figures(
 
 
 def ranks(model: PreTrainedModel, learned: BitaWeights, answer: OwnAnswer) -> Ranks:
-    """Return for the mask group after each token but the last the rank of the true token at each mask.
+    """For the mask group after each token but the last, return the rank of the true token at each mask.
 
     The group after ``answer[:s]`` predicts from ``answer[s + 1]`` on; its ranks end with the answer.
 
@@ -104,7 +104,7 @@ def ranks(model: PreTrainedModel, learned: BitaWeights, answer: OwnAnswer) -> Ra
 
 
 def steps(said: Ranks, wide: Sequence[int]) -> int:
-    """Return the number of steps after the prefill. The group of the last accepted token makes the next draft.
+    """Return the number of steps after the prefill. A step drafts from the mask group behind the last accepted token.
 
     A candidate is accepted if its rank is below the mask's width; only the best candidate has children.
 

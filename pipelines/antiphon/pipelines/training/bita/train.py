@@ -135,7 +135,7 @@ def train_bita(
 
 
 def mask_groups_of(answers: Sequence[OwnAnswer], number: int, plan: BitaPlan) -> MaskGroups:
-    """Return the mask groups of a number; all answers are used before one repeats, with random starts.
+    """Return the training example with this number, at a random start; all answers are used before one repeats.
 
     Args:
         answers: The model's own answers.
@@ -168,7 +168,7 @@ class Learner(torch.nn.Module):
         self._learned = learned
 
     def learned(self, notes: dict[str, str]) -> BitaWeights:
-        """Return the current weights in bfloat16, with these notes."""
+        """Return the current weights in bfloat16, with ``notes`` as metadata."""
         keys, values, masks = (each.detach().cpu().bfloat16() for each in (self.keys, self.values, self.masks))
         return replace(self._learned, keys=keys, values=values, masks=masks, notes=notes)
 
