@@ -1,4 +1,4 @@
-"""What mkdocs asks of this site beside its pages: outputs of the notebooks where a page names them."""
+"""mkdocs hook: inserts outputs of the notebooks into the pages that name them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ _OUTPUT = re.compile(r"^<!-- output (\S+) (\S+) -->$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A comment ``<!-- output quick-start.ipynb answer -->`` becomes the page's HTML output of the cell ``answer``."""
+    """Replace ``<!-- output quick-start.ipynb answer -->`` with the stored HTML output of the cell ``answer``."""
     return _OUTPUT.sub(lambda named: html_output(named[1], named[2]), markdown)
 
 
 def html_output(notebook: str, cell: str) -> str:
-    """The HTML that the cell of that id showed when the notebook was last run.
+    """Return the stored HTML output of a notebook cell.
+
+    Args:
+        notebook: file name in ``notebooks/``.
+        cell: id of the cell.
 
     Raises:
         ValueError: the notebook has no such output.
@@ -27,4 +31,4 @@ def html_output(notebook: str, cell: str) -> str:
         for output in each.get("outputs", []) if each["id"] == cell else []:
             if "text/html" in output.get("data", {}):
                 return "".join(output["data"]["text/html"])
-    raise ValueError(f"{notebook} has no cell {cell!r} that showed HTML; run it, and keep its outputs.")
+    raise ValueError(f"{notebook} has no cell {cell!r} with an HTML output; run: make notebooks")
