@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 REPEATS = 7
 WARM_UP = 2
-"""Unmeasured steps of each number of rows, in which kernels are compiled."""
+"""Unmeasured warm-up steps for each number of rows, which compile kernels."""
 
 COPIED = {"cpu": 2**28, "cuda": 2**31}
 """Bytes copied to measure the copy rate: far more than the device's caches hold."""
@@ -64,7 +64,7 @@ class BandwidthFloor:
         return (self.weights + self.cache) / self.rate
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures; ``ratio`` is a step's cost in steps of one row, ``of_floor`` in floors."""
+        """Return all figures; ``ratio`` divides a step's time by that of a one-row step, ``of_floor`` by the floor."""
         return {
             "weights_bytes": self.weights,
             "cache_bytes": self.cache,
@@ -101,7 +101,7 @@ def step_seconds(model: PreTrainedModel, rows: Sequence[int], context: int) -> d
     """Return the median seconds of decoding steps by their number of verified rows (root and draft).
 
     The steps are those of the decoder itself, compiled if it compiles. Teacher forcing makes every step emit one token.
-    The numbers of rows take turns.
+    Steps of the different numbers of rows alternate.
 
     Args:
         model: Model to measure.

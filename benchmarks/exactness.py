@@ -32,7 +32,7 @@ WAYS = ("plain", "drafted", "undrafted", "other_attention", "deterministic")
 
 @dataclass(frozen=True, slots=True)
 class CertifiedOutputs:
-    """Certificates of one prompt's outputs, by the way of decoding. A certificate holds the emitted tokens.
+    """Certificates of one prompt's outputs, one for each decoding method. A certificate contains the emitted tokens.
 
     Attributes:
         plain: `model.generate` of transformers.
@@ -169,7 +169,7 @@ def measure_exactness(
     engine: EngineName = "torch",
     report: Progress | None = None,
 ) -> Exactness:
-    """Decode every prompt in every way and certify each output.
+    """Decode every prompt by every method and certify each output.
 
     Args:
         language_model: Model that decodes, in its own dtype.
@@ -291,7 +291,7 @@ class _Prompt:
 
         tokens = tuple(output[0].tolist())
         if tokens not in self._certificates:
-            processors = prepare(self.model, self.ids, **self.options).processors  # new ones: some keep state
+            processors = prepare(self.model, self.ids, **self.options).processors  # new, because some keep state
             self._certificates[tokens] = certify(self.model, output, self.ids.shape[1], logits_processor=processors)
         return self._certificates[tokens]
 

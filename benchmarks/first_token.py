@@ -49,7 +49,7 @@ class FirstToken:
 def measure_first_tokens(
     questions: Sequence[str], retriever: Searcher, language_model: LanguageModel, k: int, **generation: Any
 ) -> list[FirstToken]:
-    """Time each question over passages that another question used before, and over new ones.
+    """Time each question twice: over passages that an earlier question used, and over new passages.
 
     Args:
         questions: The questions.

@@ -84,9 +84,9 @@ emits. The gain depends on how much an answer repeats: it is largest for quotes,
 REPLAY_HEAD = """\
 ## Tokens per step in replays
 
-Recorded answers, replayed without a model: tokens per forward pass on average, counting the prefill as one forward, and
-in brackets the draft tokens per forward pass. These figures do not depend on a clock. Drafters that learn from the
-model's logits get none here, so they show their effect only with a real model.
+Recorded answers, replayed without a model: tokens per forward pass on average, counting the prefill as one, and in
+brackets the draft tokens per forward pass. These figures do not depend on a clock. Drafters that learn from the model's
+logits get none here, so they show their effect only with a real model.
 """
 
 SPEED_HEAD = """\

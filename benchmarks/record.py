@@ -39,7 +39,7 @@ def record_answers(
         report: Called with stage, done and total.
 
     Raises:
-        ValueError: the tokenizer reads a decoded prompt in other tokens, so a text cannot represent the prompt.
+        ValueError: a decoded prompt is tokenized differently, so a text cannot represent the prompt.
     """
     for number, question in enumerate(questions, start=1):
         if report is not None:

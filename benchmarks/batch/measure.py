@@ -22,7 +22,7 @@ class BatchMethodFigures:
 
     Attributes:
         name: The method's name.
-        is_baseline: Whether another program decoded.
+        is_baseline: Whether another program than Antiphon decoded.
         rounds: For each round, one run per batch.
     """
 

@@ -39,7 +39,7 @@ class Decoded:
     Attributes:
         answers: One entry per request.
         seconds: Time until the last request has ended.
-        decoding: Time of the steps in which every running request already had its first token.
+        decoding: Total time of the steps in which every running request already had its first token.
         emitted: Tokens emitted in those steps.
     """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from antiphon.retrieval import Passage, chunk_document, load_documents
 
-_CHARACTERS_PER_TOKEN = 4  # of English prose; passages need not fit one tokenizer exactly
+_CHARACTERS_PER_TOKEN = 4  # estimate for English prose; the limit of a passage's tokens need not be exact
 _HELD_OUT = 8  # of 100 pages
 _NAVIGATION = ("Prev Up", "Home Next")
 

@@ -60,10 +60,10 @@ class ReaderFigures:
 
     Attributes:
         answerable: Number of questions that a passage answers.
-        unanswerable: Number of the others.
+        unanswerable: Number of all other questions.
         verbatim: Rate of verbatim answers to answerable questions that were not declined.
-        right_passage: Rate of right passages, of the same questions.
-        right_sentence: Rate of right sentences, of the same questions.
+        right_passage: Rate of answers from the right passage, of the same questions.
+        right_sentence: Rate of answers with a right sentence, of the same questions.
         declined: Rate of declined unanswerable questions.
         wrongly_declined: Rate of declined answerable questions.
         unended: Rate of answers without an end or with a repeated quote.
@@ -128,7 +128,7 @@ def generated_questions(
 def written_questions(
     passages: Sequence[Passage], written: Sequence[WrittenQuestion], *, seed: int
 ) -> Iterator[tuple[Question, TrainingExample]]:
-    """Yield every written question about these passages, with an example of similar passages.
+    """Yield every written question about these passages, with an example of its passage and similar ones.
 
     Args:
         passages: The passages.

@@ -32,7 +32,7 @@ _BY_RULE = 4  # maximum number of generated questions in an example with written
 _KEYWORDS = 1  # maximum number of keyword queries per example
 _TRIES, _MOST_TRIES = 20, 2000
 _SENTENCES = (1, 1, 2, 3)
-_SAME = 0.6  # a text with this share of a sentence's words says the same
+_SAME = 0.6  # share of a sentence's words from which a text counts as containing the sentence
 _WORD = re.compile(r"\w+")
 
 
@@ -128,7 +128,7 @@ class MultiPassageExamples:
         return [index for index in ranked if index != anchor and self.passages[index].text != text]
 
     def _answerable(self, chosen: Sequence[int], passages: Sequence[Passage], random: Random) -> list[Question]:
-        """WrittenQuestion questions first, then made ones, no two about the same sentences."""
+        """Return written questions first, then generated ones, no two about the same sentences."""
         made: list[Question] = []
         for number, (index, passage) in enumerate(zip(chosen, passages, strict=True), start=1):
             asked = sentence_questions(passage.text, random)
@@ -145,7 +145,7 @@ class MultiPassageExamples:
         return deduplicated(written + (by_rule[:_BY_RULE] if written else by_rule))
 
     def excerpt(self, index: int, random: Random) -> Passage:
-        """Cut a passage to a few sentences around one with a written question; half of the time without its heading.
+        """Cut a passage to a few sentences around one with a written question; omit its heading in half of the cases.
 
         Args:
             index: Number of the passage.

@@ -27,8 +27,8 @@ from recipes.reader.written_questions import WrittenQuestion
 
 _NEAR = 8  # passages that the keyword search returns for a question
 _MOST = 6  # maximum number of questions that the passage answers
-_BY_RULE = 3  # maximum number of generated ones, if there are written ones
-_STRUCTURED = 4  # structure questions per passage that near misses are searched for
+_BY_RULE = 3  # maximum number of generated questions about a passage that has written ones
+_STRUCTURED = 4  # structure questions per passage that are searched for as near misses of other passages
 _ROWS = 512  # questions per search
 _TRIES = 2000
 

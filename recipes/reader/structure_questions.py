@@ -1,6 +1,6 @@
 """Generates questions that headings, lists, tables and code answer, by rules.
 
-Unlike in `rule_questions`, the meaning of a line follows from its place in the passage.
+Unlike in `rule_questions`, the question also depends on the position of the line in the passage.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ _THIRD = re.compile(r"^(\w+?)(?:s|es) (.{6,70}?)[.;,(]?$")
 
 
 def _which(what: str, says: str) -> str:
-    """Return a question for the thing whose description is like "Sets the port"; empty if it is not."""
+    """Return a question about an item with a description such as "Sets the port"; empty for any other description."""
     says = says.strip(" .")
     match = _THIRD.match(says.split(". ")[0])
     if match and match[1].lower() in _VERBS:

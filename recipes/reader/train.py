@@ -65,7 +65,7 @@ class LoraPlan:
 
 
 ExampleSource = Callable[[int], TrainingExample]
-"""Returns the example of a number, always the same."""
+"""Returns the training example with a given number; equal numbers give equal examples."""
 
 
 def train_reader(
@@ -87,7 +87,7 @@ def train_reader(
     Args:
         model: The base model.
         tokenizer: Its tokenizer.
-        example: Returns the example of a number.
+        example: Returns the training example with a given number.
         out: Folder of the adapter.
         plan: Training plan.
         base: Name of the base model, stored in the adapter so that it is not applied to another one.

@@ -1,4 +1,4 @@
-"""Makes questions look typed: synonyms, lower case, no question mark, a typing error."""
+"""Adds typing noise to questions: synonyms, lower case, a missing question mark, a typing error."""
 
 from __future__ import annotations
 

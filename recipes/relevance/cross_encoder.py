@@ -1,8 +1,8 @@
 """Trains a LoRA adapter for a sentence encoder that encodes question and passage together and scores lines.
 
-It starts from the line encoder's adapter or one of its own kind, and keeps its comparisons: with a new head instead,
-the loss had not fallen after 800 updates. The loss is that of the right line among those of the passage and "none of
-them", whose score is 0.
+It starts from an adapter of the line encoder or of a cross-encoder, and keeps the two comparisons: with a new head
+instead, the loss had not fallen after 800 updates. The loss is that of the right line among those of the passage and
+"none of them", whose score is 0.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cross_encoder_plan(steps: int, learning_rate: float, seed: int) -> LoraPlan:
 
 
 class CrossEncoder(LineEncoder):
-    """The encoder with an adapter, the scale and the head.
+    """The encoder with a trainable adapter, the scale of the two comparisons, and the head.
 
     Args:
         tokens: Tokenizes texts.
@@ -89,7 +89,7 @@ def _head_of(start: Path, dim: int) -> torch.Tensor:
 
 
 PairSource = Callable[[int], Sequence[PairExample]]
-"""Returns the pairs of a number, always the same."""
+"""Returns the pairs of the batch with a given number; equal numbers give equal pairs."""
 
 
 def train_cross_encoder(
@@ -104,7 +104,7 @@ def train_cross_encoder(
 
     Args:
         model: The encoder.
-        pairs: Returns the pairs of a number.
+        pairs: Returns the pairs of the batch with a given number.
         out: Folder to write to.
         plan: Training plan.
         report: Called with step and loss.
@@ -154,6 +154,6 @@ def cross_encoder_loss(model: Any, tokens: MiniLMEmbedder, pairs: Sequence[PairE
 
 
 def _reading(one: PairExample, tokens: MiniLMEmbedder) -> tuple[str, EncoderInput]:
-    """Return the shortened question, and the text of question and passage."""
+    """Return the truncated question, and the encoder's input: the question followed by the passage."""
     asked = short_question(one.question, tokens)
     return asked, next(encoder_inputs(one.passage, tokens, asked, without=one.without))

@@ -31,8 +31,8 @@ _START = Scale(whole=10.0, words=10.0, bias=-8.0)
 QUICK = 60.0  # the scale's learning rate relative to the adapter's
 _ADAPTER, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _OF_B = ".lora_B.weight"
-_HARDEST = 2  # number of other passages with the highest scores
-_OTHER, _WHETHER = 0.5, 0.5  # weights of other passages, and of whether a passage answers
+_HARDEST = 2  # number of other passages, those with the highest scores, that count in the loss
+_OTHER, _WHETHER = 0.5, 0.5  # loss weights of the other passages, and of whether a passage answers
 
 
 def line_encoder_plan(steps: int, learning_rate: float, seed: int) -> LoraPlan:
@@ -49,7 +49,7 @@ def line_encoder_plan(steps: int, learning_rate: float, seed: int) -> LoraPlan:
 
 
 class LineEncoder(torch.nn.Module):
-    """The encoder with an adapter and the scale.
+    """The encoder with a trainable adapter and the scale of the two comparisons.
 
     Args:
         tokens: Tokenizes texts.
@@ -138,7 +138,7 @@ def _copy_adapter(model: Any, start: Path, plan: LoraPlan) -> None:
 
 
 BatchSource = Callable[[int], Sequence[LineExample]]
-"""Returns the batch of a number, always the same."""
+"""Returns the batch with a given number; equal numbers give equal batches."""
 
 
 def train_line_encoder(
@@ -153,7 +153,7 @@ def train_line_encoder(
 
     Args:
         model: The encoder.
-        batch: Returns the batch of a number.
+        batch: Returns the batch with a given number.
         out: Folder to write to.
         plan: Training plan.
         report: Called with step and loss.
@@ -207,7 +207,7 @@ def line_encoder_loss(model: Any, tokens: MiniLMEmbedder, batch: Sequence[LineEx
 
 
 def _whether(scores: torch.Tensor, own: torch.Tensor, answered: torch.Tensor) -> torch.Tensor:
-    """Return the loss of whether the own passage answers, and of the hardest other passages not answering."""
+    """Return the loss of classifying whether a passage answers: the question's own one, and the hardest other ones."""
     rows = torch.arange(len(scores), device=scores.device)
     wanted = torch.zeros_like(scores)
     wanted[rows[answered], own[answered]] = 1

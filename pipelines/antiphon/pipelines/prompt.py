@@ -79,7 +79,7 @@ def check_text(question: str) -> None:
 
 
 def prompt_format(language_model: TextModel) -> PromptFormat:
-    """Return the prompt format of a model: as its configuration says, else by whether it has a chat template.
+    """Return the prompt format that a model's configuration names, else a default, which depends on its chat template.
 
     Raises:
         ValueError: the configuration names an unknown format.
