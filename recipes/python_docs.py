@@ -23,7 +23,7 @@ LEFT_OUT = (
     "isolating-extensions.html",
     "logging-cookbook.html",
 )
-"""How-to guides about changing the interpreter, and one that is mostly listings."""
+"""Excluded how-to guides: those about changing the interpreter, and one that consists mostly of listings."""
 
 _NOISE = "nav, .headerlink, .toctree-wrapper, .footnote-reference, .section-number, .clearer, img, script, style"
 _PLAIN_QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\N{NO-BREAK SPACE}": " "})

@@ -115,7 +115,7 @@ class VLLMEngine:
             requests.flush()
             line = replies.readline()
         except BrokenPipeError:
-            pass  # the process has ended: the line stays empty
+            pass  # the process has ended, so there is no reply
         if line:
             reply: dict[str, Any] = json.loads(line)
             return reply
@@ -144,7 +144,7 @@ class VLLMEngine:
 
 @contextmanager
 def open_engines(methods: Sequence[str], settings: VLLMSettings) -> Iterator[list[VLLMEngine]]:
-    """Start an engine for each method, one after the other; end all of them when the block ends.
+    """Start an engine for each method, one after the other; end all of them when the ``with`` block exits.
 
     Args:
         methods: Names of `SPECULATION`.

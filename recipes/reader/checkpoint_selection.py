@@ -122,7 +122,7 @@ def averaged(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def _replaced_weights(adapted: Any, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Use other adapter weights within the block, if there are any."""
+    """Use other adapter weights, if there are any, until the ``with`` block exits."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     state = get_peft_model_state_dict(adapted, save_embedding_layers=False)

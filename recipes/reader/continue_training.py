@@ -74,7 +74,7 @@ def continue_training(
         start: Adapter to start from.
         written: Files of written questions about ``corpus``, in addition to the bundled ones.
         patience: Stop after this many updates without a better score.
-        is_stopped: Asked after each update whether to stop.
+        is_stopped: Called after each update; returns whether to stop.
         report: Called with step and loss.
         log: Prints a line for each score.
 

@@ -58,7 +58,7 @@ class ForwardPass:
 
 @contextmanager
 def recorded_forward_passes(language_model: TextModel) -> Iterator[list[ForwardPass]]:
-    """Yield a list to which every forward pass inside the block is appended."""
+    """Yield a list to which every forward pass in the ``with`` block is appended."""
     assert isinstance(language_model, LanguageModel)
     seen: list[ForwardPass] = []
 

@@ -123,7 +123,7 @@ def log_tail(log: Path) -> str:
 
 @contextmanager
 def serving(command: Command, log: Path) -> Iterator[RunningServer]:
-    """Run a server while the block runs.
+    """Run a server until the ``with`` block exits.
 
     Args:
         command: its command.

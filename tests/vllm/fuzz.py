@@ -156,7 +156,7 @@ COMBINATIONS: list[tuple[Callable[[Random], dict[str, Any]], ...]] = [
     *((bad_sources,), (bad_sources,), (bad_sources, valid_parameters), (doubtful_parameters,), (junk_parameter,)),
     *((valid_sources, doubtful_parameters), (valid_sources, junk_parameter), (bad_sources, junk_parameter)),
 ]
-"""Parts of a request, of which one combination is drawn; about half of the requests are valid."""
+"""Combinations of request parts; one is drawn for each request, and about half of them are valid."""
 
 
 def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, bytes]:

@@ -77,7 +77,7 @@ class Server:
 
 @contextmanager
 def serve(model: str, folder: Path, *options: str) -> Iterator[Server]:
-    """Start `vllm serve` in float32 and end it with the block; the server is not ready yet when the block begins.
+    """Start `vllm serve` in float32; end it when the ``with`` block exits. It is not ready yet when the block starts.
 
     Args:
         model: Folder of the model.
@@ -98,7 +98,7 @@ def serve(model: str, folder: Path, *options: str) -> Iterator[Server]:
 
 @contextmanager
 def _reserved_port() -> Iterator[int]:
-    """A port that no other process gets until the block ends; a server that sets SO_REUSEADDR can bind it."""
+    """Reserve a port until the ``with`` block exits; only a server that sets SO_REUSEADDR can bind it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -107,7 +107,7 @@ def _reserved_port() -> Iterator[int]:
 
 @contextmanager
 def _process_group(command: list[str], **more: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block, together with all processes that it has started."""
+    """Start a process; end it and all of its child processes when the ``with`` block exits."""
     process = subprocess.Popen(command, stderr=subprocess.STDOUT, start_new_session=True, **more)
     try:
         yield process

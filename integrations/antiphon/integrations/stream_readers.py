@@ -1,4 +1,4 @@
-"""Reading a text stream from an event loop, and with a time limit. Independent of frameworks."""
+"""Read a text stream asynchronously, or with a time limit. Independent of frameworks."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class TimedStream(TextStream):
 
 
 class AsyncStreamReader:
-    """Reads a stream from an event loop while the model runs in a thread.
+    """Reads a stream asynchronously, while the model runs in a thread.
 
-    A forward pass runs when its piece is awaited, so generation never runs ahead of the reader. Leaving the
+    A forward pass runs only when the next piece is awaited, so generation never runs ahead of the reader. Leaving the
     ``async with``, also by cancellation, ends the generation after the current forward pass.
 
     Args:

@@ -23,7 +23,7 @@ REWRITE = (
 """The system message for rewriting a question."""
 
 REWRITE_TURNS = 3
-"""Number of latest turns that a question is rewritten with."""
+"""Number of latest turns in the prompt that rewrites a question."""
 
 QUESTION_TOKENS = 64
 """Maximum length of a rewritten question in tokens."""

@@ -49,7 +49,7 @@ class Database:
 
     @contextmanager
     def transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
-        """Run a transaction: commit at the end of the block, roll back after an error."""
+        """Run the ``with`` block as a transaction: commit at its end, roll back after an error."""
         self._expect_own()
         with self._lock, self._write_lock() if writes else nullcontext(), _transaction(self._connection, writes=writes):
             yield self._connection
@@ -62,7 +62,7 @@ class Database:
             while self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
                 if time.monotonic() > until:
                     return False
-                time.sleep(0.01)  # SQLite waits for readers, but not for another checkpoint
+                time.sleep(0.01)  # SQLite itself waits for readers, but not for a concurrent checkpoint
         return True
 
     def close(self) -> None:

@@ -272,7 +272,7 @@ def _join_lines(
 def _with_following(lines: Sequence[CandidateLine], prompts: Sequence[PassagePrompt]) -> list[CandidateLine]:
     """Return the lines, and after each that ends with a colon the next line of its passage.
 
-    No line is repeated, and a line is left out if the line that it leads to is already there.
+    No line is repeated, and a line with a colon is left out if the line after it is already quoted.
     """
     quoted: dict[str, CandidateLine] = {}
     for line in lines:

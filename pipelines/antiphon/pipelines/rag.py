@@ -36,7 +36,7 @@ FittedPrompt = tuple[tuple[Passage, ...], Prompt, TokenizedPrompt | CountedPromp
 
 
 class Searcher(Protocol):
-    """Retrieves passages for a question: `antiphon.retrieval.Retriever`, or any object with its ``search``."""
+    """Retrieves passages for a question: `antiphon.retrieval.Retriever`, or any object with this ``search`` method."""
 
     def search(self, question: str, k: int = 5) -> list[Passage]:
         """Return the ``k`` best passages, best first."""

@@ -1,4 +1,4 @@
-"""Stored sessions: questions and answers, which are drafted from when a similar question comes."""
+"""Stored sessions: questions and answers, from which answers to similar questions are drafted."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 @contextmanager
 def live_server(app: FastAPI) -> Iterator[str]:
-    """Serve an application while the block runs, and yield its URL."""
+    """Serve an application until the ``with`` block exits, and yield its URL."""
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, ws="none", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

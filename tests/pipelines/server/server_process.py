@@ -15,7 +15,7 @@ from tests.load.servers import Command, RunningServer, serving
 
 @contextmanager
 def tiny_server(log: Path, **settings: Any) -> Iterator[RunningServer]:
-    """Run a server while the block runs.
+    """Run a server until the ``with`` block exits.
 
     Args:
         log: the file of its output.

@@ -34,7 +34,7 @@ def service(typist: LanguageModel, passages: list[Passage], tmp_path: Path) -> S
 
 @contextmanager
 def occupied(service: Service, model: LanguageModel) -> Iterator[None]:
-    """Occupy the only decoding thread until the block ends."""
+    """Occupy the only decoding thread until the ``with`` block exits."""
     release = threading.Event()
 
     def start() -> Started:

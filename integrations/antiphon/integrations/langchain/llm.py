@@ -69,7 +69,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
     async def agenerate(
         self, prompts: list[str], stop: list[str] | None = None, *given: Any, **kwargs: Any
     ) -> LLMResult:
-        """Generate for several prompts from an event loop. See `BaseLLM.agenerate`."""
+        """Generate for several prompts asynchronously. See `BaseLLM.agenerate`."""
         return await BaseLLM.agenerate(self._cached_by(kwargs), prompts, stop, *given, **kwargs)
 
     def _cached_by(self, given: dict[str, Any]) -> AntiphonLLM:

@@ -102,7 +102,7 @@ class CitedStreamingResponse(StreamingResponse):
 
 
 class CitedAsyncStreamingResponse(AsyncStreamingResponse):
-    """A streaming response for event loops with citations of its source nodes once it has ended."""
+    """An asynchronous streaming response with citations of its source nodes once it has ended."""
 
     def __init__(self, response: AsyncStreamingResponse) -> None:
         self._streamed = _StreamedText(response.source_nodes)

@@ -156,7 +156,7 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         llm_kwargs: dict[str, Any] | None = None,
         **prompt_args: Any,
     ) -> Model:
-        """Return an object of a pydantic class from an event loop. See `LLM.astructured_predict`."""
+        """Return an object of a pydantic class asynchronously. See `LLM.astructured_predict`."""
         schema = output_cls.model_json_schema()
         with template_references(prompt_args) as arguments:
             messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))

@@ -198,7 +198,7 @@ def _make_stateful(graph: openvino.Model, layers: int) -> openvino.Model:
 
 @contextmanager
 def _tracing(past: Sequence[Tensor] = ()) -> Iterator[_TracedCache]:
-    """Make the exported attention read these past keys and values within the block."""
+    """Make the exported attention use these past keys and values until the ``with`` block exits."""
     cache = _TracedCache(past)
     token = _cache.set(cache)
     try:

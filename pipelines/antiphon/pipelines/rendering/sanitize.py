@@ -9,7 +9,7 @@ import json
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
-# C0 controls, except line feed and tab, have pictures (U+2400 and following).
+# C0 controls, except line feed and tab, are replaced by their Unicode control pictures (U+2400 and following).
 _REPLACED = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 # DEL and the C1 controls: U+009B alone begins an escape sequence, as ESC [ does.
 _REPLACED |= dict.fromkeys(range(0x7F, 0xA0), REPLACEMENT)

@@ -78,7 +78,7 @@ class PreparedChat:
         return output
 
     def visible_text(self, text: str) -> str:
-        """Return the beginning of a growing text that is certainly content, not part of a tool call."""
+        """Return the start of a streamed text that can be sent as content because it cannot become a tool call."""
         return visible_text(self.prompt.assistant_prefix + text) if self.prompt.tools else text
 
     def chunk(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class _ChoiceStream:
         self._chat = chat
         self._index = index
         self._text = ""
-        self._sent = ""  # the part of the text that is sent as content
+        self._sent = ""  # the content that has been sent so far
         self._prompt_tokens = 0
         self._num_tokens = 0
         self._started: Started | None = None

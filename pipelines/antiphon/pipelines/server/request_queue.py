@@ -185,7 +185,7 @@ class RequestQueue:
         self._pool = ThreadPoolExecutor(max_running, thread_name_prefix="antiphon-generation")
         self._max_running, self._max_waiting = max_running, max_waiting
         self._observer = observer
-        self._waiting: OrderedDict[str, deque[GenerationJob]] = OrderedDict()  # by tenant, next tenant first
+        self._waiting: OrderedDict[str, deque[GenerationJob]] = OrderedDict()  # by tenant, the next one first
         self._running: dict[GenerationJob, None] = {}
         self._lock = Lock()
         self._is_shut_down = False

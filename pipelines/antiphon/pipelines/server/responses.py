@@ -205,7 +205,7 @@ class _ResponseStream:
         self._response = response
         self._sequence_number = 0
         self._text = ""
-        self._sent = ""  # the part of the text that is sent as content
+        self._sent = ""  # the content that has been sent so far
         self._logprobs: list[dict[str, Any]] = []
         self._started: Started | None = None
         self._has_message = False

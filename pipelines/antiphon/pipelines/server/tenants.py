@@ -59,7 +59,7 @@ class Tenant:
     def keep(self, tokens: Sequence[int], cache: PrefixCache) -> None:
         """Keep the prefix cache of a prompt.
 
-        An empty one is dropped; an engine with its own prefix cache finds its blocks again by the tenant.
+        An empty one is dropped: an engine that caches prefixes itself finds the tenant's blocks without it.
 
         Args:
             tokens: the token ids of the prompt.

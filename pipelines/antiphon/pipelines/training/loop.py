@@ -67,7 +67,7 @@ def train_weights(
         out: Folder of checkpoints and results.
         save: Saves the module in ``out``; called at every checkpoint.
         report: Called with step and loss.
-        is_stopped: Asked after each update; if it returns True, the run writes a checkpoint and ends.
+        is_stopped: Called after each update; if it returns True, the run writes a checkpoint and ends.
 
     Raises:
         ValueError: ``out`` holds a checkpoint of another plan.
@@ -85,7 +85,7 @@ def train_weights(
     for step in range(first, plan.steps):
         loss = 0.0
         for part in parts(module, step, accelerator.process_index, processes):
-            accelerator.backward(part * processes)  # gradients of several processes are averaged
+            accelerator.backward(part * processes)  # DDP averages gradients; this sums them
             loss += part.item()
         accelerator.clip_grad_norm_(weights, 1.0)
         optimizer.step()
