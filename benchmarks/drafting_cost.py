@@ -54,7 +54,7 @@ class DraftingCost:
         return self.build_ms[max(self.build_ms)] / self.build_ms[min(self.build_ms)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures under flat names."""
+        """Return all figures as a flat dictionary."""
         draft = {f"draft_ms_{size}": round(ms, 4) for size, ms in self.draft_ms.items()}
         build = {f"build_ms_{size}": round(ms, 4) for size, ms in self.build_ms.items()}
         return {"drafter": self.drafter, **draft, **build, "build_ratio": round(self.build_ratio, 3)}

@@ -83,7 +83,7 @@ class Exactness:
         return explained and same and self._share("deterministic", "deterministic_undrafted") in (None, 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures under flat names; None for what was not measured."""
+        """Return all figures as a flat dictionary; None for figures that were not measured."""
         return {
             "dtype": self.dtype,
             "engine": self.engine,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from antiphon.retrieval import Embedder, Passage, Retriever
 
 DEPTH = 10
-"""Number of passages searched for each question."""
+"""Number of passages retrieved for each question."""
 
 RETRIEVAL = {name: name for name in ("method", "recall@5", "mrr", "ndcg@10")}
 

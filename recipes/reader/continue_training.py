@@ -132,7 +132,7 @@ def _by_turns(examples: SinglePassageExamples) -> list[list[int]]:
 
 
 def _held_out(guard: Sequence[Any], other: Sequence[Path]) -> dict[str, list[TrainingExample]]:
-    """Every second passage of the held-out pages that people asked about, and examples by rule about other texts."""
+    """Return examples about every second held-out passage with written questions, and generated ones about others."""
     asked = SinglePassageExamples(guard, load_written_questions(HELD_OUT_QUESTIONS), seed=_SEED)
     known = [example for index in asked.anchors[::2] if (example := asked.about(index)).questions]
     foreign = SinglePassageExamples(read_corpus(other), seed=_SEED)

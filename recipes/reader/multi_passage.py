@@ -174,7 +174,7 @@ class MultiPassageExamples:
         return [Question(one.text, (), "written-no") for one in refused if not is_answered_by_other(one, passages)]
 
     def _foreign(self, others: Sequence[int], passages: Sequence[Passage], random: Random) -> list[Question]:
-        """Return questions that similar passages answer and these do not."""
+        """Return questions that similar passages answer but these passages do not."""
         written = [one for index in others for one in self.asked.get(index, ()) if one.sentences]
         asked = written + [one for index in others for one in sentence_questions(self.passages[index].text, random)[:2]]
         asked = [one for one in asked if one.kind != "list" and not is_answered_by_other(one, passages)]

@@ -40,7 +40,7 @@ def line(
     dtype: Dtype = "bfloat16",
     seed: Seed = 1,
 ) -> None:
-    """Train the encoder that reads passages alone; 8 of 100 pages are held out and evaluated."""
+    """Train the encoder that encodes passages alone; 8 of 100 pages are held out and evaluated."""
     import torch
 
     from antiphon.pipelines.relevance import LineRelevance, Scale
@@ -76,7 +76,7 @@ def cross(
     dtype: Dtype = "bfloat16",
     seed: Seed = 1,
 ) -> None:
-    """Train the encoder that reads question and passage together; 8 of 100 pages are held out and evaluated."""
+    """Train the encoder that encodes question and passage together; 8 of 100 pages are held out and evaluated."""
     import torch
 
     from antiphon.pipelines.relevance import RELEVANCE, CrossRelevance, Head, Scale

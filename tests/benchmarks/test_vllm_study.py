@@ -25,7 +25,7 @@ FAKE = Path(__file__).parent / "fake_vllm"
 
 @pytest.fixture
 def settings() -> VLLMSettings:
-    """Settings of engines of a fake vLLM, run by this interpreter."""
+    """Settings for engines of the fake vLLM, which run in this Python environment."""
     path = os.pathsep.join([str(FAKE), *sys.path])
     return VLLMSettings(sys.executable, "here", "float32", 512, 4, environment={"PYTHONPATH": path})
 

@@ -55,7 +55,7 @@ class TestChatModelUnit(ChatModelClass, ChatModelUnitTests):
         return {"ANTIPHON_MODEL": saved()}, {}, {"model": saved()}
 
 
-@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # that test measures recorded HTTP traffic only
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # one test is skipped: no HTTP to record
 class TestChatModel(ChatModelClass, ChatModelIntegrationTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:

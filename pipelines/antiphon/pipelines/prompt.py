@@ -66,7 +66,7 @@ def check_text(question: str) -> None:
     """Check that a question can be encoded as UTF-8, which tokenizers need.
 
     Raises:
-        ValueError: it contains other bytes, for example from a terminal with another encoding.
+        ValueError: it cannot be encoded, for example because the terminal uses another encoding.
     """
     try:
         question.encode()

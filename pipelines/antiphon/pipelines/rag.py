@@ -44,7 +44,7 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What a conversation adds to a question.
+    """Additions of a conversation to the retrieval, prompt and drafts of a question.
 
     Attributes:
         query: the text that passages and sessions are searched for.

@@ -1,4 +1,4 @@
-"""The model of step time: learning from scattered batch sizes, stairs, pauses and a machine that gets busier."""
+"""The model of step time: irregular batch sizes, costs that increase in steps, pauses, and increasing load."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def without_references(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 @contextmanager
 def template_references(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a template's arguments without references; calls in the ``with`` block use these references."""
+    """Remove the references from a template's arguments; calls of the LLM in the ``with`` block use them."""
     token = _TEMPLATE_REFERENCES.set(tuple(_passages(arguments.get(REFERENCES))))
     try:
         yield {name: value for name, value in arguments.items() if name != REFERENCES}

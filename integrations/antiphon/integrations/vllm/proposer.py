@@ -106,7 +106,7 @@ class Proposer:
             self._ended = perf_counter()
 
     def _observe_step_time(self, now: float) -> None:
-        """Learn the step's duration if it had exactly the proposed rows, thus no prefill."""
+        """Learn the step's duration if it ran exactly the proposed rows, which excludes steps with prefill."""
         if self._proposed_rows and self._proposed_rows == dict(self._scheduled_rows):
             self.budget.observe(sum(self._proposed_rows.values()), now - self._ended)
         self._proposed_rows = {}

@@ -21,7 +21,7 @@ QUESTIONS = "questions.jsonl"
 """File of questions in a folder of corpora."""
 
 DEPTH = 10
-"""Number of passages searched for each question."""
+"""Number of passages retrieved for each question."""
 
 SUFFICIENT_WORDS = 0.7
 """An answer is right if it has this share of the words of an expected span."""

@@ -114,7 +114,7 @@ def _traced_graph(model: PreTrainedModel) -> tuple[openvino.Model, list[Tensor]]
         model(input_ids=ids, position_ids=positions, use_cache=False)
     past = [each.new_zeros((2, each.shape[1], 4, each.shape[3])) for each in cache.present]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # if the tracer's assumptions were wrong, outputs would differ
+        warnings.simplefilter("ignore")  # tracer warnings; a test compares the outputs
         traced = torch.jit.trace(  # type: ignore[no-untyped-call]
             _Step(model), (ids, positions, *past), check_trace=False, strict=False
         )

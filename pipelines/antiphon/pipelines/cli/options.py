@@ -14,7 +14,7 @@ LARGER = (
     "Larger models answer better: Qwen/Qwen3-4B-Instruct-2507 (8 GB of memory in bfloat16), Qwen/Qwen3-8B "
     "(17 GB), or any instruct model of the hub: --model NAME"
 )
-"""Advice shown for a bundled model; these public models are not measured here."""
+"""Advice shown for a bundled model; we have not measured these public models."""
 
 DRAFTER_HELP = (
     "Drafter: blend, trie, copying, recycling, lookahead, nothing; bita: BiTA's mask tokens alone; auto: chosen for "

@@ -28,7 +28,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "conversation": (),
     "previous_response_id": (),
 }
-"""Fields of OpenAI and vLLM that this server does not support, with the values that have no effect there."""
+"""Unsupported fields of OpenAI and vLLM, with the values that are accepted because they have no effect."""
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 

@@ -103,19 +103,19 @@ def ranks(model: PreTrainedModel, learned: BitaWeights, answer: OwnAnswer) -> Ra
     return said
 
 
-def steps(said: Ranks, wide: Sequence[int]) -> int:
+def steps(true_ranks: Ranks, widths: Sequence[int]) -> int:
     """Return the number of steps after the prefill. A step drafts from the mask group behind the last accepted token.
 
     A candidate is accepted if its rank is below the mask's width; only the best candidate has children.
 
     Args:
-        said: Ranks of the true tokens, from `ranks`.
-        wide: Number of candidates per mask.
+        true_ranks: Ranks of the true tokens, from `ranks`.
+        widths: Number of candidates per mask.
     """
     at = count = 0
-    while at < len(said):
+    while at < len(true_ranks):
         held = 0
-        for rank, width in zip(said[at], wide, strict=False):
+        for rank, width in zip(true_ranks[at], widths, strict=False):
             held += rank < width
             if rank:
                 break
