@@ -99,8 +99,8 @@ def measure_drafting(*, num_draft_tokens: int = 32, sizes: Sequence[int] = SIZES
 def synthetic_recording(size: int, seed: int = 0) -> Recording:
     """Return synthetic references in passages and an answer that quotes them in spans of 1 to 30 tokens.
 
-    Token frequencies follow Zipf's law over 32,000 ids, as those of words do, so the most frequent token is every
-    tenth: sequences with many short matches and few long ones are the expensive case for drafters.
+    Token frequencies follow Zipf's law over 32,000 ids, as those of words do: every tenth token is the most frequent
+    one. There are many short matches and few long ones, which is the expensive case for drafters.
 
     Args:
         size: Number of reference tokens.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_WRITTEN = 4  # one example in this many is about a passage without written questions
+_WRITTEN = 4  # every n-th example is about a passage without written questions
 
 
 @dataclass(frozen=True, slots=True)

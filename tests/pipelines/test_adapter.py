@@ -1,4 +1,4 @@
-"""Adapters: merged once into a model with the logits of peft's, and refused if they do not fit the model."""
+"""Adapters: merged once into a model that gives the same logits as peft, and refused if they do not fit the model."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ pytestmark = [
 ACCEPTED, DRAFTED = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"
 PREEMPTED = "vllm:num_preemptions_total"
 BLOCKS = ("--block-size", "32", "--num-gpu-blocks-override", "40")
-"""KV cache for sixteen requests of one block; of requests that begin with four blocks, some are preempted."""
+"""Blocks of the KV cache: enough for sixteen requests of one block, so that some longer requests are preempted."""
 
 TOPICS = ("bees", "keys", "rivers", "bread", "clocks", "maps", "stone", "letters", "winter", "glass")
 PROMPTS = [

@@ -143,7 +143,7 @@ class Admission:
 
 
 def begin_admission(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> Admission | None:
-    """Return the `Admission` of a request, or None if it brings neither references nor a prediction.
+    """Return the `Admission` of a request, or None if it has neither references nor a prediction.
 
     Args:
         given: The request's arguments.

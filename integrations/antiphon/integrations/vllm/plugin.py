@@ -117,7 +117,7 @@ def _with_prepare_step(propose: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _except_without_rows(apply_sampling_constraints: Callable[..., Any]) -> Callable[..., Any]:
-    """Return logits of no rows unchanged: on CPUs vLLM computes a maximum over them, which raises."""
+    """Return logits without rows unchanged, because vLLM's function for CPUs raises an error for them."""
 
     @wraps(apply_sampling_constraints)
     def guarded(logits: Any, *arguments: Any, **options: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Language models by name: bundled models, merged adapters, and drafters by the options of the command line."""
+"""Language models by name: bundled models and merged adapters; also drafters from command-line options."""

@@ -1,4 +1,4 @@
-"""Drafters by the options of the command line, with BiTA's weights from files."""
+"""Makes drafters from command-line options, with BiTA's weights from files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Middleware that limits and logs every request before it reaches an endpoint.
 
-It decides the refusals that depend on no endpoint: 403 for hosts and origins, 413 for bodies that are too large and
-408 for bodies that arrive too slowly. It is plain ASGI around the application and buffers nothing, so streams stay
-streams.
+It refuses requests for reasons that do not depend on the endpoint: 403 for hosts and origins, 413 for bodies that are
+too large, and 408 for bodies that arrive too slowly. It is plain ASGI around the application and buffers nothing, so
+streams stay streams.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The queue of generations: each is decoded in a thread and read from the event loop.
 
-It decides the refusal 429 when the queue is full.
+A request that finds the queue full is refused with status 429.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 HELD_OUT = 4
-"""One topic or task in this many is held out for evaluation."""
+"""Every n-th topic and task is held out for evaluation, with this n."""
 
 _WRITTEN = Path(__file__).with_name("written.json")
 _KINDS = (("about", "topics", 0.7), ("code", "tasks", 0.15))  # the other prompts are sums
