@@ -100,7 +100,7 @@ def measure_floor(
 def step_seconds(model: PreTrainedModel, rows: Sequence[int], context: int) -> dict[int, float]:
     """Return the median seconds of decoding steps by their number of verified rows (root and draft).
 
-    The steps are those of the decoder itself, compiled if it compiles. Teacher forcing makes every step emit one token.
+    The steps are those of `Decoder`, which compiles them on GPUs. Teacher forcing makes every step emit one token.
     Steps of the different numbers of rows alternate.
 
     Args:

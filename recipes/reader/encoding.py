@@ -1,7 +1,7 @@
 """Encodes a training example as a token tree: the passages once, and each question as a branch.
 
-A branch sees the passages and itself, at the positions that it has when it is asked alone, so the model computes the
-same as for the question's own prompt. An example of eight questions processes its passages once.
+A branch attends to the passages and itself, at the positions of a prompt with this question alone, so the model
+computes the same logits as for that prompt. An example with eight questions processes its passages once.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class RelevanceExamples:
     def pairs(self, number: int, count: int) -> list[PairExample]:
         """Return pairs, about half of which are answered by their passage.
 
-        In the others the answering lines are left out, or the passage only seems to answer, or another one answers.
+        In the others the answering lines are left out, the passage only seems to answer, or another passage answers.
 
         Args:
             number: Number of the batch.

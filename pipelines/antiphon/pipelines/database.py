@@ -136,7 +136,7 @@ class Database:
 
 def _make_private(path: Path) -> None:
     """Create the file, readable by its owner only, if it does not exist; SQLite gives its log the same permissions."""
-    with suppress(OSError):  # it exists, or SQLite will report why it cannot be created
+    with suppress(OSError):  # the file exists, or SQLite will report why it cannot be created
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 

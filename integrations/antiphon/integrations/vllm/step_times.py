@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp, log
 
 INITIAL_SLOPE = 0.02
-"""Cost of a further row, in steps of one row, before any measurement: low, so that drafts are tried."""
+"""Initial cost of a further row relative to a one-row step, before any measurement: low, so that drafts are tried."""
 
 PRIOR_ROWS = 32
 """The fit starts from two imagined steps, of 1 and 1 + `PRIOR_ROWS` rows, that lie on the line of `INITIAL_SLOPE`."""

@@ -164,7 +164,7 @@ def _model_folder(folder: Path) -> str:
 
 
 def _hub_model(name: str) -> str:
-    """Return the name if the hub or its local cache has it; one request without the client's retries."""
+    """Return the name if the hub or its local cache has it, after at most one HTTP request without retries."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 

@@ -72,7 +72,7 @@ async def collect(request: Request, jobs: Sequence[GenerationJob]) -> list[Colle
 async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[GenerationJob]) -> StreamingResponse:
     """Return a response that sends the lines as they come.
 
-    An error before the first line becomes an error response with its own status, a later one an event.
+    An error before the first line becomes an error response with its own status; a later error becomes an event.
 
     Args:
         request: the request.
