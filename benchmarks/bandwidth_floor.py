@@ -100,8 +100,8 @@ def measure_floor(
 def step_seconds(model: PreTrainedModel, rows: Sequence[int], context: int) -> dict[int, float]:
     """Return the median seconds of decoding steps by their number of verified rows (root and draft).
 
-    The steps are those of `Decoder`, which compiles them on GPUs. Teacher forcing makes every step emit one token.
-    Steps of the different numbers of rows alternate.
+    The steps are those of `stream`, which compiles them on GPUs. Teacher forcing makes every step
+    emit one token. Steps of the different numbers of rows alternate.
 
     Args:
         model: Model to measure.

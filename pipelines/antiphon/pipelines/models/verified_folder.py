@@ -114,7 +114,7 @@ def _write_manifest(folder: Path) -> None:
 
 
 def _replace(folder: Path, new: Path) -> None:
-    """Rename ``new`` to ``folder``; move an existing folder away first, because only empty ones are replaced."""
+    """Rename ``new`` to ``folder``; move an existing folder away first, because renaming fails if it is not empty."""
     while True:
         try:
             new.rename(folder)
