@@ -142,3 +142,11 @@ def test_the_command_answers(clean: Path) -> None:
     printed = run(clean / "bin" / "antiphon", "--help", TERM="dumb", COLUMNS="100")
     for command in ("index", "ask", "demo", "bench"):
         assert command in printed
+
+
+def test_the_frameworks_need_their_own_extra_only(wheel: Path, tmp_path: Path) -> None:
+    place = installed(wheel, tmp_path / "frameworks", ["langchain", "llama-index"])
+    names = "AntiphonLLM, AntiphonRetriever"
+    code = f"from antiphon.integrations.langchain import ChatAntiphon, {names}\n"
+    code += f"from antiphon.integrations.llama_index import AntiphonQueryEngine, {names}\nprint('imported')"
+    assert run(place / "bin" / "python", "-c", code) == "imported\n"

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from antiphon.accel import LanguageModel, RemoteLanguageModel, TextModel
+from antiphon.accel import LanguageModel, TextModel
 from antiphon.integrations.pickling import memo_sharing
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.prompt import READER_SYSTEM
@@ -28,7 +28,7 @@ PARAMETER_NAMES = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max
 """The frameworks' parameter names and those of `Settings`, if they differ."""
 
 LENGTH_NAMES = {*PARAMETER_NAMES, *PARAMETER_NAMES.values()}
-"""All names of the maximum answer length."""
+"""All parameter names for the maximum answer length."""
 
 PARAMETERS = (
     "max_tokens",
@@ -43,12 +43,12 @@ PARAMETERS = (
 )
 
 CALL_PARAMETERS = ("presence_penalty", "frequency_penalty", "logit_bias", "response_prefix", "json_schema", "timeout")
-"""Parameters that only a call takes, in addition to the others."""
+"""Further parameters of a call that are not constructor fields."""
 
 MODEL_VARIABLE = "ANTIPHON_MODEL"
 """The environment variable with the default model."""
 
-_LOADING = Lock()  # threads that need the same model load it once
+_LOADING = Lock()  # so that several threads load the same model only once
 
 
 class GenerationFields(BaseModel):
@@ -198,6 +198,8 @@ class GenerationFields(BaseModel):
 
 def _load_model(model: str, settings: Mapping[str, Any]) -> TextModel:
     if model.startswith(("http://", "https://")):
+        from antiphon.accel import RemoteLanguageModel  # needs the extra `remote`, which local models do not
+
         address, _, name = model.partition("#")
         return RemoteLanguageModel(address, name or None, **settings)
     return LanguageModel.from_pretrained(resolve_model(model), **settings)
