@@ -31,4 +31,4 @@ def test_the_answer_is_plain_decodings_and_its_cost_is_said(
 def test_a_setting_that_means_nothing_is_refused_in_one_sentence() -> None:
     shown = CliRunner().invoke(app, ["lookahead", "?", "--ngram", "1"])
     assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "ngram 1" in shown.stderr
+    assert "ngram is 1" in shown.stderr

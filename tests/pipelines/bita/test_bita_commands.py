@@ -96,7 +96,7 @@ def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: Langua
         drafter = factory()
         assert isinstance(drafter, kind)
         assert bita_weights_of(drafter) is not None
-    with pytest.raises(ValueError, match="learned for 'smollm2"):
+    with pytest.raises(ValueError, match="The BiTA weights for 'smollm2"):
         tiny.generate("Who?", drafter=resolve_drafter("bita"))
     with pytest.raises(ValueError, match="There is no drafter named 'byta'"):
         resolve_drafter("byta")
@@ -117,5 +117,5 @@ def test_auto_finds_what_was_learned_of_smollm2_and_says_what_it_would_cost(
     assert not (smollm2_folder / BITA_FILE).exists(), "beside the weights vLLM would take it for weights"
     assert "BiTA's full draft, 52 rows" in choose_drafter(smollm2.model).reason
     assert resolve_drafter("auto") == "auto"
-    with pytest.raises(ValueError, match="give it no --bita"):
+    with pytest.raises(ValueError, match="leave out --bita"):
         resolve_drafter("auto", bita="smollm2")
