@@ -47,7 +47,7 @@ def test_a_reader_of_the_previous_generation_can_go_on(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from test_generation import put
+from test_generations import put
 
 folder, last = Path(sys.argv[1]), int(sys.argv[2])
 seen = 0
