@@ -16,6 +16,8 @@ from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.load.servers import Command, serving
 from tests.test_wheel import ROOT, installed, wheel
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["wheel"]
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")

@@ -15,6 +15,8 @@ from antiphon.accel.engines.torch.bita_weights import initial_bita_weights
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.retrieval import build_index
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 MODEL = "Qwen/Qwen3-8B"
 BLOCKS = [

@@ -13,6 +13,8 @@ from nbformat import NotebookNode
 from antiphon.pipelines.models.bundled import resolve_model
 from tests.notebooks import NOTEBOOKS, ROOT, kernel, read, run
 
+pytestmark = pytest.mark.slow
+
 COMPARED = ("text/html", "image/png")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 

@@ -16,6 +16,8 @@ from antiphon.pipelines.cli.bench_speed import is_lossless
 from benchmarks.batch.measure import batch_figures, measure_batches
 from benchmarks.batch.methods import DEFAULT, BatchRun, batch_methods_by_name
 
+pytestmark = pytest.mark.slow
+
 TEXT = "The hill is 84 feet high, and the hill is 84 feet wide; the hill"
 JOBS = [Job(tuple(TEXT[start:].encode()), (TEXT,)) for start in (0, 9, 20)]
 

@@ -13,6 +13,8 @@ from benchmarks.page import read_results, render_page
 from benchmarks.record import as_line
 from tests.pipelines.recorded import SAMPLES, run_program
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["hf-greedy", "blend", "blend+lookahead", "auto"]
 
 

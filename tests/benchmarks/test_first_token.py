@@ -11,6 +11,8 @@ from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.retrieval import Passage
 from benchmarks.first_token import FirstToken, first_token_figures, measure_first_tokens
 
+pytestmark = pytest.mark.slow
+
 
 class Bees:
     """A searcher that always finds the same two passages."""

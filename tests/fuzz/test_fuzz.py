@@ -2,10 +2,13 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.fuzz.case import Case, cases
 from tests.fuzz.check import check
+
+pytestmark = pytest.mark.slow
 
 verdicts: Counter[str] = Counter()
 

@@ -20,6 +20,8 @@ from antiphon.integrations.langchain.outputs import usage
 from tests.integrations.request_recorder import cancel_midway, recorded_forward_passes
 from tests.integrations.scripted_model import ScriptedModel
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "What do the passages say of bees?"
 MESSAGES = [{"role": "user", "content": QUESTION}]
 

@@ -37,6 +37,8 @@ from tests.integrations.tenant_contracts import (
     tenant_document,
 )
 
+pytestmark = pytest.mark.slow
+
 PROMPT = ChatPromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {question}")
 INPUT = ChatPromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {input}")
 TEXT = PromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {question}\n")

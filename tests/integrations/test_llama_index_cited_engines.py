@@ -23,6 +23,8 @@ from antiphon.integrations.llama_index import AntiphonLLM, citations_of, with_ci
 from tests.integrations.scripted_model import ScriptedModel
 from tests.integrations.tenant_contracts import TENANTS, ContractNodes, question, quoting_answer, tenant_document
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _own_tokenizer(tiny: LanguageModel) -> Any:

@@ -21,6 +21,8 @@ from antiphon.integrations.langchain import ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonLLM
 from tests.integrations.scripted_model import HERMES
 
+pytestmark = pytest.mark.slow
+
 LLAMA = HERMES.replace("<tool_call>\n", "").replace("\n</tool_call>", "").replace('"arguments"', '"parameters"')
 MISTRAL = HERMES.replace("<tool_call>\n", "[TOOL_CALLS] [").replace("\n</tool_call>", "]")
 TEMPLATES = {"without tools": None, "Hermes": HERMES, "Llama": LLAMA, "Mistral": MISTRAL}

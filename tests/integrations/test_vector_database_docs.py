@@ -7,6 +7,8 @@ import pytest
 
 from tests.retrieval.servers import postgres
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "vector-databases.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 ADDRESS = "postgresql://me@127.0.0.1/antiphon"

@@ -11,6 +11,8 @@ from tests.load.clients import Target
 from tests.load.questions import Question
 from tests.load.servers import Command
 
+pytestmark = pytest.mark.slow
+
 FAILING = """
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer

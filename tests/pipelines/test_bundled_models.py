@@ -20,6 +20,8 @@ from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import quotable_lines, quotes_of
 from antiphon.retrieval import Passage
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_converted_model_is_verified_and_found_again(smollm2_folder: Path) -> None:
     verify_folder(smollm2_folder)

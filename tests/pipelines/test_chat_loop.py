@@ -9,12 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import SessionStore
 from antiphon.pipelines.cli import app
 from antiphon.retrieval import HashEmbedder
+
+pytestmark = pytest.mark.slow
 
 QUESTION = "How many eggs does a queen lay?"
 

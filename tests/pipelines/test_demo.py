@@ -16,6 +16,8 @@ from antiphon.pipelines.data.demo import demo_documents
 from antiphon.pipelines.models.bundled import BUNDLED
 from antiphon.retrieval import Retriever, build_index, load_embedder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def some_documents() -> list[Path]:

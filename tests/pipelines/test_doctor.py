@@ -18,6 +18,8 @@ from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.doctor_report import LEVELS, families_markdown, show_families, try_families
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
 
 

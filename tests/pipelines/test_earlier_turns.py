@@ -13,6 +13,8 @@ from antiphon.pipelines import Answer, Chat, Rag, SessionStore
 from antiphon.pipelines.prompt import prompt_format
 from antiphon.retrieval import HashEmbedder, Retriever
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "How many eggs can a queen bee lay on a day in summer?"
 PARAPHRASE = "How many eggs does a queen lay in a day?"
 FOLLOW_UPS = ("How long does honey keep?", "How many bees live in a colony?")

@@ -21,6 +21,8 @@ from antiphon.accel.drafting.drafters import Blend, Copying, Trie
 from antiphon.pipelines.benchmark.replay import Recording, replay_samples, replay_steps, tokenize_sample
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LONGEST_REFERENCE = 768
 AFTER_A_LINE_BREAK = ("llma-rag-045", "llma-rag-098")

@@ -17,6 +17,8 @@ from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 from antiphon.pipelines.cli.bench import app
 from benchmarks.drafting_cost import import_seconds, measure_drafting, own_seconds, synthetic_recording
 
+pytestmark = pytest.mark.slow
+
 ROW: dict[str, Any] = {
     "id": "one",
     "task": "rag",

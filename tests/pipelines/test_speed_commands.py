@@ -26,6 +26,8 @@ from benchmarks.bandwidth_floor import COPIED
 from benchmarks.record import as_line, record_answers
 from tests.pipelines.recorded import SAMPLES, antiphon, run_program
 
+pytestmark = pytest.mark.slow
+
 
 def test_recorded_samples_read_back_with_the_prompt_that_was_given(
     retriever: Retriever, tiny: LanguageModel, tmp_path: Path

@@ -24,6 +24,8 @@ from antiphon.retrieval import (
 from antiphon.retrieval.embedders.minilm import _folder, load_minilm, read_verified
 from antiphon.retrieval.encoder_runtime.device import pick_dtype
 
+pytestmark = pytest.mark.slow
+
 CLOSE = 1e-5 if pick_dtype("cpu").itemsize == 4 else 2e-2
 """The tolerance between vectors of one text in two batches, in the precision of this machine."""
 

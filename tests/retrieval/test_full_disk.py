@@ -13,6 +13,8 @@ import pytest
 from antiphon.retrieval import HashEmbedder, IndexNotFound, Passage, index_passages, read_index, update_index
 from antiphon.retrieval.vector_index.flat import Vectors
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = r"There is no room for the index in .*: the disk is full, or a limit .* What was there is as it was; make"
 STEPS = 6
 

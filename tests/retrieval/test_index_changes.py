@@ -34,6 +34,8 @@ from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors
 from antiphon.retrieval.vector_index.recall import ground_truth
 from tests.retrieval.test_faiss_index import FLOORS, QUERIES, VECTORS
 
+pytestmark = pytest.mark.slow
+
 DIM = 64
 EMBEDDER = HashEmbedder(DIM)
 COUNT = 280

@@ -23,6 +23,8 @@ from antiphon.retrieval import (
 from antiphon.retrieval.vector_index.flat import Vectors
 from tests.retrieval.servers import free_port, milvus, postgres, silence
 
+pytestmark = pytest.mark.slow
+
 DIM = 16
 EMBEDDER = HashEmbedder(DIM)
 OTHER = HashEmbedder(DIM * 2)

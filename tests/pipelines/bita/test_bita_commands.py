@@ -18,6 +18,8 @@ from antiphon.pipelines.training.bita import prompts
 from antiphon.pipelines.training.bita.answers import SAVED, own_answers
 from antiphon.pipelines.training.bita.prompts import HELD_OUT, read_prompts, written_prompts
 
+pytestmark = pytest.mark.slow
+
 
 def run(*words: Any) -> Any:
     result = CliRunner().invoke(app, ["bita", *map(str, words)])

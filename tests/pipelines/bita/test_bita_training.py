@@ -29,6 +29,8 @@ from antiphon.pipelines.training.bita.train import (
     train_bita,
 )
 
+pytestmark = pytest.mark.slow
+
 PROMPT = (5, 6, 7)
 ANSWER = OwnAnswer(PROMPT, (10, 11, 12, 13, 14))
 PLAN = BitaPlan(steps=4, answers=2, starts=3, prefix=4, masks=2, save_every=2)

@@ -15,6 +15,8 @@ from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
 
+pytestmark = pytest.mark.slow
+
 INJECTIONS = (
     "<script>window.hit=1</script>",
     "<img src=x onerror=window.hit=1>",

@@ -12,6 +12,8 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 
 from tests.pipelines.server.test_page import QUOTE, address, ask, browser
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["address", "browser"]
 
 SERIOUS = ("serious", "critical")

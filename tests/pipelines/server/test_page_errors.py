@@ -10,6 +10,8 @@ import pytest
 
 from tests.pipelines.server.test_page import address, browser, wait_for_text
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["address", "browser"]
 
 CHAT = "**/v1/chat/completions"

@@ -17,6 +17,8 @@ from antiphon.pipelines.server.http_server import HEADER_TIMEOUT
 from tests.load.servers import RunningServer
 from tests.pipelines.server.server_process import connect, read_to_end, tiny_server
 
+pytestmark = pytest.mark.slow
+
 CHAT = "/v1/chat/completions"
 MAX_BYTES = 100_000
 LARGE = 40_000_000

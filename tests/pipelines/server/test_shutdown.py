@@ -19,6 +19,8 @@ from antiphon.pipelines.server.http_server import freeze_garbage_collector
 from tests.load.servers import RunningServer
 from tests.pipelines.server.server_process import connect, read_to_end, tiny_server
 
+pytestmark = pytest.mark.slow
+
 MESSAGES: Any = [{"role": "user", "content": "How do bees live?"}]
 LONG: Any = {"model": "tiny", "max_tokens": 15_000}
 SLOW: dict[str, Any] = {"drain": 0, "max_running": 4, "max_output_tokens": 16_000}

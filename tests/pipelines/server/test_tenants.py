@@ -21,6 +21,8 @@ from antiphon.pipelines.server.tenants import Tenant
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import tiny_service
 
+pytestmark = pytest.mark.slow
+
 TENANTS = 40
 SECRET = re.compile(r"secret-(\d{3})")
 
