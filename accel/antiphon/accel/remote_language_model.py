@@ -173,7 +173,7 @@ class RemoteLanguageModel:
         Args:
             prompt: A text to continue, or messages to answer.
             references: Texts that the completion may repeat.
-            prefix: Ignored: servers have prefix caches of their own.
+            prefix: Ignored: servers have prefix caches.
             **parameters: As in `Settings`.
 
         Raises:
