@@ -153,7 +153,10 @@ class SinglePassageExamples:
         return found
 
     def _is_another(self, own: int, index: int, one: PassageQuestion) -> bool:
-        """Return whether a passage is not the question's own, nor, for a generated question, on the same page."""
+        """Return whether a passage is not the question's own.
+
+        For a generated question it must not be on the same page either.
+        """
         if self.passages[index].text == self.passages[own].text:
             return False
         return index != own and (
