@@ -23,6 +23,8 @@ from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.drafters import OracleDrafter, ProbingDrafter, RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = (40, 7, 23)
 SETTINGS: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 30, "pad_token_id": 0}
 

@@ -32,6 +32,8 @@ from antiphon.accel.testing.drafters import (
 from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.accel.oracles import expect_plain_logits, longest_path
 
+pytestmark = pytest.mark.slow
+
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]
 OPTIONS: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False, "eos_token_id": None}

@@ -28,6 +28,8 @@ from antiphon.accel.testing.drafters import (
 from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, tiny_model
 from tests.accel.oracles import KINKED, expect_close, expect_plain_logits
 
+pytestmark = pytest.mark.slow
+
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 30, "top_p": 0.95},

@@ -12,6 +12,8 @@ from antiphon.accel.testing.families import ALL_FAMILIES, FAMILIES, MORE_FAMILIE
 from antiphon.accel.testing.family_check import DRAFTERS, MODES, TOLERANCE, check_model
 from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
 
+pytestmark = pytest.mark.slow
+
 LEVELS: dict[str, tuple[str, ...]] = {
     "tree": (
         *FAMILIES, "qwen2", "mistral-full", "gemma", "phi", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "opt", "olmo2",

@@ -13,6 +13,8 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
 
 

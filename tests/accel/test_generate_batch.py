@@ -7,6 +7,8 @@ import pytest
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = ["The hive stands by the river.", "Bees", "What does a queen do in winter, when it is cold?", "Wax is yellow"]
 REFERENCES = [["The hive stands still."], [], ["A queen does nothing in winter.", "It is cold."], ["Wax"]]
 

@@ -13,6 +13,8 @@ from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import resolve_model
 
+pytestmark = pytest.mark.slow
+
 FLAT: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "is_queen": {"type": "boolean"}},

@@ -12,6 +12,8 @@ from antiphon.accel.engines.torch.engine import TorchEngine
 from antiphon.accel.engines.torch.traits import declared_traits
 from tests.accel import batch_mutants, mutants, test_batch, test_compiled, test_contract, test_engine, test_families
 
+pytestmark = pytest.mark.slow
+
 ALIKE = test_contract.test_tokens_and_logits_equal_plain_decoding
 BATCH = test_batch.test_tokens_and_logits_of_a_batch_equal_plain_decoding_of_each_sequence
 CACHED = test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill

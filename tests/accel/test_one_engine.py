@@ -18,6 +18,8 @@ from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.tiny import FAMILIES, byte_tokenizer, tiny_model
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [f"Question {number}: what do bees do? " * (1 + number % 3) for number in range(8)]
 SETTINGS: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
 

@@ -17,6 +17,8 @@ from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
 from tests.accel.parallel_processes import LENGTH, PROMPT, SETTINGS, told
 
+pytestmark = pytest.mark.slow
+
 SIZES = (1, 2, 3)
 
 

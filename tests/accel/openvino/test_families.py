@@ -22,6 +22,8 @@ from tests.accel.openvino.families import (
     paged,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("family", SUPPORTED)
 def test_tree_rows_and_kept_rows_have_the_logits_of_torch(family: str) -> None:

@@ -24,6 +24,8 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 
 from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("accel", "retrieval", "pipelines", "integrations")
 PROMPT = "Honey keeps for years because it holds little water."

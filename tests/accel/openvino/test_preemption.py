@@ -17,6 +17,8 @@ from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes
 
+pytestmark = pytest.mark.slow
+
 NEW = 40
 PROMPTS = [
     f"{number}: a queen lays as many as two thousand eggs on a day {'of summer ' * number}" for number in range(6)

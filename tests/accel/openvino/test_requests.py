@@ -19,6 +19,8 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from tests.accel.openvino.builders import model_of, text_of
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
 REFERENCES = ["Bees live in colonies of up to sixty thousand.", "Honey keeps for years."]
 NEW = 30

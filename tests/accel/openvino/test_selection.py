@@ -18,6 +18,8 @@ from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS, fingerprint, folder_of, store_graph
 from tests.accel.openvino.builders import graph_of, model_of
 
+pytestmark = pytest.mark.slow
+
 
 def setting() -> str:
     """Return the setting (precision and threads) for which compatibility results are stored."""

@@ -19,6 +19,8 @@ from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
+pytestmark = pytest.mark.slow
+
 MODEL = model_of()
 
 

@@ -37,6 +37,8 @@ from antiphon.accel.engines.openvino.store import (
 )
 from tests.accel.openvino.builders import in_precision, model_of
 
+pytestmark = pytest.mark.slow
+
 MODEL = model_of()
 CONVERTING = """
 import sys, torch
