@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-vllm demo browser check lint test test-vllm notebooks docs architecture fuzz format clean
+.PHONY: help install install-vllm demo browser check lint types fast-tests test test-vllm notebooks docs architecture fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -28,15 +28,20 @@ demo: $(DEMO_STAMP) ## Index the bundled documents and answer questions about th
 browser: ## Install Debian's chromium (as root), which the tests of the server's page need
 	command -v chromium || command -v google-chrome || (apt-get update && apt-get install -y --no-install-recommends chromium)
 
-lint: install ## Check format, lint and types
+lint: install ## Check format and lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: install ## Check types
 	$(BIN)/mypy
 
-check: lint ## Check format, lint, types and the fast tests (a few minutes)
+fast-tests: install ## Run the tests that are not marked as slow
 	$(PYTEST) -m "not slow"
 
-test: lint ## Check format, lint, types and all tests, including the wheel in a clean environment
+check: lint ## Check format, lint, types and the fast tests (a few minutes)
+	$(MAKE) -j2 --output-sync types fast-tests
+
+test: lint types ## Check format, lint, types and all tests, including the wheel in a clean environment
 	$(PYTEST)
 
 test-vllm: install install-vllm ## Test the vLLM plug-in against a real `vllm serve`, in a separate environment

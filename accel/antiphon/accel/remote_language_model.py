@@ -46,7 +46,7 @@ BYTES_PER_TOKEN = 3
 class RemoteLanguageModel:
     """A language model on a server, with the interface of `LanguageModel`.
 
-    The server is asked for its models (``/models``) once, when first needed. Antiphon's own server and vLLM with
+    The list of models (``/models``) is requested once, when it is first needed. Antiphon's own server and vLLM with
     Antiphon's plug-in draft from references; other servers do not get them, and the user gets one warning. Several
     threads may use one object at the same time.
 
@@ -244,7 +244,7 @@ def _read(stream: RemoteStream) -> Completion:
 
 
 def _content(prompt: PromptInput) -> Content:
-    """Return what is sent for a prompt; a tokenized prompt is sent as its text."""
+    """Return the prompt in the form that the server receives: a tokenized prompt becomes its text."""
     if isinstance(prompt, CountedPrompt):
         return prompt.content
     return prompt.text if isinstance(prompt, TokenizedPrompt) else prompt
