@@ -30,6 +30,8 @@ from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
 from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCAB_SIZE, tiny_model
 from tests.accel.oracles import longest_path
 
+pytestmark = pytest.mark.slow
+
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]
 NEW = 36

@@ -16,6 +16,8 @@ from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCAB_SIZE, byte_tokenizer, tiny_model
 from antiphon.accel.text.completion import Completion
 
+pytestmark = pytest.mark.slow
+
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]
 BITS = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23}

@@ -24,6 +24,8 @@ from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
 from tests.accel.oracles import plain_logits, spelled
 from tests.chi_square import p_value
 
+pytestmark = pytest.mark.slow
+
 Text = tuple[int, ...]
 Law = dict[Text, Fraction]
 LENGTH = 4

@@ -32,6 +32,8 @@ from tests.conftest import TEXTS
 from tests.integrations.request_recorder import RequestRecorder, recorded_model
 from tests.integrations.scripted_model import ScriptedModel
 
+pytestmark = pytest.mark.slow
+
 SECRET = "The password of the hive is propolis"
 NODE = TextNode(id_="hive", text=SECRET, metadata={"source": "hive.txt"})
 QUESTION = "How many eggs does a queen lay?"

@@ -30,6 +30,8 @@ from antiphon.retrieval.encoder_runtime.device import pick_dtype
 from antiphon.retrieval.encoder_runtime.engine_selection import Engine
 from antiphon.retrieval.encoder_runtime.openvino_encoder import openvino_obstacle
 
+pytestmark = pytest.mark.slow
+
 ENGINES_COMPARED: tuple[Engine, ...] = ("torch", "openvino")
 QUESTION = "How long does honey keep?"
 BARE = Passage.at("bees.md", 0, "It keeps for years. Wax melts at 64 degrees.")

@@ -16,6 +16,8 @@ from antiphon.pipelines.sessions import SessionStore
 from antiphon.retrieval import HashEmbedder, Retriever
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "How do bees live?"
 
 

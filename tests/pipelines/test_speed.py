@@ -36,6 +36,8 @@ from benchmarks.bandwidth_floor import cache_bytes, copy_rate, read_bytes, step_
 from benchmarks.bandwidth_floor import measure_floor as measure_floor
 from tests.pipelines.recorded import HILL, SAMPLES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def follower_model() -> LanguageModel:

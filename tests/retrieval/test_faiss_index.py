@@ -27,6 +27,8 @@ from antiphon.retrieval.vector_index.recall import ground_truth
 from antiphon.retrieval.vector_index.training import pca_rotation, untrained_index
 from tests.retrieval.test_flat_index import BAD
 
+pytestmark = pytest.mark.slow
+
 DIM = 64
 FLOORS = {  # minimum recall@100 with the chosen number of probes
     "flat": 1.0,

@@ -13,6 +13,8 @@ import pytest
 from antiphon.retrieval import IndexCorrupt, IndexMismatch, IndexNotFound
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
 
+pytestmark = pytest.mark.slow
+
 
 def put(folder: Path, text: str) -> Path:
     def write(beside: Path) -> None:

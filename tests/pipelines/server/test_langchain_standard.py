@@ -23,6 +23,8 @@ from antiphon.pipelines.server.settings import ServerSettings
 from tests.integrations.scripted_model import ScriptedModel
 from tests.pipelines.server.live_server import live_server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _served() -> Iterator[None]:
