@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from antiphon.accel.text.messages import Message
@@ -51,11 +52,13 @@ class Prompt:
         content: text, or messages.
         stop: strings that end the answer.
         answers: texts that an answer may repeat, exactly as the format writes them; drafted from.
+        quotes: the sentences that an answer may quote, in the order of the prompt.
     """
 
     content: str | tuple[Message, ...]
     stop: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
+    quotes: tuple[Quote, ...] = ()
 
 
 PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
@@ -126,8 +129,9 @@ def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     shown = "\n\n".join("\n".join([heading, *map(_shown, own)]) for heading, own in zip(headings, lines, strict=True))
     turn = f"Passages:\n\n{shown}\n\nQuestion: {question}"
     messages = ({"role": "system", "content": READER_SYSTEM}, {"role": "user", "content": turn})
-    answers = ("\n".join(line.line for line in own if isinstance(line, Quote)) for own in lines)
-    return Prompt(messages, answers=(REFUSAL, *answers))
+    quotes = [[line for line in own if isinstance(line, Quote)] for own in lines]
+    answers = ("\n".join(quote.line for quote in own) for own in quotes)
+    return Prompt(messages, answers=(REFUSAL, *answers), quotes=tuple(chain.from_iterable(quotes)))
 
 
 def _words(line: Quote | str) -> str:
@@ -178,12 +182,12 @@ def _titled(passage: Passage) -> str:
 
 def heading_of(passage: Passage) -> str:
     """Return the innermost heading above the passage, or an empty string."""
-    return passage.metadata.get("title", "").rpartition(" > ")[2]
+    return str(passage.metadata.get("title") or "").rpartition(" > ")[2]
 
 
 def _headings(passage: Passage) -> list[str]:
     """Return the headings above the passage, outermost first."""
-    return passage.metadata.get("title", "").split(" > ")
+    return str(passage.metadata.get("title") or "").split(" > ")
 
 
 def _heading_line(passage: Passage) -> str:

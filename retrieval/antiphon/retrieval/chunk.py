@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from antiphon.retrieval.document import Document, Heading
 from antiphon.retrieval.passage import TRAIL, Passage
-from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, sentences, trimmed, words
+from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, paragraphs, sentences, trimmed, words
 
 TokenCounter = Callable[[str], int]
 """A function that returns the number of tokens of a text, without special tokens."""
@@ -26,7 +27,8 @@ def chunk_document(
 
     A heading starts a new passage. Fenced code and tables stay whole if they fit, together with the sentence that
     introduces them. Longer pieces are cut at line ends, then between words, then inside a word: no text is ever lost.
-    ``metadata["title"]`` of a passage has the headings above it, ``metadata["page"]`` its first page.
+    ``metadata["title"]`` of a passage has the headings above it, ``metadata["page"]`` its first page; other places in
+    the file, such as sheets and slides, are in the metadata as well.
 
     Args:
         document: The document.
@@ -41,21 +43,16 @@ def chunk_document(
         raise ValueError(f"max_tokens is {max_tokens}; a passage needs room for at least {_FEWEST_TOKENS} tokens.")
     if overlap < 0:
         raise ValueError(f"overlap is {overlap}; it counts sentences, from 0.")
-    packer = _Packer(document.text, count_tokens, max_tokens, overlap)
+    packer = _Packer(document.text, count_tokens, max_tokens, overlap, document.cut_at_lines)
     return [
-        Passage.at(document.source, start, document.text[start:end], _metadata(document, title, start))
+        Passage.at(document.source, start, document.text[start:end], _metadata(document, title, start, end))
         for section, title in _sections(document)
         for start, end in packer.pack(section)
     ]
 
 
-def _metadata(document: Document, title: str, start: int) -> dict[str, str]:
-    page = document.page(start)
-    return {
-        **document.metadata,
-        **({"title": title} if title else {}),
-        **({"page": str(page)} if page else {}),
-    }
+def _metadata(document: Document, title: str, start: int, end: int) -> dict[str, Any]:
+    return {**document.metadata, **({"title": title} if title else {}), **document.location(start, end)}
 
 
 def _sections(document: Document) -> Iterator[tuple[Span, str]]:
@@ -75,7 +72,7 @@ def _sections(document: Document) -> Iterator[tuple[Span, str]]:
 
 
 def _title(document: Document, trail: Sequence[Heading]) -> str:
-    return TRAIL.join(heading.title for heading in trail) or document.metadata.get("title", "")
+    return TRAIL.join(heading.title for heading in trail) or str(document.metadata.get("title") or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +83,7 @@ class _Packer:
     count_tokens: TokenCounter
     max_tokens: int
     overlap: int
+    cut_at_lines: bool = False
 
     def pack(self, section: Span) -> Iterator[Span]:
         units = [unit for whole in self._wholes(section) for unit in self._fit(whole)]
@@ -99,7 +97,10 @@ class _Packer:
             first = self._step_back(units, sizes, first, last)
 
     def _wholes(self, section: Span) -> Iterator[Span]:
-        """Yield the units that stay whole if they fit: sentences, code blocks, tables."""
+        """Yield the units that stay whole if they fit: sentences, code, tables, or blocks between empty lines."""
+        if self.cut_at_lines:
+            yield from paragraphs(self.text, *section)
+            return
         for block in blocks(self.text, *section):
             whole = sentences if block.kind is BlockKind.TEXT else trimmed
             yield from whole(self.text, block.start, block.end)

@@ -1,11 +1,15 @@
-"""A document: the text of one file, its headings, and where its pages start."""
+"""A document: the text of one file, its headings, and the places in the file that its text comes from."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+Metadata = Mapping[str, Any]
+"""Names and values that describe a document or a passage; the values are JSON values, dates or times."""
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Matches a lone surrogate, which Python strings can contain but UTF-8 cannot encode."""
@@ -22,8 +26,38 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
+class Regions:
+    """The places in the file that the parts of a text come from, such as sheets, cells, slides or lines.
+
+    Attributes:
+        starts: The first character of each part, ascending.
+        labels: The place of each part, such as ``{"sheet": "Costs", "cells": "A2:C2"}``.
+    """
+
+    starts: Sequence[int]
+    labels: Sequence[Mapping[str, str]] = field(hash=False)
+
+    def at(self, start: int, end: int) -> dict[str, str]:
+        """Return the place of ``text[start:end]``: from the place of its first character to that of its last."""
+        first, last = bisect_right(self.starts, start) - 1, bisect_left(self.starts, max(end, start + 1)) - 1
+        if last < 0:
+            return {}
+        begin, stop = self.labels[max(first, 0)], self.labels[last]
+        return {name: _from_to(value, stop.get(name, value)) for name, value in begin.items()}
+
+
+def _from_to(first: str, last: str) -> str:
+    """Return the range from one place to another: ``A2:C2`` to ``A9:C9`` is ``A2:C9``, and 3 to 5 is ``3-5``."""
+    if first == last:
+        return first
+    if ":" in first and ":" in last:
+        return f"{first.partition(':')[0]}:{last.rpartition(':')[2]}"
+    return f"{first}-{last.rpartition('-')[2]}"
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
-    """The text of one file.
+    """The text of one file, or of one part of an archive or a mailbox.
 
     Attributes:
         text: The text. Spans of passages and headings count its characters.
@@ -31,14 +65,28 @@ class Document:
         metadata: ``title`` is the document's own title, if its format has one.
         headings: The headings in reading order.
         pages: The first character of each page, if the format has pages.
+        regions: The places in the file that the text comes from, if the format has other places than pages.
+        cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.
     """
 
     text: str
     source: str
-    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+    metadata: Metadata = field(default_factory=dict, hash=False)
     headings: tuple[Heading, ...] = ()
     pages: tuple[int, ...] = ()
+    regions: Regions | None = None
+    cut_at_lines: bool = False
 
     def page(self, position: int) -> int | None:
         """Return the number of the page, from 1, that contains the character at ``position``; None without pages."""
         return bisect_right(self.pages, position) or None
+
+    def location(self, start: int, end: int) -> dict[str, str]:
+        """Return the place of ``text[start:end]`` in the file, such as ``{"page": "3"}``; empty if it has no places.
+
+        Args:
+            start: The first character.
+            end: The character after the last one.
+        """
+        page = self.page(start)
+        return (self.regions.at(start, end) if self.regions else {}) | ({"page": str(page)} if page else {})

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from antiphon.retrieval.document import Metadata
 
 TRAIL = " > "
 """The separator of the headings in ``metadata["title"]``, outermost first."""
+
+PLACES = ("page", "sheet", "cells", "rows", "slide", "cell", "record", "message", "lines")
+"""The metadata that say where in its file a passage is, in the order of display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Passage:
         start: The first character in the document.
         end: The character after the last one.
         score: Set by a search; higher is better.
-        metadata: May contain ``title`` (the headings above the passage) and ``page``.
+        metadata: JSON values, dates or times. May contain ``title`` (the headings above the passage) and `PLACES`.
     """
 
     text: str
@@ -30,18 +34,23 @@ class Passage:
     start: int
     end: int
     score: float | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+    metadata: Metadata = field(default_factory=dict, hash=False)
+
+    @property
+    def location(self) -> str:
+        """The place in the file for display, such as ``page 3`` or ``sheet Costs, cells A2:C9``; may be empty."""
+        return ", ".join(f"{name} {self.metadata[name]}" for name in PLACES if self.metadata.get(name))
 
     @property
     def text_with_headings(self) -> str:
         """The text that embedders and rerankers read: the passage below its headings, unless it repeats them."""
         text = self.text.lstrip("# \t")
-        trail = [title for title in self.metadata.get("title", "").split(TRAIL) if title]
+        trail = [title for title in str(self.metadata.get("title") or "").split(TRAIL) if title]
         above = [title for title in trail if not text.startswith(title)]
         return "\n".join([*([TRAIL.join(above)] if above else []), self.text])
 
     @classmethod
-    def at(cls, source: str, start: int, text: str, metadata: Mapping[str, str] | None = None) -> Passage:
+    def at(cls, source: str, start: int, text: str, metadata: Metadata | None = None) -> Passage:
         """Create a passage from its position; its end and its id follow from that.
 
         Args:

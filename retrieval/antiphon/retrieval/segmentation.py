@@ -110,6 +110,19 @@ def sentences(text: str, start: int = 0, end: int | None = None) -> Iterator[Spa
         yield from trimmed(text, position, last)
 
 
+def paragraphs(text: str, start: int, end: int) -> Iterator[Span]:
+    """Yield the spans between the empty lines of ``text[start:end]``, with the indentation of their first lines.
+
+    Args:
+        text: The text to split.
+        start: The first character.
+        end: The character after the last one.
+    """
+    for first, last in _split(text, start, end, _PARAGRAPH_BREAK):
+        for begin, stop in trimmed(text, first, last):
+            yield text.rfind("\n", first, begin) + 1 or first, stop
+
+
 def lines(text: str, start: int, end: int) -> Iterator[Span]:
     """Yield the spans of the lines of ``text[start:end]`` that are not blank.
 

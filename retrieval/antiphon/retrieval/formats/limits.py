@@ -1,0 +1,72 @@
+"""Limits for files that other people wrote: how much is unpacked, and how deep. Larger files are refused."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+
+MAX_BYTES = 512 * 1024 * 1024
+"""The largest unpacked content of one file, in bytes."""
+
+MAX_RATIO = 200
+"""The highest compression ratio of a large part of an archive; text is seldom compressed by more than 20."""
+
+MAX_MEMBERS = 20_000
+"""The most files in one archive or mailbox."""
+
+MAX_DEPTH = 4
+"""How many archives may be nested in each other."""
+
+_LARGE = 16 * 1024 * 1024  # bytes; the compression ratio of smaller parts does not matter
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file inside another one: its path in it, and its bytes."""
+
+    name: str
+    data: bytes
+
+
+def open_zip(data: bytes, kind: str) -> zipfile.ZipFile:
+    """Open a ZIP archive after checking how large its content is.
+
+    Args:
+        data: The bytes of the archive.
+        kind: What the file should be, for the message, such as ``a Word document``.
+
+    Raises:
+        ValueError: It is not an archive, is encrypted, or its content exceeds the limits.
+    """
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        reason = "it is encrypted with a password" if _is_encrypted_office(data) else f"it is not {kind} ({error})"
+        raise ValueError(reason) from error
+    members = archive.infolist()
+    if len(members) > MAX_MEMBERS:
+        raise ValueError(f"it contains {len(members):,} files; at most {MAX_MEMBERS:,} are read")
+    if any(member.flag_bits & 1 for member in members):
+        raise ValueError("it is encrypted with a password")
+    check_size(sum(member.file_size for member in members))
+    for member in members:
+        if member.file_size > _LARGE and member.file_size > MAX_RATIO * max(1, member.compress_size):
+            ratio = member.file_size // max(1, member.compress_size)
+            raise ValueError(f"{member.filename!r} in it is compressed {ratio} times, as in a ZIP bomb")
+    return archive
+
+
+def check_size(size: int) -> None:
+    """Refuse content of more than `MAX_BYTES`.
+
+    Raises:
+        ValueError: It is larger.
+    """
+    if size > MAX_BYTES:
+        raise ValueError(f"its content has {size / 2**20:,.0f} MB unpacked; at most {MAX_BYTES >> 20} MB are read")
+
+
+def _is_encrypted_office(data: bytes) -> bool:
+    """Return whether the data are an OLE file with an encrypted package, as Office saves documents with a password."""
+    return data.startswith(b"\xd0\xcf\x11\xe0") and "EncryptedPackage".encode("utf-16-le") in data
