@@ -17,6 +17,11 @@ from antiphon.pipelines.benchmark.speed import measure_speed
 
 pytest.importorskip("openvino_genai")
 
+from antiphon.accel.engines.openvino.runtime import core
+from antiphon.accel.engines.openvino.store import GRAPH
+from antiphon.pipelines.benchmark.stateful_graph import export_stateful
+from tests.accel.openvino.builders import in_precision, unpacked_bytes
+
 PROMPT = tuple(b"The hill is 84 feet high, and the hill is 84 feet wide; the hill")
 
 
@@ -73,3 +78,8 @@ def test_an_unsupported_precision_is_refused() -> None:
     (_, method) = methods_by_name([GENAI], None)
     with pytest.raises(ValueError, match="measured on CPUs in float32 or bfloat16; the model is float16 on cpu"):
         method(language_model, Job(PROMPT), 3)
+
+
+def test_its_export_has_no_unpacked_16_bit_weights() -> None:
+    model = in_precision(tiny_model(hidden_size=128, seed=5), torch.bfloat16)
+    assert unpacked_bytes(core().read_model(export_stateful(model) / GRAPH)) == 0

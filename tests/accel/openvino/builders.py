@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +22,8 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 from antiphon.accel.engines.openvino.conversion import paged_model, windows_of
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
+from antiphon.accel.engines.openvino.paged_attention import set_cache_shapes
+from antiphon.accel.engines.openvino.runtime import core
 from antiphon.accel.engines.openvino.sequence import PagedSequence
 from antiphon.accel.engines.openvino.store import load_or_convert
 
@@ -28,6 +31,9 @@ BRANCHES = (ROOT, ROOT, 1, 0, 2)
 """Parents of a tree of two interleaved branches: no row's depth equals its slot."""
 
 MEMORY = 2**22
+
+SMALL = 4096
+"""Constants of fewer elements are stored in float32."""
 
 
 @cache
@@ -82,3 +88,17 @@ def close(logits: Tensor, truth: Tensor) -> None:
 def in_precision(model: Any, dtype: torch.dtype) -> Any:
     """Convert the model to another precision."""
     return model.to(dtype)
+
+
+def unpacked_bytes(graph: Any) -> int:
+    """Return the bytes of large float32 constants in a graph after OpenVINO has compiled it."""
+    set_cache_shapes(graph)
+    compiled = core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    facts = [(node, node.get_rt_info()) for node in compiled.get_runtime_model().get_ops()]
+    constants = [
+        (prod(node.get_output_shape(0)), info["outputPrecisions"].astype(str))
+        for node, info in facts
+        if info["layerType"].astype(str) == "Const"
+    ]
+    assert constants
+    return sum(4 * size for size, precision in constants if size >= SMALL and precision == "f32")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -30,11 +31,14 @@ from antiphon.accel.files import remove_stale_folders, sync_file, temporary_fold
 if TYPE_CHECKING:
     import openvino
 
-FORMAT = 1
+FORMAT = 2
 """Version of the conversion. Raise it when the conversion changes: older folders are then ignored."""
 
 GRAPH, WEIGHTS, RECEIPT = "graph.xml", "graph.bin", "receipt.json"
 """The files of a folder. The receipt contains the checksums of the other two and is written last."""
+
+HALF_TYPES = ("bf16", "f16")
+"""Names of half precisions in graph files."""
 
 UNFINISHED = ".unfinished-"
 STALE = 3600.0
@@ -132,12 +136,31 @@ def _write(folder: Path, graph: openvino.Model) -> None:
         openvino.save_model(graph, folder / GRAPH, compress_to_fp16=False)
     except RuntimeError as error:  # OpenVINO does not say that the disk is full
         raise OSError(f"The converted model cannot be written to {folder} ({error}); is the disk full?") from error
+    _mark_decompression(folder / GRAPH)
     for name in (GRAPH, WEIGHTS):
         sync_file(folder / name)
     _check(folder, graph)
     receipt = {name: _sum(folder / name) for name in (GRAPH, WEIGHTS)}
     (folder / RECEIPT).write_text(json.dumps(receipt), encoding="utf-8")
     sync_file(folder / RECEIPT)
+
+
+def _mark_decompression(path: Path) -> None:
+    """Mark each conversion of 16-bit weights in a graph file as decompression, because `openvino.save_model` does not.
+
+    Without the mark, OpenVINO unpacks the weights to float32 when it compiles the graph.
+    """
+    tree = ElementTree.parse(path)
+    layers = {layer.get("id"): layer for layer in tree.iterfind("layers/layer")}
+    for edge in tree.iterfind("edges/edge"):
+        weights, reader = layers[edge.get("from-layer")], layers[edge.get("to-layer")]
+        data = weights.find("data")
+        is_half = weights.get("type") == "Const" and data is not None and data.get("element_type") in HALF_TYPES
+        if is_half and reader.get("type") == "Convert":
+            info = reader.find("rt_info")
+            info = ElementTree.SubElement(reader, "rt_info") if info is None else info
+            ElementTree.SubElement(info, "attribute", {"name": "decompression", "version": "0"})
+    tree.write(path, encoding="utf-8", xml_declaration=True)
 
 
 def _check(folder: Path, graph: openvino.Model) -> None:
