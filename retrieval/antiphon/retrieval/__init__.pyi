@@ -32,6 +32,7 @@ from .load import LoadedDocuments as LoadedDocuments
 from .load import Progress as Progress
 from .load import load_documents as load_documents
 from .load import read_document as read_document
+from .load import read_documents as read_documents
 from .local_index import LocalIndex as LocalIndex
 from .passage import Passage as Passage
 from .rerankers.by_name import load_reranker as load_reranker

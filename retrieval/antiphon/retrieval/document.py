@@ -11,6 +11,8 @@ from typing import Any
 Metadata = Mapping[str, Any]
 """Names and values that describe a document or a passage; the values are JSON values, dates or times."""
 
+_CELLS = re.compile(r"[A-Z]+\d+:[A-Z]+\d+")
+
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Matches a lone surrogate, which Python strings can contain but UTF-8 cannot encode."""
 
@@ -42,17 +44,18 @@ class Regions:
         first, last = bisect_right(self.starts, start) - 1, bisect_left(self.starts, max(end, start + 1)) - 1
         if last < 0:
             return {}
-        begin, stop = self.labels[max(first, 0)], self.labels[last]
-        return {name: _from_to(value, stop.get(name, value)) for name, value in begin.items()}
+        labels = self.labels[max(first, 0) : last + 1]
+        begin = {name: next(label[name] for label in labels if name in label) for name in {**labels[0], **labels[-1]}}
+        return {name: _from_to(value, labels[-1].get(name, value)) for name, value in begin.items()}
 
 
 def _from_to(first: str, last: str) -> str:
     """Return the range from one place to another: ``A2:C2`` to ``A9:C9`` is ``A2:C9``, and 3 to 5 is ``3-5``."""
     if first == last:
         return first
-    if ":" in first and ":" in last:
-        return f"{first.partition(':')[0]}:{last.rpartition(':')[2]}"
-    return f"{first}-{last.rpartition('-')[2]}"
+    if _CELLS.fullmatch(first) and _CELLS.fullmatch(last):
+        return f"{first.partition(':')[0]}:{last.partition(':')[2]}"
+    return f"{first}-{last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Document:
         pages: The first character of each page, if the format has pages.
         regions: The places in the file that the text comes from, if the format has other places than pages.
         cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.
+        warnings: What is missing or was guessed, such as a damaged page or the encoding, each a sentence for the user.
     """
 
     text: str
@@ -76,6 +80,7 @@ class Document:
     pages: tuple[int, ...] = ()
     regions: Regions | None = None
     cut_at_lines: bool = False
+    warnings: tuple[str, ...] = ()
 
     def page(self, position: int) -> int | None:
         """Return the number of the page, from 1, that contains the character at ``position``; None without pages."""
@@ -88,5 +93,6 @@ class Document:
             start: The first character.
             end: The character after the last one.
         """
-        page = self.page(start)
-        return (self.regions.at(start, end) if self.regions else {}) | ({"page": str(page)} if page else {})
+        first, last = self.page(start), self.page(max(start, end - 1))
+        place = self.regions.at(start, end) if self.regions else {}
+        return place | ({"page": _from_to(str(first), str(last))} if first else {})

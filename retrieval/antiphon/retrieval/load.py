@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from antiphon.retrieval.document import LONE_SURROGATE, Document
 from antiphon.retrieval.file_discovery import FoundFiles, SkippedFile, find_files
-from antiphon.retrieval.formats import SUFFIXES, reader_for
+from antiphon.retrieval.formats import OUTDATED, PLAIN_TEXT, SUFFIXES, Format, format_of, may_be_text, sniffed_format
+from antiphon.retrieval.formats.limits import MAX_DEPTH, MAX_MEMBERS, Member, check_size
+from antiphon.retrieval.formats.text import looks_like_text
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)`` during long operations. If it raises an exception, the operation stops."""
@@ -19,10 +21,15 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadedDocuments:
-    """The documents that were read, and the files that were skipped."""
+    """The documents that were read, the files that were skipped, and which documents have warnings."""
 
     documents: tuple[Document, ...]
     skipped: tuple[SkippedFile, ...]
+
+    @property
+    def warnings(self) -> tuple[SkippedFile, ...]:
+        """The warnings of the documents, such as a damaged page, each with the source as its path."""
+        return tuple(SkippedFile(each.source, warning) for each in self.documents for warning in each.warnings)
 
 
 def load_documents(
@@ -35,10 +42,12 @@ def load_documents(
     """Read files, and folders recursively, in sorted order; each file once.
 
     Hidden files and folders inside a folder are ignored. Files that are binary, empty, unreadable or of an unknown
-    format are skipped with a reason, and so are folders that cannot be listed.
+    format are skipped with a reason, and so are folders that cannot be listed. Text files are recognised by their
+    content if their ending is unknown, as in ``README.FHS``. Archives, mailboxes and messages with
+    attachments give several documents; ``archive.zip/folder/file.txt`` is the source of a file in an archive.
 
     Args:
-        paths: Files and folders. A file that is listed here is read as plain text if its ending is unknown.
+        paths: Files and folders. A file that is listed here is read as plain text if its format is unknown.
         exclude: Files and folders to leave out, with everything below them.
         follow_links: Also follow symbolic links that lead out of ``paths``; otherwise they are skipped.
         progress: Called with the stage ``load``.
@@ -54,7 +63,9 @@ def load_documents(
         if progress:
             progress("load", done, len(found.files))
         try:
-            documents.append(read_document(file.path, any_suffix=file.is_named))
+            read = _FileReader(any_suffix=file.is_named)
+            documents += read.documents(file.path)
+            skipped += read.skipped
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             skipped.append(SkippedFile(str(file.path), reason))
@@ -89,28 +100,137 @@ def require_files(
 
 
 def read_document(path: str | Path, *, any_suffix: bool = True) -> Document:
-    """Read one file as a document.
+    """Read one file as a document; of a message, the message without its attachments.
 
     Plain text, Markdown and reStructuredText keep every character, including line ends, so that a span of the document
-    is a span of the decoded file. For HTML and PDF it is a span of the extracted text, which is deterministic.
+    is a span of the decoded file. For other formats it is a span of the extracted text, which is deterministic.
 
     Args:
         path: The file.
-        any_suffix: Read a file whose ending is unknown as plain text, instead of raising an error.
+        any_suffix: Read a file whose format is unknown as plain text, instead of raising an error.
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: The file is not a regular file, is binary, not UTF-8, empty, or of an unknown format.
+        ValueError: The file is not a regular file, is binary, damaged, empty, or of an unknown format; its parser is
+            not installed; or it contains other files, which `read_documents` reads.
     """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if not any_suffix and suffix and suffix not in SUFFIXES:
-        raise ValueError(f"{suffix} files are not read (only {' '.join(SUFFIXES)})")
-    if path.exists() and not path.is_file():
-        raise ValueError("it is not a regular file")
-    document = reader_for(suffix)(path.read_bytes(), str(path))
+    data, kind = _FileReader(any_suffix=any_suffix).opened(Path(path))
+    document = kind.read(data, str(path))
+    if document is None:
+        raise ValueError(f"a {kind.name} file contains several documents; read them with read_documents")
+    return _checked(document, kind)
+
+
+def read_documents(path: str | Path, *, any_suffix: bool = True) -> LoadedDocuments:
+    """Read one file and the files that it contains: archives, mailboxes, messages with attachments.
+
+    Args:
+        path: The file.
+        any_suffix: Read a file whose format is unknown as plain text, instead of raising an error.
+
+    Returns:
+        The documents, and the files in it that were skipped.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: The file cannot be read, or nothing in it can; the message has the reason.
+    """
+    reader = _FileReader(any_suffix=any_suffix)
+    documents = tuple(reader.documents(Path(path)))
+    return LoadedDocuments(documents, tuple(reader.skipped))
+
+
+class _FileReader:
+    """Reads one file and the files that it contains, within the limits, and records the skipped ones."""
+
+    def __init__(self, *, any_suffix: bool) -> None:
+        self.skipped: list[SkippedFile] = []
+        self._any_suffix = any_suffix
+        self._bytes = 0
+        self._members = 0
+
+    def opened(self, path: Path) -> tuple[bytes, Format]:
+        """Return the bytes of a file and its format."""
+        suffix = path.suffix.lower()
+        if not self._any_suffix:
+            _refuse_unknown(suffix)
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a regular file")
+        data = path.read_bytes()
+        return data, self._format(suffix, data, self._any_suffix)
+
+    def documents(self, path: Path) -> list[Document]:
+        """Return the documents in a file.
+
+        Raises:
+            OSError: The file cannot be opened.
+            ValueError: The file cannot be read, or nothing in it can.
+        """
+        data, kind = self.opened(path)
+        documents = list(self._read(data, kind, str(path), 0))
+        if not documents:
+            raise ValueError(self.skipped[0].reason if len(self.skipped) == 1 else "it contains no file that is read")
+        return documents
+
+    def _read(self, data: bytes, kind: Format, source: str, depth: int) -> Iterator[Document]:
+        members = kind.members(data)
+        document = kind.read(data, source)
+        if document is not None:
+            yield _checked(document, kind)
+        for member in members:
+            place = f"{source}/{member.name}"
+            try:
+                yield from self._read_member(member, place, depth + 1)
+            except _LimitError:
+                raise
+            except ValueError as error:
+                self.skipped.append(SkippedFile(place, str(error)))
+
+    def _read_member(self, member: Member, source: str, depth: int) -> Iterator[Document]:
+        self._bytes += len(member.data)
+        self._members += 1
+        if self._members > MAX_MEMBERS:
+            raise _LimitError(f"it contains more than {MAX_MEMBERS:,} files")
+        try:
+            check_size(self._bytes)
+        except ValueError as error:
+            raise _LimitError(str(error)) from error
+        suffix = PurePosixPath(member.name).suffix.lower()
+        _refuse_unknown(suffix)
+        kind = self._format(suffix, member.data, any_suffix=False)
+        if depth > MAX_DEPTH and kind.unpacker:
+            raise ValueError(f"it is nested in more than {MAX_DEPTH} other files")
+        yield from self._read(member.data, kind, source, depth)
+
+    def _format(self, suffix: str, data: bytes, any_suffix: bool) -> Format:
+        """Return the format by the ending of the name, else by the content, else plain text."""
+        if (outdated := OUTDATED.get(suffix)) and data[:4] in (b"\xd0\xcf\x11\xe0", b"PK\x03\x04", b"{\\rt"):
+            raise ValueError(f"{suffix} files are not read; {outdated}")
+        found = format_of(suffix) or sniffed_format(data)
+        if found is None and suffix and not any_suffix and not looks_like_text(data):
+            raise _unknown(suffix)
+        return found or PLAIN_TEXT
+
+
+class _LimitError(ValueError):
+    """A file contains more than the limits allow, so that nothing of it is read."""
+
+
+def _refuse_unknown(suffix: str) -> None:
+    """Refuse a file by the ending of its name, before it is opened."""
+    if suffix and format_of(suffix) is None and not may_be_text(suffix):
+        raise _unknown(suffix)
+
+
+def _unknown(suffix: str) -> ValueError:
+    advice = OUTDATED.get(suffix)
+    return ValueError(f"{suffix} files are not read{f'; {advice}' if advice else ''}")
+
+
+def _checked(document: Document, kind: Format) -> Document:
+    """Return the document if it has text that can be saved."""
     if not document.text.strip("\ufeff \t\r\n\f\v\xa0"):
-        raise ValueError("it holds no text (scanned pages need OCR first)" if suffix == ".pdf" else "it is empty")
+        raise ValueError("it holds no text (scanned pages need OCR first)" if kind.name == "PDF" else "it is empty")
     if surrogate := LONE_SURROGATE.search(document.text):
         raise ValueError(f"it holds half a character (a lone surrogate at {surrogate.start()})")
     return document

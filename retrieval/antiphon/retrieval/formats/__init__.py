@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from mimetypes import MimeTypes
 from pathlib import Path
 from typing import Any
 
 from antiphon.retrieval.document import Document
-from antiphon.retrieval.formats.limits import Member
+from antiphon.retrieval.formats.limits import Member, open_zip
 
 Reader = Callable[[bytes, str], Document]
 """Called as ``reader(data, source)``. Raises a ``ValueError`` with the reason if it cannot read the data."""
@@ -74,17 +75,52 @@ class Format:
         return ValueError(f"the parser of {self.name} files is not installed: {extra}")
 
 
+_CODE = (
+    *(".bash", ".c", ".cc", ".cfg", ".cpp", ".cs", ".css", ".go", ".h", ".hpp", ".ini", ".java", ".js", ".jsx", ".kt"),
+    *(".lua", ".php", ".pl", ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift", ".toml", ".ts", ".tsx", ".yaml"),
+    ".yml",
+)
+
 FORMATS = (
     Format("text", (".txt", ".text"), "plain_text:read_text_document"),
     Format("Markdown", (".md", ".markdown"), "plain_text:read_markdown_document", is_markdown=True),
     Format("reStructuredText", (".rst",), "plain_text:read_rst_document"),
     Format("HTML", (".html", ".htm", ".xhtml"), "html:read_html_document"),
     Format("PDF", (".pdf",), "pdf:read_pdf_document"),
+    Format("Word", (".docx", ".docm"), "word:read_word_document", extra="documents"),
+    Format("PowerPoint", (".pptx", ".pptm"), "powerpoint:read_powerpoint_document", extra="documents"),
+    Format("Excel", (".xlsx", ".xlsm"), "tables:read_excel_document", extra="documents"),
+    Format("CSV", (".csv", ".tsv", ".tab"), "tables:read_csv_document"),
+    Format("EPUB", (".epub",), "epub:read_epub_document", extra="documents"),
+    Format("e-mail", (".eml",), "mail:read_mail_document", "mail:mail_attachments"),
+    Format("mailbox", (".mbox",), unpacker="mail:mailbox_messages"),
+    Format("notebook", (".ipynb",), "notebook:read_notebook_document", is_markdown=True),
+    Format("JSON", (".json",), "records:read_json_document"),
+    Format("JSON Lines", (".jsonl", ".ndjson"), "records:read_jsonl_document"),
+    Format("Python", (".py", ".pyi"), "source_code:read_python_document"),
+    Format("source code", _CODE, "source_code:read_code_document"),
+    Format("ZIP", (".zip",), unpacker="archive:zip_members"),
 )
 """The formats that are read."""
 
+OUTDATED = {
+    ".doc": "save it as .docx",
+    ".xls": "save it as .xlsx",
+    ".ppt": "save it as .pptx",
+    ".rtf": "save it as .docx",
+    ".odt": "save it as .docx",
+    ".ods": "save it as .xlsx",
+    ".odp": "save it as .pptx",
+    ".msg": "save it as .eml",
+}
+"""What to do with files of formats that are not read."""
+
 _BY_SUFFIX = {suffix: each for each in FORMATS for suffix in each.suffixes}
-_PLAIN = FORMATS[0]
+_MACHINE_WRITTEN = (".diff", ".lock", ".log", ".map", ".patch", ".po", ".pot")
+_MEDIA_TYPES = MimeTypes()
+
+PLAIN_TEXT = FORMATS[0]
+"""The format of text files without an ending."""
 
 SUFFIXES = tuple(sorted(_BY_SUFFIX))
 """The file name endings that have a reader. A name without an ending is read as plain text."""
@@ -97,8 +133,31 @@ def format_of(suffix: str) -> Format | None:
 
 def reader_for(suffix: str) -> Reader:
     """Return the reader for a file name ending in lower case; any unknown ending is read as plain text."""
-    reader: Reader = _function((format_of(suffix) or _PLAIN).reader or _PLAIN.reader)
+    reader: Reader = _function((format_of(suffix) or PLAIN_TEXT).reader or PLAIN_TEXT.reader)
     return reader
+
+
+def may_be_text(suffix: str) -> bool:
+    """Return whether files with this unknown ending may be texts for people, such as ``README.FHS`` or ``GFDL-1.3``.
+
+    Endings that belong to a media type, such as ``.svg``, and those of files that programs write are not.
+    """
+    return suffix not in _MACHINE_WRITTEN and _MEDIA_TYPES.guess_type(f"name{suffix}") == (None, None)
+
+
+def sniffed_format(data: bytes) -> Format | None:
+    """Return the format that the first bytes of a file show, or None."""
+    head = data[:1024].lstrip()
+    if head.startswith(b"%PDF-"):
+        return format_of(".pdf")
+    if head[:15].lower().startswith((b"<!doctype html", b"<html")):
+        return format_of(".html")
+    if data.startswith(b"PK\x03\x04"):
+        names = {"word/document.xml": ".docx", "ppt/presentation.xml": ".pptx", "xl/workbook.xml": ".xlsx"}
+        found = open_zip(data, "a ZIP archive").namelist()
+        ending = next((suffix for name, suffix in names.items() if name in found), "")
+        return format_of(ending or (".epub" if "META-INF/container.xml" in found else ".zip"))
+    return None
 
 
 def is_markdown(source: str) -> bool:

@@ -1,0 +1,23 @@
+"""Read ZIP archives: the files in them, without folders and hidden files."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from antiphon.retrieval.formats.limits import Member, open_zip
+from antiphon.retrieval.formats.office import read_part
+
+
+def zip_members(data: bytes) -> Iterator[Member]:
+    """Yield the files of an archive in sorted order.
+
+    Raises:
+        ValueError: It is damaged, encrypted, or exceeds the limits.
+    """
+    archive = open_zip(data, "a ZIP archive")
+    for name in sorted(archive.namelist()):
+        inside = posixpath.normpath(f"/{name}").lstrip("/")  # a name cannot lead out of the archive
+        parts = inside.split("/")
+        if not name.endswith("/") and not any(part.startswith(".") or part == "__MACOSX" for part in parts):
+            yield Member(inside, read_part(archive, name))

@@ -1,0 +1,166 @@
+"""Read e-mail with the standard library: messages (eml) with their attachments, and mailboxes (mbox)."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections.abc import Iterator
+from email import message_from_bytes, policy
+from email.message import EmailMessage, Message
+from email.utils import parsedate_to_datetime
+
+from antiphon.retrieval.document import Document
+from antiphon.retrieval.formats.document_builder import DocumentBuilder
+from antiphon.retrieval.formats.html import read_html_document
+from antiphon.retrieval.formats.limits import MAX_MEMBERS, Member
+
+_SHOWN = ("From", "To", "Cc", "Date")
+_KNOWN = ("subject", "from", "date", "message-id", "received", "to")
+_SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\r\n\r\n))From [^\n]*\n")
+_QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)
+_BROKEN = (ValueError, LookupError, TypeError, AttributeError, AssertionError)  # from damaged headers and encodings
+
+
+def read_mail_document(data: bytes, source: str) -> Document:
+    """Read a message: decoded headers, then its text, or its HTML if it has no text.
+
+    Args:
+        data: The bytes of the file.
+        source: The name of the document.
+
+    Raises:
+        ValueError: It is not a message, or is nested too deeply.
+    """
+    message = _parsed(data)
+    builder = DocumentBuilder()
+    subject = _header(message, "Subject")
+    builder.add_heading(subject, 1)
+    shown = {name: _header(message, name) for name in _SHOWN}
+    builder.add("\n".join(f"{name}: {value}" for name, value in shown.items() if value))
+    for body in _bodies(message):
+        if body.get_content_subtype() == "html":
+            builder.add_document(read_html_document(_bytes(body), source), level=1)
+        else:
+            builder.add(_text(body))
+    facts = {"title": subject, "from": shown["From"], "to": shown["To"], "date": _date(shown["Date"])}
+    return builder.build(source, facts)
+
+
+def mail_attachments(data: bytes) -> Iterator[Member]:
+    """Yield the attached files of a message, and attached messages as eml files.
+
+    Raises:
+        ValueError: It is not a message, or has too many parts.
+    """
+    for number, part in enumerate(_parts(_parsed(data)), 1):
+        if part.get_content_type() == "message/rfc822":
+            yield Member(_file_name(part, number, ".eml"), _attached_message(part))
+        elif _is_attachment(part):
+            ending = mimetypes.guess_extension(part.get_content_type()) or ""
+            yield Member(_file_name(part, number, ending), _bytes(part))
+
+
+def mailbox_messages(data: bytes) -> Iterator[Member]:
+    """Yield the messages of a mailbox (mbox) as eml files that are named by their numbers.
+
+    Raises:
+        ValueError: It is not a mailbox, or has too many messages.
+    """
+    marks = list(_SEPARATOR.finditer(data))
+    if not marks or data[: marks[0].start()].strip():
+        raise ValueError("it is not a mailbox (it does not begin with a From line)")
+    if len(marks) > MAX_MEMBERS:
+        raise ValueError(f"it contains {len(marks):,} messages; at most {MAX_MEMBERS:,} are read")
+    ends = [mark.start() for mark in marks[1:]] + [len(data)]
+    for number, (mark, end) in enumerate(zip(marks, ends, strict=True), 1):
+        yield Member(f"{number}.eml", _QUOTED_SEPARATOR.sub(rb"\1", data[mark.end() : end]))
+
+
+def _parsed(data: bytes) -> Message:
+    try:
+        message = message_from_bytes(data, policy=policy.default)
+        has_header = any(message.get(name) for name in _KNOWN)
+    except RecursionError as error:
+        raise ValueError("its parts are nested too deeply") from error
+    except _BROKEN as error:
+        raise ValueError(f"it is not a readable e-mail ({type(error).__name__}: {error})") from error
+    if not has_header:
+        raise ValueError("it is not an e-mail (it has no header such as From, Date or Subject)")
+    return message
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    """Yield the parts of a message that are not multipart themselves, without those of attached messages."""
+    pending = [message]
+    count = 0
+    while pending:
+        part = pending.pop()
+        count += 1
+        if count > MAX_MEMBERS:
+            raise ValueError(f"it has more than {MAX_MEMBERS:,} parts")
+        payload = part.get_payload()
+        if part.get_content_maintype() == "multipart" and isinstance(payload, list):
+            pending.extend(each for each in reversed(payload) if isinstance(each, Message))
+        else:
+            yield part
+
+
+def _bodies(message: Message) -> list[Message]:
+    """Return the parts with the text of a message: plain text if there is any, else HTML."""
+    texts = [part for part in _parts(message) if part.get_content_maintype() == "text" and not _is_attachment(part)]
+    plain = [part for part in texts if part.get_content_subtype() != "html" and _text(part).strip()]
+    return plain or texts
+
+
+def _is_attachment(part: Message) -> bool:
+    """Return whether a part is a file; pictures and other parts without a name are not read as files."""
+    try:
+        name = part.get_filename()
+        return bool(name) or (isinstance(part, EmailMessage) and part.is_attachment())
+    except _BROKEN:
+        return False
+
+
+def _attached_message(part: Message) -> bytes:
+    payload = part.get_payload()
+    message = payload[0] if isinstance(payload, list) and payload else None
+    return message.as_bytes() if isinstance(message, Message) else b""
+
+
+def _file_name(part: Message, number: int, ending: str) -> str:
+    try:
+        name = part.get_filename() or ""
+    except _BROKEN:
+        name = ""
+    name = re.split(r"[/\\]", name)[-1].strip()
+    name = name or f"attachment {number}"
+    return name if "." in name else name + ending
+
+
+def _bytes(part: Message) -> bytes:
+    payload = part.get_payload(decode=True)
+    return payload if isinstance(payload, bytes) else b""
+
+
+def _text(part: Message) -> str:
+    """Return the text of a part in its charset; bytes that do not fit are replaced."""
+    charset = part.get_content_charset() or "utf-8"
+    try:
+        return _bytes(part).decode(charset, "replace").replace("\r\n", "\n")
+    except LookupError:
+        return _bytes(part).decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+def _header(message: Message, name: str) -> str:
+    try:
+        return " ".join(str(message.get(name) or "").split())
+    except _BROKEN:
+        return ""
+
+
+def _date(header: str) -> str:
+    """Return a date header in ISO 8601, or an empty string if it cannot be read."""
+    try:
+        return parsedate_to_datetime(header).isoformat()
+    except (ValueError, TypeError, IndexError):
+        return ""

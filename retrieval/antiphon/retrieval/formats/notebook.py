@@ -1,0 +1,87 @@
+"""Read Jupyter notebooks: Markdown cells, code cells, and their printed results, without pictures and other data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.retrieval.document import Document
+from antiphon.retrieval.formats.document_builder import DocumentBuilder
+from antiphon.retrieval.formats.records import parse_json
+from antiphon.retrieval.formats.text import decode
+
+_MAX_RESULT = 2000  # characters of the results of one cell
+_FENCE = "```"
+
+
+def read_notebook_document(data: bytes, source: str) -> Document:
+    """Read a notebook as Markdown; the place of a passage is its cell, counted from 1.
+
+    Args:
+        data: The bytes of the file.
+        source: The name of the document.
+
+    Raises:
+        ValueError: The file is damaged, or is not a notebook.
+    """
+    from antiphon.retrieval.formats import reader_for
+
+    read_markdown = reader_for(".md")
+    parsed = parse_json(decode(data))
+    notebook: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
+    builder = DocumentBuilder()
+    for number, cell in enumerate(_cells(notebook), 1):
+        place, text = {"cell": str(number)}, _joined(cell.get("source") or cell.get("input"))
+        if cell.get("cell_type") == "code":
+            builder.add(_fenced(text, _language(notebook)), place)
+            builder.add(_fenced(_results(cell)), place)
+        elif text.strip():
+            builder.add_document(read_markdown(text.encode("utf-8", "replace"), source), place)
+    title = notebook.get("metadata", {}).get("title") if isinstance(notebook.get("metadata"), dict) else None
+    return builder.build(source, {"title": title if isinstance(title, str) else ""})
+
+
+def _cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the cells; until version 3 they were in worksheets."""
+    sheets = [each for each in _list(notebook.get("worksheets")) if isinstance(each, dict)]
+    cells = notebook.get("cells") if "cells" in notebook else [c for each in sheets for c in _list(each.get("cells"))]
+    if not isinstance(cells, list) or not ("cells" in notebook or sheets):
+        raise ValueError("it is not a notebook (it has no cells)")
+    return [cell for cell in cells if isinstance(cell, dict)]
+
+
+def _results(cell: dict[str, Any]) -> str:
+    """Return what a cell printed and the text of its result, cut off after `_MAX_RESULT` characters."""
+    texts = []
+    for output in _list(cell.get("outputs")):
+        if isinstance(output, dict):
+            shown = output.get("data") if isinstance(output.get("data"), dict) else output
+            texts.append(_joined(output.get("text") or (shown or {}).get("text/plain")))
+    result = "\n".join(text.rstrip("\n") for text in texts if text.strip())
+    return result if len(result) <= _MAX_RESULT else result[:_MAX_RESULT] + " …"
+
+
+def _language(notebook: dict[str, Any]) -> str:
+    metadata = notebook.get("metadata")
+    info = metadata.get("language_info") if isinstance(metadata, dict) else None
+    name = info.get("name") if isinstance(info, dict) else None
+    return name if isinstance(name, str) and name.isalnum() else ""
+
+
+def _fenced(text: str, language: str = "") -> str:
+    if not text.strip():
+        return ""
+    fence = _FENCE
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.strip(chr(10)).rstrip()}\n{fence}"
+
+
+def _joined(text: object) -> str:
+    """Return a multi-line text, which notebooks store as a string or a list of lines."""
+    if isinstance(text, list):
+        return "".join(line for line in text if isinstance(line, str))
+    return text if isinstance(text, str) else ""
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,78 @@
+"""Read source code: Python by classes and functions, other languages by blocks between empty lines."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+
+from antiphon.retrieval.document import Document, Heading, Regions
+from antiphon.retrieval.formats.text import decode
+
+_LINE = re.compile(r"[^\n]*(?:\n|\Z)")
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def read_python_document(data: bytes, source: str) -> Document:
+    """Read a Python file; its classes and functions are headings, and the place of a passage is its lines.
+
+    A file that this version of Python cannot parse is read as any other source code.
+
+    Args:
+        data: The bytes of the file.
+        source: The name of the document.
+
+    Raises:
+        ValueError: The bytes cannot be decoded.
+    """
+    text = decode(data)
+    starts = _line_starts(text)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in strings
+            tree = ast.parse(text.removeprefix("\ufeff"))
+        headings = tuple(_headings(tree.body, "", 1, text, starts))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):  # old Mac line ends, or not this Python
+        headings = ()
+    return Document(text, source, {}, headings, regions=_regions(starts), cut_at_lines=True)
+
+
+def read_code_document(data: bytes, source: str) -> Document:
+    """Read source code of any language; the place of a passage is its lines.
+
+    Args:
+        data: The bytes of the file.
+        source: The name of the document.
+
+    Raises:
+        ValueError: The bytes cannot be decoded.
+    """
+    text = decode(data)
+    return Document(text, source, regions=_regions(_line_starts(text)), cut_at_lines=True)
+
+
+def _headings(body: Sequence[ast.stmt], inside: str, level: int, text: str, starts: Sequence[int]) -> Iterator[Heading]:
+    """Yield a heading for each class and function, and one for the code that follows them on the level around."""
+    follows = False
+    for statement in body:
+        if isinstance(statement, _Definition):
+            first = min([statement.lineno, *(each.lineno for each in statement.decorator_list)])
+            start, end = starts[first - 1], starts[statement.body[0].lineno - 1]
+            end = end if end > start else start + 1
+            yield Heading(start, end, level, statement.name)
+            if isinstance(statement, ast.ClassDef):
+                yield from _headings(statement.body, statement.name, level + 1, text, starts)
+            follows = True
+        elif follows:
+            start = starts[statement.lineno - 1]
+            yield Heading(start, start, max(1, level - 1), inside)
+            follows = False
+
+
+def _line_starts(text: str) -> list[int]:
+    return [match.start() for match in _LINE.finditer(text) if match[0] or match.start() == 0]
+
+
+def _regions(starts: Sequence[int]) -> Regions:
+    return Regions(starts, tuple({"lines": str(number)} for number in range(1, len(starts) + 1)))
