@@ -103,9 +103,9 @@ def test_passages_that_utf_8_cannot_encode_are_refused_before_embedding(tmp_path
     assert not (tmp_path / "index").exists()
 
 
-def test_a_page_that_decodes_to_lone_surrogates_is_skipped(docs: Path) -> None:
-    (docs / "half.html").write_bytes(b'<meta charset="unicode_escape"><p>\\ud800 \xff</p>')
-    assert reasons(docs) == {"half.html": "it holds half a character (a lone surrogate at 0)"}
+def test_a_page_in_an_encoding_of_python_alone_gives_no_lone_surrogates(docs: Path) -> None:
+    (docs / "half.html").write_bytes(b'<meta charset="unicode_escape"><p>\\ud800 Gr\xfc\xdfe &#xd800;</p>')
+    assert [document.text for document in load_documents([docs]).documents] == ["good", "\\ud800 Grüße \ufffd"]
 
 
 LISTING = """

@@ -8,7 +8,7 @@ import pytest
 
 import antiphon.retrieval as room
 
-HEAVY = ["torch", "transformers", "sentence_transformers", "faiss", "bs4", "pypdf", "numpy"]
+HEAVY = ["torch", "transformers", "sentence_transformers", "faiss", "selectolax", "docutils", "pypdfium2", "numpy"]
 
 
 def loaded_after(script: str) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import log
 
 from antiphon.retrieval import Passage
+from antiphon.retrieval.formats import is_markdown
 from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, sentences
 
 _WORD = re.compile(r"\w+")
@@ -47,7 +48,7 @@ def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[Neare
         question: the question.
         passages: the passages.
     """
-    spans = [_spans(passage.text) for passage in passages]
+    spans = [_spans(passage) for passage in passages]
     words = [[_words(passage.text[slice(*span)]) for span in own] for passage, own in zip(passages, spans, strict=True)]
     counts = Counter(word for own in words for sentence in own for word in sentence)
     total = sum(map(len, words))
@@ -63,11 +64,12 @@ def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[Neare
     return tuple(found)
 
 
-def _spans(text: str) -> list[Span]:
+def _spans(passage: Passage) -> list[Span]:
     """Return the spans of sentences of prose, and of lines of code and of tables."""
+    text = passage.text
     return [
         span
-        for block in blocks(text)
+        for block in blocks(text, tilde_fences=is_markdown(passage.source))
         for span in (sentences if block.kind is BlockKind.TEXT else lines)(text, block.start, block.end)
         if _WORD.search(text, *span)
     ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from antiphon.retrieval import Passage
 from antiphon.retrieval.formats import is_markdown
@@ -21,10 +21,19 @@ _LIST_MARKER = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+")
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A sentence of passage ``number`` of the prompt, counted from 1."""
+    """A sentence of a passage.
+
+    Attributes:
+        number: the number of the passage in the prompt, from 1.
+        sentence: the sentence, on one line and without a list marker.
+        start: its first character in the passage; quotes are equal wherever they are.
+        end: its end in the passage.
+    """
 
     number: int
     sentence: str
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
 
     @property
     def line(self) -> str:
@@ -49,52 +58,73 @@ def lines_of(passages: Sequence[Passage]) -> list[list[Quote | str]]:
     A line is a sentence, a list item, a table row or a line of fenced code. Not quotable are Markdown headings and
     markers, column names, listings without a fence, and code without a word.
     """
-    return [
-        [
-            Quote(number, line.text) if line.is_quotable else line.text
-            for block in blocks(passage.text)
-            for line in _line_parsers(passage)[block.kind](passage.text[block.start : block.end])
-        ]
-        for number, passage in enumerate(passages, start=1)
-    ]
+    return [[_shown(number, line) for line in _parse(passage)] for number, passage in enumerate(passages, start=1)]
+
+
+def _shown(number: int, line: _Line) -> Quote | str:
+    return Quote(number, line.text, line.start, line.end) if line.is_quotable else line.text
+
+
+def _parse(passage: Passage) -> Iterator[_Line]:
+    """Yield the lines of a passage, with their places in it."""
+    parsers = _MARKDOWN if is_markdown(passage.source) else _PLAIN
+    for block in blocks(passage.text):
+        for line in parsers[block.kind](passage.text[block.start : block.end]):
+            yield replace(line, start=block.start + line.start, end=block.start + line.end)
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
+    """A line of a block, from its character ``start`` to ``end``."""
+
     text: str
     is_quotable: bool
+    start: int
+    end: int
 
 
-def _read_text(text: str) -> list[_Line]:
-    return [_Line(quoted_form(sentence), is_prose(sentence)) for sentence in _sentences(text)]
+def _read_text(text: str, at: int = 0) -> list[_Line]:
+    lines = []
+    for start, end in sentences(text):
+        marker = _LIST_MARKER.match(text, start, end)
+        first = marker.end() if marker else start
+        lines.append(_Line(quoted_form(text[start:end]), is_prose(text[start:end]), at + first, at + end))
+    return lines
 
 
 def _read_markdown(text: str) -> list[_Line]:
     lines: list[_Line] = []
     at = 0
     for start, end in markdown_signposts(text):
-        lines += [*_read_text(text[at:start]), _Line(quoted_form(text[start:end]), False)]
+        lines += [*_read_text(text[at:start], at), _Line(quoted_form(text[start:end]), False, start, end)]
         at = end
-    return lines + _read_text(text[at:])
+    return lines + _read_text(text[at:], at)
 
 
 def _read_code(text: str) -> list[_Line]:
-    return [_Line(" ".join(line.split()), bool(_WORD.search(line))) for line in code_lines(text)]
+    return _locate(text, [(line, bool(_WORD.search(line))) for line in code_lines(text)])
 
 
 def _read_table(text: str) -> list[_Line]:
     columns, rows = table_rows(text)
-    above = [_Line(" ".join(columns.split()), False)] if columns else []
-    return above + [_Line(" ".join(row.split()), bool(_WORD.search(row))) for row in rows]
+    above = [(columns, False)] if columns else []
+    return _locate(text, above + [(row, bool(_WORD.search(row))) for row in rows])
+
+
+def _locate(text: str, lines: Sequence[tuple[str, bool]]) -> list[_Line]:
+    """Return lines that stand in a text one after the other, with their places in it."""
+    found: list[_Line] = []
+    at = 0
+    for line, is_quotable in lines:
+        start = text.index(line, at)
+        at = start + len(line)
+        found.append(_Line(" ".join(line.split()), is_quotable, start, at))
+    return found
 
 
 _LineParsers = Mapping[BlockKind, Callable[[str], list[_Line]]]
 _PLAIN: _LineParsers = {BlockKind.TEXT: _read_text, BlockKind.CODE: _read_code, BlockKind.TABLE: _read_table}
 _MARKDOWN: _LineParsers = {**_PLAIN, BlockKind.TEXT: _read_markdown}
-
-
-def _line_parsers(passage: Passage) -> _LineParsers:
-    return _MARKDOWN if is_markdown(passage.source) else _PLAIN
 
 
 def quoted_form(sentence: str) -> str:
@@ -109,7 +139,3 @@ def is_prose(sentence: str) -> bool:
     line = quoted_form(sentence)
     ends = line.rstrip(_CLOSING).endswith((".", "!", "?", ":"))
     return not _LISTING_START.match(line) and (ends or not _CODE.search(sentence.strip()))
-
-
-def _sentences(text: str) -> list[str]:
-    return [text[start:end] for start, end in sentences(text)]

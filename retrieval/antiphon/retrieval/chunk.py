@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.retrieval.document import Document, Heading
+from antiphon.retrieval.formats import is_markdown
 from antiphon.retrieval.passage import TRAIL, Passage
 from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, paragraphs, sentences, trimmed, words
 
@@ -43,7 +44,8 @@ def chunk_document(
         raise ValueError(f"max_tokens is {max_tokens}; a passage needs room for at least {_FEWEST_TOKENS} tokens.")
     if overlap < 0:
         raise ValueError(f"overlap is {overlap}; it counts sentences, from 0.")
-    packer = _Packer(document.text, count_tokens, max_tokens, overlap, document.cut_at_lines)
+    is_tilde_fence = is_markdown(document.source)
+    packer = _Packer(document.text, count_tokens, max_tokens, overlap, document.cut_at_lines, is_tilde_fence)
     return [
         Passage.at(document.source, start, document.text[start:end], _metadata(document, title, start, end))
         for section, title in _sections(document)
@@ -84,6 +86,7 @@ class _Packer:
     max_tokens: int
     overlap: int
     cut_at_lines: bool = False
+    tilde_fences: bool = True
 
     def pack(self, section: Span) -> Iterator[Span]:
         units = [unit for whole in self._wholes(section) for unit in self._fit(whole)]
@@ -101,7 +104,7 @@ class _Packer:
         if self.cut_at_lines:
             yield from paragraphs(self.text, *section)
             return
-        for block in blocks(self.text, *section):
+        for block in blocks(self.text, *section, tilde_fences=self.tilde_fences):
             whole = sentences if block.kind is BlockKind.TEXT else trimmed
             yield from whole(self.text, block.start, block.end)
 

@@ -11,7 +11,15 @@ Span = tuple[int, int]
 """The start and the end of a piece of text, in characters; the end is exclusive."""
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_FENCE = re.compile(r"[ \t]*(?:>[ \t]*)?(`{3,}|~{3,})")
+_FENCE = re.compile(r"[ \t]*(?:>[ \t]*)?(`{3,}|~{3,}|:{3,}(?=[ \t]*(?:\{|\r?\n?$)))[ \t]*(?:\{([\w:-]+)\})?")
+_CODE_FENCE = re.compile(r"[ \t]*(?:>[ \t]*)?(?:`{3,}|~{3,})")
+_CODE_DIRECTIVES = frozenset(
+    re.findall(
+        "[a-z-]+",
+        "code code-block code-cell csv-table doctest eval-rst graphviz ipython jupyter-execute list-table "
+        "literalinclude math mermaid parsed-literal prompt raw sourcecode testcode testoutput toctree",
+    )
+)
 _TABLE_ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\r?\n?$")
 _TABLE_RULE = re.compile(r"[ \t]*\|(?:[ \t]*:?-+:?[ \t]*\|)+[ \t]*\r?\n?$")
 _PARAGRAPH_BREAK = re.compile(r"(?:\r?\n[ \t]*){2,}")
@@ -49,37 +57,84 @@ class Block:
     end: int
 
 
-def blocks(text: str, start: int = 0, end: int | None = None) -> Iterator[Block]:
+class LineRole(Enum):
+    """The role of a line with respect to fences."""
+
+    TEXT = "text"
+    DIRECTIVE = "directive"
+    CODE = "code"
+
+
+class FenceTracker:
+    """Tells for each line of a text whether it is in fenced code, or is a fence of a MyST directive with prose.
+
+    A directive such as ``{note}`` contains prose, so the lines between its fences are text.
+    """
+
+    def __init__(self, *, tilde_fences: bool = True) -> None:
+        self.code_fence = ""
+        """The opening fence of the code at the current line; empty in text."""
+        self._tilde_fences = tilde_fences
+        self._directives: list[str] = []
+
+    def role_of(self, line: str) -> LineRole:
+        """Return the role of the next line; fences of code are code.
+
+        Args:
+            line: The line, with or without its line end.
+        """
+        mark = _FENCE.match(line)
+        fence, directive = (mark[1], mark[2] or "") if mark else ("", "")
+        is_bare = bool(fence) and not line.strip(" \t\r\n>").strip(fence[0])
+        if self.code_fence:
+            if is_bare and fence.startswith(self.code_fence):
+                self.code_fence = ""
+            return LineRole.CODE
+        if not fence or (fence[0] == "~" and not self._tilde_fences):
+            return LineRole.TEXT
+        if is_bare and self._directives and fence.startswith(self._directives[-1]):
+            self._directives.pop()
+            return LineRole.DIRECTIVE
+        if directive and directive not in _CODE_DIRECTIVES:
+            self._directives.append(fence)
+            return LineRole.DIRECTIVE
+        if fence[0] == ":" and is_bare:
+            return LineRole.TEXT
+        self.code_fence = fence
+        return LineRole.CODE
+
+
+def blocks(text: str, start: int = 0, end: int | None = None, *, tilde_fences: bool = True) -> Iterator[Block]:
     """Yield the blocks of ``text[start:end]`` in order; together they cover all of it.
 
     Args:
         text: The text to split.
         start: The first character.
         end: The character after the last one. None: the end of the text.
+        tilde_fences: Whether ``~~~`` begins code, as in Markdown. In reStructuredText it underlines titles.
     """
-    kind, first, fence = BlockKind.TEXT, start, ""
-    for match in _LINE.finditer(text, start, len(text) if end is None else end):
+    kind, first = BlockKind.TEXT, start
+    fences = FenceTracker(tilde_fences=tilde_fences)
+    stop = len(text) if end is None else end
+    for match in _LINE.finditer(text, start, stop):
         line, position = match[0], match.start()
-        mark = _FENCE.match(line)
-        if fence:
-            if mark and mark[1].startswith(fence) and not line.strip(" \t\r\n>").strip(fence[0]):
-                yield Block(BlockKind.CODE, first, match.end())
-                kind, first, fence = BlockKind.TEXT, match.end(), ""
-            continue
-        line_kind = BlockKind.CODE if mark else BlockKind.TABLE if _TABLE_ROW.match(line) else BlockKind.TEXT
-        if line_kind is not kind or mark:
+        was_code = bool(fences.code_fence)
+        is_code = fences.role_of(line) is LineRole.CODE
+        line_kind = BlockKind.CODE if is_code else BlockKind.TABLE if _TABLE_ROW.match(line) else BlockKind.TEXT
+        if line_kind is not kind or (is_code and not was_code):
             if first < position:
                 yield Block(kind, first, position)
             kind, first = line_kind, position
-            fence = mark[1] if mark else ""
-    stop = len(text) if end is None else end
+        if is_code and was_code and not fences.code_fence:
+            yield Block(kind, first, match.end())
+            kind, first = BlockKind.TEXT, match.end()
     if first < stop:
         yield Block(kind, first, stop)
 
 
 def code_lines(code: str) -> list[str]:
     """Return the non-empty lines of a code block, without its fences."""
-    return [line for line in code.splitlines() if line.strip() and not _FENCE.match(line)]
+    return [line for line in code.splitlines() if line.strip() and not _CODE_FENCE.match(line)]
 
 
 def table_rows(table: str) -> tuple[str, list[str]]:

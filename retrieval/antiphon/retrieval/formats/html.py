@@ -1,148 +1,226 @@
-"""Read HTML pages with BeautifulSoup: text, title and headings."""
+"""Read HTML pages with selectolax, which parses as browsers do: text, title and headings."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from antiphon.retrieval.document import Document, Heading
-from antiphon.retrieval.formats.text import decode
+from antiphon.retrieval.formats.html_elements import (
+    BLOCKS,
+    CELLS,
+    LEVELS,
+    LINES,
+    RAW,
+    RUBY_NOTES,
+    Row,
+    children,
+    data_rows,
+    declared_encoding,
+    is_furniture,
+    is_hidden,
+    nesting_excess,
+)
+from antiphon.retrieval.formats.text import decode_text
 
 if TYPE_CHECKING:
-    from bs4 import Tag
-    from bs4.element import PageElement
+    from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-_UNREAD = frozenset(["script", "style", "template", "noscript", "head", "nav", "svg", "button", "select", "iframe"])
-_UNREAD_ROLES = frozenset(["navigation", "search", "banner", "contentinfo"])
-_LINES = frozenset(["br", "caption", "dt", "li", "option", "tr"])
-_CELLS = frozenset(["td", "th"])
-_INLINE = re.compile(  # inline elements; every other element is a block
-    "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|ins|kbd|label|mark|q|ruby|s|samp|small|span|"
-    "strong|sub|sup|time|tt|u|var|wbr"
-)
-_TITLES = {f"h{level}": level for level in range(1, 7)}
+_INVISIBLE = re.compile("[\xad\u200b\u2060-\u2064\ufeff]")  # soft hyphens, zero-width spaces, operators of MathML
+_LEAST_TEXT = 200  # characters; a shorter rest of a page is suspicious if it is below a tenth of the page
+_LEAST_SHARE = 0.1
+_OPERATORS = {"msup": "^", "msub": "_", "mfrac": "/"}
 
 
 class _Text:
-    """The text so far. White space is buffered until the next word, so that no block begins or ends with it."""
+    """The text so far. White space is buffered until the next word, so that no block begins or ends with it.
 
-    def __init__(self) -> None:
+    Attributes:
+        is_line: Whether all white space is one space, as in headings and cells.
+    """
+
+    def __init__(self, *, is_line: bool = False) -> None:
         self.parts: list[str] = []
+        self.headings: list[Heading] = []
         self.length = 0
+        self.is_line = is_line
         self._space = ""
 
     def gap(self, space: str) -> None:
         """Request white space before the next word; of several requests the widest is used."""
-        self._space = max(self._space, space, key=lambda gap: (gap.count("\n"), len(gap)))
+        if space:
+            space = " " if self.is_line else space
+            self._space = max(self._space, space, key=lambda gap: (gap.count("\n"), len(gap)))
 
-    def add(self, text: str) -> int:
-        """Append text without leading white space and return its start."""
+    def add(self, text: str) -> None:
+        """Append text without leading white space."""
         space = self._space if self.length else ""
         self._space = ""
         self.parts += (space, text)
         self.length += len(space) + len(text)
-        return self.length - len(text)
+
+    def add_string(self, string: str) -> None:
+        """Append a text, with runs of white space as one space."""
+        string = _INVISIBLE.sub("", string)
+        if string[:1].isspace():
+            self.gap(" ")
+        if words := " ".join(string.split()):
+            self.add(words)
+        if string[-1:].isspace():
+            self.gap(" ")
+
+    def add_heading(self, title: str, level: int) -> None:
+        """Append a heading as a paragraph."""
+        self.gap("\n\n")
+        if title:
+            self.add(title)
+            self.headings.append(Heading(self.length - len(title), self.length, level, title))
+        self.gap("\n\n")
+
+    def __str__(self) -> str:
+        return "".join(self.parts)
 
 
 def read_html_document(data: bytes, source: str) -> Document:
-    """Read a page as a document, decoded as its ``<meta>`` element says.
+    """Read a page as a document. Its encoding is the declared one, as browsers understand it, or is detected.
 
     Args:
         data: The bytes of the page.
         source: The name of the document.
 
     Raises:
-        ValueError: The bytes cannot be decoded.
+        ValueError: The bytes are binary, or the page nests deeper than any browser shows.
     """
-    text, title, headings = read_html(decode(data, declared_encoding(data)))
-    return Document(text, source, {"title": title} if title else {}, headings)
+    decoded = decode_text(data, declared_encoding(data))
+    text, title, headings = read_html(decoded.text)
+    warnings = (decoded.warning,) if decoded.warning else ()
+    return Document(text, source, {"title": title} if title else {}, headings, warnings=warnings)
 
 
 def read_html(markup: str) -> tuple[str, str, tuple[Heading, ...]]:
-    """Return the text of a page, its title (may be empty) and its headings, without scripts, styles and navigation.
+    """Return the visible text of a page, its title (may be empty) and its headings, without page furniture.
 
-    If the page marks one main part (``<main>`` or ``role="main"``), only that part is read.
+    Page furniture is navigation, headers, footers, asides and cookie banners. If a page marks one main part
+    (``<main>`` or ``role="main"``), only that part is read. If almost nothing would be left, furniture is read too.
+    Cells of tables are separated by ``|``, and the reading of ruby follows its text in parentheses.
+
+    Args:
+        markup: The page.
+
+    Raises:
+        ValueError: The page nests deeper than any browser shows.
     """
-    from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, XMLParsedAsHTMLWarning
+    from selectolax.lexbor import LexborHTMLParser
 
-    # XHTML is parsed as HTML on purpose, and a page may consist of one URL: neither deserves a warning.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)
-        warnings.simplefilter("ignore", MarkupResemblesLocatorWarning)
-        soup = BeautifulSoup(markup, "html.parser")
-    title = " ".join(soup.title.get_text().split()) if soup.title else ""
-    for element in soup.find_all(_is_unread):
-        element.extract()
-    mains = soup.find_all("main") or soup.find_all(role="main")
-    text, headings = _read(mains[0] if len(mains) == 1 else soup)
-    return text, title, headings
+    if excess := nesting_excess(markup):
+        raise ValueError(f"it opens {excess} elements more than it closes, too many for a page")
+    page = LexborHTMLParser(markup)
+    text = _main_text(page)
+    title = page.css_first("head > title")
+    words = " ".join(_INVISIBLE.sub("", title.text()).split()) if title is not None else ""
+    first = next((heading.title for heading in text.headings if heading.level == 1), "")
+    return str(text), words or first, tuple(text.headings)
 
 
-def declared_encoding(markup: bytes) -> str | None:
-    """Return the encoding that a page declares; None if it declares none, or if its bytes are valid UTF-8."""
-    from bs4.dammit import EncodingDetector
-
-    with contextlib.suppress(UnicodeDecodeError):
-        markup.decode()
-        return None
-    return EncodingDetector.find_declared_encoding(markup, is_html=True)
-
-
-def _is_unread(element: Tag) -> bool:
-    is_permalink = element.name == "a" and "headerlink" in (element.get("class") or ())
-    return element.name in _UNREAD or element.get("role") in _UNREAD_ROLES or is_permalink
+def _main_text(page: LexborHTMLParser) -> _Text:
+    root = page.body or page.root
+    if root is None:
+        return _Text()
+    mains = [node for node in page.css("main") or page.css("[role=main]") if not is_hidden(node)]
+    text = _read(children(mains[0] if len(mains) == 1 else root))
+    if text.length < _LEAST_TEXT:
+        whole = _read(children(root), with_furniture=True)
+        if text.length < _LEAST_SHARE * whole.length:
+            return whole
+    return text
 
 
-def _read(root: Tag) -> tuple[str, tuple[Heading, ...]]:
-    from bs4 import Tag
-
-    text = _Text()
-    headings: list[Heading] = []
-    pending: list[tuple[PageElement, bool]] = [
-        (root, False)
-    ]  # an explicit stack, because pages can nest deeper than Python's recursion limit
+def _read(
+    nodes: Iterable[LexborNode], *, with_furniture: bool = False, is_line: bool = False, in_ruby: bool = False
+) -> _Text:
+    text = _Text(is_line=is_line)
+    # A stack of nodes, operators and gaps instead of recursion, because pages nest deeper than Python's limit.
+    pending: list[LexborNode | str] = []
+    pending += [*nodes][::-1]
     while pending:
-        node, is_end = pending.pop()
-        if not isinstance(node, Tag):
-            _add_string(node, text)
-            continue
-        text.gap(_gap(node.name))
-        if is_end:
-            continue
-        if level := _TITLES.get(node.name):
-            _add_heading(node, level, text, headings)
-            continue
-        pending.append((node, True))
-        pending.extend((child, False) for child in reversed(node.contents))
-    return "".join(text.parts), tuple(headings)
+        node = pending.pop()
+        if isinstance(node, str):
+            (text.add if node.strip() else text.gap)(node)
+        elif node.is_text_node:
+            text.add_string(node.text_content or "")
+        elif node.is_element_node and not is_hidden(node) and (with_furniture or not is_furniture(node)):
+            tag = node.tag or ""
+            if not _add_whole(node, tag, text, in_ruby=in_ruby):
+                text.gap(_gap(tag))
+                pending += [_gap(tag), *_parts(node, tag, text)[::-1]]
+    return text
 
 
-def _gap(name: str) -> str:
-    if _INLINE.fullmatch(name):
-        return ""
-    return " " if name in _CELLS else "\n" if name in _LINES else "\n\n"
+def _line(nodes: Iterable[LexborNode], *, in_ruby: bool = False) -> str:
+    return str(_read(nodes, is_line=True, in_ruby=in_ruby))
 
 
-def _add_heading(node: Tag, level: int, text: _Text, headings: list[Heading]) -> None:
-    title = " ".join(node.get_text().split())
-    if title:
-        start = text.add(title)
-        headings.append(Heading(start, text.length, level, title))
-    text.gap("\n\n")
+def _gap(tag: str) -> str:
+    return "\n\n" if tag in BLOCKS else "\n" if tag in LINES else " " if tag in CELLS else ""
 
 
-def _add_string(node: PageElement, text: _Text) -> None:
-    from bs4.element import CData, NavigableString, PreformattedString
+def _parts(node: LexborNode, tag: str, text: _Text) -> list[LexborNode | str]:
+    """Return the contents of an element: its nodes, with operators between the parts of formulas."""
+    nodes = [*children(node)]
+    if tag in LEVELS and not text.is_line:
+        # Browsers read all that follows an unclosed heading as its content; its title ends at the first block.
+        title = [*takewhile(lambda child: child.tag not in BLOCKS, nodes)]
+        words = _line(title) or _line(nodes)
+        text.add_heading(words, LEVELS[tag])
+        return [*nodes[len(title) :]] if _line(title) else []
+    if operator := _OPERATORS.get(tag):
+        elements = [child for child in nodes if child.is_element_node]
+        nodes = elements or nodes
+        return [part for child in nodes for part in (operator, child)][1:]
+    return [*nodes]
 
-    if not isinstance(node, NavigableString) or (isinstance(node, PreformattedString) and not isinstance(node, CData)):
-        return  # comments, doctypes and processing instructions
-    is_raw = node.find_parent(["pre", "textarea"]) is not None
-    words = node.strip("\r\n") if is_raw else " ".join(node.split())
-    if node[:1].isspace():
-        text.gap(" ")
-    if words.strip():
-        text.add(words)
-    if node[-1:].isspace():
-        text.gap("\n" if is_raw and node.endswith("\n") else " ")
+
+def _add_whole(node: LexborNode, tag: str, text: _Text, *, in_ruby: bool) -> bool:
+    """Append an element that is read as a whole (preformatted text, ruby, a table); return whether it is one."""
+    if tag == "ruby" and not in_ruby:
+        base = _line((child for child in children(node) if child.tag not in RUBY_NOTES), in_ruby=True)
+        reading = "".join(_line(children(note), in_ruby=True) for note in node.css("rt"))
+        text.add(f"{base}({reading})" if reading else base)
+    elif tag in RAW and not text.is_line:
+        text.gap("\n\n")
+        if raw := _INVISIBLE.sub("", _raw_text(node)).rstrip().strip("\r\n"):
+            text.add(raw)
+        text.gap("\n\n")
+    elif tag == "table" and not text.is_line and (rows := data_rows(node)):
+        text.gap("\n\n")
+        text.add("\n".join(_table_lines(rows)))
+        text.gap("\n\n")
+    else:
+        return False
+    return True
+
+
+def _raw_text(root: LexborNode) -> str:
+    parts: list[str] = []
+    pending: list[LexborNode | str] = []
+    pending += [*children(root)][::-1]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, str):
+            parts.append(node)
+        elif node.is_text_node:
+            parts.append(node.text_content or "")
+        elif node.is_element_node and not is_hidden(node):
+            ends_line = node.tag == "br" or (node.tag in BLOCKS and parts and not parts[-1].endswith("\n"))
+            pending += [*(["\n"] if ends_line else []), *[*children(node)][::-1]]
+    return "".join(parts)
+
+
+def _table_lines(rows: Sequence[Row]) -> Iterator[str]:
+    for number, row in enumerate(rows):
+        cells = [_line(children(cell)) if cell is not None else "" for cell in row.cells]
+        yield f"| {' | '.join(cells)} |"
+        if row.is_header and not number:
+            yield f"|{'---|' * len(cells)}"

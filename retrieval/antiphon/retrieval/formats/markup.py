@@ -1,18 +1,21 @@
-"""Find headings in Markdown, reStructuredText, plain text and papers, and navigation links in Markdown."""
+"""Read Markdown with markdown-it-py; find headings in plain text and papers, and navigation links in Markdown."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from antiphon.retrieval.document import Heading
-from antiphon.retrieval.segmentation import Span
+from antiphon.retrieval.document import Document, Heading
+from antiphon.retrieval.formats.text import decode_text, without_spans
+from antiphon.retrieval.segmentation import FenceTracker, LineRole, Span
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 _LINE = re.compile(r"[^\n]*\n?")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*$")
-_SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*$")
-_NOT_A_TITLE = re.compile(r"\s*$| {4}|\t| {0,3}(?:[-+*>|#]|\d+[.)]\s|=+\s*$|<)")
 _ALONE = re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n)|\A)[^\s][^\n]{2,79}(?=\r?\n[ \t]*\r?\n)")
 _PLAIN_TITLE = re.compile(r"""(?!\w+:)(?=.*[^\W\d_]{2})["'(]?[A-Z0-9À-Þ].*[\w"')?]$""")
 _MOST_WORDS = 12
@@ -20,7 +23,12 @@ _SECTION = re.compile(
     r"(?:(\d{1,2}(?:\.\d{1,2}){0,2}\.?)\s+[A-Z][^.!?;]{2,70}[\w)]|"
     r"Abstract|Introduction|Conclusions?|Discussion|Acknowledge?ments|References|Appendix(?: [A-Z0-9].{0,60})?)"
 )
-_ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{1,}\s*$")
+_LINE_END = re.compile(r"\r\n?|\n")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_MYST = re.compile(r"^[ \t]*(?:`{3,}|~{3,}|:{3,})[ \t]*\{[\w:-]+\}|^\([^\n()]+\)=[ \t]*$", re.MULTILINE)
+_MYST_INCLUDE = re.compile(r"^[ \t]*(?:`{3,}|~{3,}|:{3,})[ \t]*\{((?:literal)?include)\}[ \t]*(\S+)", re.MULTILINE)
+_DIRECTIVE = re.compile(r"[ \t]*(?:>[ \t]*)?(?:`{3,}|~{3,}|:{3,})[ \t]*(\{[\w:-]+\})?[ \t]*")
+_OPTION = re.compile(r"[ \t]*:[\w-]+:(?:[ \t]|\r?$)")
 _ITEM = r"(?:[-*+]|\d{1,3}[.)])[ \t]+"
 _TARGET = r"(?:\((?:[^()\n]|\([^()\n]*\))*\)|\[[^]\n]*\])"
 _IMAGE = rf"!\[[^]\n]*\]{_TARGET}"
@@ -35,27 +43,96 @@ _SIGNPOST = re.compile(
 )
 
 
+def read_markdown_document(data: bytes, source: str) -> Document:
+    """Read a Markdown file without comments and the fences of MyST directives; front matter becomes metadata.
+
+    Args:
+        data: The bytes of the file.
+        source: The name of the document.
+
+    Raises:
+        ValueError: The bytes are binary.
+    """
+    from antiphon.retrieval.formats.front_matter import front_matter
+
+    decoded = decode_text(data)
+    metadata, start = front_matter(decoded.text)
+    text = decoded.text[start:]
+    is_myst = bool(_MYST.search(text))
+    warnings = [decoded.warning] if decoded.warning else []
+    if is_myst:
+        files = _MYST_INCLUDE.findall(text)
+        warnings += [f"its {name} of {file} was not resolved; index that file as well" for name, file in files]
+    if "<!--" in text or "]:" in text or is_myst:
+        text = without_spans(text, [*_comments(text, is_myst), *(_directive_spans(text) if is_myst else ())])
+    return Document(text, source, metadata, markdown_headings(text), warnings=tuple(warnings))
+
+
 def markdown_headings(text: str) -> tuple[Heading, ...]:
-    """Return the ATX (``# title``) and setext (underlined) headings of Markdown, ignoring fenced code."""
-    headings: list[Heading] = []
-    fence = ""
-    before = (0, "")
-    for start, line in _lines(text):
-        mark = _FENCE.match(line)
-        if fence:
-            fence = "" if mark and mark[1].startswith(fence) and not line.strip().strip(fence[0]) else fence
-            line = ""
-        elif mark:
-            fence, line = mark[1], ""
-        elif atx := _ATX.match(line):
-            headings.append(Heading(start, start + len(line), len(atx[1]), atx[2].strip()))
-            line = ""
-        elif (underline := _SETEXT.match(line)) and not _NOT_A_TITLE.match(before[1]):
-            level = 1 if underline[1][0] == "=" else 2
-            headings.append(Heading(before[0], start + len(line), level, before[1].strip()))
-            line = ""
-        before = (start, line)
+    """Return the ATX (``# title``) and setext (underlined) headings of Markdown, but not those in lists and quotes."""
+    starts = _line_starts(text)
+    tokens = _parser(with_inline=False).parse(text)
+    headings = []
+    for opening, inline in pairwise(tokens):
+        if opening.type == "heading_open" and opening.level == 0 and opening.map and inline.content:
+            first, last = opening.map
+            end = len(text[: starts[last]].rstrip("\r\n"))
+            title = " ".join(inline.content.split())
+            headings.append(Heading(starts[first], end, int(opening.tag[1]), title))
     return tuple(headings)
+
+
+def _comments(text: str, is_myst: bool) -> Iterator[Span]:
+    """Yield the spans of comments: ``<!-- -->`` outside of code, ``[//]: # ()``, and ``%`` lines of MyST."""
+    starts = _line_starts(text)
+    env: dict[str, Any] = {}
+    for token in _parser(with_inline=True, is_myst=is_myst).parse(text, env):
+        start, end = (starts[token.map[0]], starts[token.map[1]]) if token.map else (0, 0)
+        if token.type in ("myst_line_comment", "myst_target"):
+            yield start, end
+        elif token.type == "html_block":
+            yield from (match.span() for match in _COMMENT.finditer(text, start, end))
+        elif token.type == "inline" and "<!--" in token.content:
+            for child in token.children or ():
+                found = text.find(child.content, start, end) if child.content else -1
+                if child.type == "html_inline" and child.content.startswith("<!--") and found >= 0:
+                    yield found, found + len(child.content)
+                start = max(start, found + len(child.content))
+    for reference in [*env.get("references", {}).values(), *env.get("duplicate_refs", ())]:
+        if reference["href"] in ("#", "") and reference["title"]:  # the usual way to write an invisible comment
+            yield starts[reference["map"][0]], starts[reference["map"][1]]
+
+
+def _directive_spans(text: str) -> Iterator[Span]:
+    """Yield the fences and options of MyST directives with prose; the argument, such as a title, stays."""
+    fences, in_options = FenceTracker(), False
+    for start, line in _lines(text):
+        match = _DIRECTIVE.match(line)
+        if fences.role_of(line) is LineRole.DIRECTIVE and match:
+            yield start, start + (len(line) if match[1] == "{include}" else match.end())
+            in_options = bool(match[1])
+        elif in_options and _OPTION.match(line):
+            yield start, start + len(line)
+        else:
+            in_options = False
+
+
+@functools.cache
+def _parser(*, with_inline: bool, is_myst: bool = False) -> MarkdownIt:
+    from markdown_it import MarkdownIt
+    from mdit_py_plugins.myst_blocks import myst_block_plugin
+
+    parser = MarkdownIt("commonmark").enable("table")
+    if is_myst:
+        parser.use(myst_block_plugin)
+    if not with_inline:
+        parser.core.ruler.enableOnly(["normalize", "block"])
+    return parser
+
+
+def _line_starts(text: str) -> list[int]:
+    """Return the first character of each line as markdown-it counts lines, and twice the end of the text."""
+    return [0, *(match.end() for match in _LINE_END.finditer(text)), len(text), len(text)]
 
 
 def markdown_signposts(text: str) -> Iterator[Span]:
@@ -70,25 +147,6 @@ def markdown_signposts(text: str) -> Iterator[Span]:
         if start >= last:  # do not yield a heading twice if it consists of links
             yield start, end
             last = end
-
-
-def rst_headings(text: str) -> tuple[Heading, ...]:
-    """Return the section titles of reStructuredText; the first use of an underline style sets its level."""
-    headings: list[Heading] = []
-    styles: list[tuple[str, bool]] = []
-    above, title = (0, ""), (0, "")
-    for start, line in _lines(text):
-        if _ADORNMENT.match(line) and _is_title(title[1], line):
-            over = bool(_ADORNMENT.match(above[1])) and above[1].strip() == line.strip()
-            style = (line[0], over)
-            if style not in styles:
-                styles.append(style)
-            first = above[0] if over else title[0]
-            headings.append(Heading(first, start + len(line), 1 + styles.index(style), title[1].strip()))
-            above, title = (start, ""), (start, "")
-        else:
-            above, title = title, (start, line)
-    return tuple(headings)
 
 
 def plain_headings(text: str) -> tuple[Heading, ...]:
@@ -124,11 +182,6 @@ def numbered_headings(text: str) -> tuple[Heading, ...]:
             headings.append(Heading(start, start + len(line), level, words))
         before = words or before
     return tuple(headings)
-
-
-def _is_title(title: str, underline: str) -> bool:
-    words = title.strip()
-    return bool(words) and not _ADORNMENT.match(title) and len(underline.strip()) >= len(words)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -1,49 +1,24 @@
-"""Read plain text, Markdown and reStructuredText: every character of the file is kept."""
+"""Read plain text. The readers of Markdown and reStructuredText can be imported from here as well."""
 
 from __future__ import annotations
 
 from antiphon.retrieval.document import Document
-from antiphon.retrieval.formats.markup import markdown_headings, plain_headings, rst_headings
-from antiphon.retrieval.formats.text import decode
+from antiphon.retrieval.formats.markup import plain_headings
+from antiphon.retrieval.formats.markup import read_markdown_document as read_markdown_document
+from antiphon.retrieval.formats.rst import read_rst_document as read_rst_document
+from antiphon.retrieval.formats.text import decode_text
 
 
 def read_text_document(data: bytes, source: str) -> Document:
-    """Read a plain-text file.
+    """Read a plain-text file: all characters but control characters and escape sequences of terminals.
 
     Args:
         data: The bytes of the file.
         source: The name of the document.
 
     Raises:
-        ValueError: The bytes cannot be decoded.
+        ValueError: The bytes are binary.
     """
-    text = decode(data)
-    return Document(text, source, {}, plain_headings(text))
-
-
-def read_markdown_document(data: bytes, source: str) -> Document:
-    """Read a Markdown file.
-
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
-    Raises:
-        ValueError: The bytes cannot be decoded.
-    """
-    text = decode(data)
-    return Document(text, source, {}, markdown_headings(text))
-
-
-def read_rst_document(data: bytes, source: str) -> Document:
-    """Read a reStructuredText file.
-
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
-    Raises:
-        ValueError: The bytes cannot be decoded.
-    """
-    text = decode(data)
-    return Document(text, source, {}, rst_headings(text))
+    decoded = decode_text(data)
+    warnings = (decoded.warning,) if decoded.warning else ()
+    return Document(decoded.text, source, {}, plain_headings(decoded.text), warnings=warnings)

@@ -1,27 +1,220 @@
-"""Decode the bytes of a text file."""
+"""Decode the bytes of a text file, and replace what is not text."""
 
 from __future__ import annotations
 
+import codecs
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_BOMS = (  # the longer ones first, because the mark of UTF-16 begins that of UTF-32
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
+# The decoders of Python that read all characters which browsers read under a name of the WHATWG standard.
+_SUPERSETS = {
+    "big5": "big5hkscs",
+    "euc-kr": "cp949",
+    "gbk": "gb18030",
+    "iso-8859-8-i": "iso8859-8",
+    "macintosh": "mac-roman",
+    "shift_jis": "cp932",
+    "windows-874": "cp874",
+    "x-mac-cyrillic": "mac-cyrillic",
+}
+_DETECTED = (
+    *("big5hkscs", "cp866", "cp874", "cp932", "cp949", "euc_jis_2004", "gb18030", "hz", "iso2022_jp_2"),
+    *("koi8-r", "koi8-u", "mac-roman", *(f"cp{number}" for number in range(1250, 1259))),
+    *(f"iso8859-{part}" for part in (1, 2, 5, 7, 13, 15)),
+)
+_NOT_DECODED = ("replacement", "x-user-defined")
+_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n]\x08")  # colours of a terminal, and overprinted characters
+_REST_OF_PARAGRAPH = re.compile(r"[ \t]*\r?\n(?:[ \t]*\r?\n)*")
+_STATEFUL = re.compile(rb"\x1b[$(]|~\{")  # ISO-2022 and HZ shift between character sets with ASCII bytes
+_CONTROL = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")  # not those of terminals, which text files contain
+_UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_REPLACED = str.maketrans(
+    dict.fromkeys(map(chr, (*range(32), *range(127, 160))), " ")
+    | {each: each for each in "\t\n\r"}
+    | dict.fromkeys("\v\f\x85", "\n")
+)
+_SAMPLE = 65536  # bytes that are examined to detect an encoding
+_MOST_CONTROLS = 0.05
+_MOST_DAMAGED = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedText:
+    """The text of a file, and ``warning``, which says how its encoding was guessed (empty if it was known)."""
+
+    text: str
+    warning: str = ""
+
 
 def decode(data: bytes, encoding: str | None = None) -> str:
-    """Decode bytes: in the given encoding, else as UTF-16 if there is its byte order mark, else as UTF-8.
+    """Return the text of `decode_text` or, with an encoding, the text in that encoding.
 
     Args:
         data: The content of a file.
-        encoding: The name of an encoding. None: detect UTF-16, else assume UTF-8.
+        encoding: The name of an encoding. None: detect it.
 
     Raises:
         ValueError: The bytes are binary, not valid in the encoding, or the encoding is unknown.
     """
     if encoding is None:
-        encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+        return decode_text(data).text
     try:
-        text = data.decode(encoding)
+        return without_controls(data.decode(encoding))
     except UnicodeDecodeError as error:
-        kind = "it is binary" if b"\0" in data[:4096] else f"it is not {encoding.upper()} text"
-        raise ValueError(f"{kind} (byte {error.start})") from error
+        raise ValueError(f"it is not {encoding.upper()} text (byte {error.start})") from error
     except LookupError as error:
         raise ValueError(f"it is in {encoding}, an encoding that is not known") from error
-    if "\0" in text:
-        raise ValueError(f"it is binary (a zero character at {text.index(chr(0))})")
-    return text
+
+
+def decode_text(data: bytes, declared: str = "") -> DecodedText:
+    """Decode a file: by its byte order mark, as UTF-8, by its declaration, as UTF-16 or UTF-32, or as detected.
+
+    The text has no byte order mark, no escape sequences of terminals and no control characters.
+
+    Args:
+        data: The content of a file.
+        declared: The label of an encoding that the file declares, such as ``iso-8859-1``; browsers' rules apply.
+
+    Raises:
+        ValueError: The bytes are binary, or damaged in the encoding of their byte order mark.
+    """
+    text, warning = _decoded(data, declared)
+    if "\x1b" in text or "\x08" in text:
+        text = _ESCAPE_SEQUENCE.sub("", text)
+    return DecodedText(without_controls(text), warning)
+
+
+def without_controls(text: str) -> str:
+    """Replace control characters by spaces, form feeds by line ends; the length stays the same."""
+    return text.translate(_REPLACED) if _UNWANTED.search(text) else text
+
+
+def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return the text without the characters of the spans; a whole paragraph goes with the empty lines below it.
+
+    Args:
+        text: The text.
+        spans: The start and the end of each span; they may overlap.
+    """
+    parts, position = [], 0
+    for start, end in sorted(spans):
+        if start > position:
+            parts.append(text[position:start])
+        below = _REST_OF_PARAGRAPH.match(text, end)
+        before = text[max(position, start - 200) : start].rstrip(" \t")
+        is_paragraph = before.endswith(("\n\n", "\r\n\r\n")) or before in ("", "\n", "\r\n")
+        position = max(position, below.end() if below and is_paragraph else end)
+    return "".join([*parts, text[position:]])
+
+
+def looks_like_text(data: bytes) -> bool:
+    """Return whether the beginning of a file is text in UTF-8, UTF-16, UTF-32 or a legacy encoding."""
+    sample = data[:_SAMPLE]
+    try:
+        text = decode_text(sample[: sample.rfind(b"\n") + 1] or sample).text
+    except ValueError:
+        return False
+    return bool(text.strip())
+
+
+def _decoded(data: bytes, declared: str) -> tuple[str, str]:
+    for mark, encoding in _BOMS:
+        if data.startswith(mark) and not (encoding == "utf-32-le" and len(data) % 4):
+            return _strict(data[len(mark) :], encoding), ""
+    if wide := _wide_encoding(data):
+        return data.decode(wide), f"read as {wide.upper()}, which its zero bytes suggest"
+    label = _decoder(declared)
+    if not (label and _STATEFUL.search(data)):
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            _require_text(data, error.start)
+        else:
+            _require_text(data, text.find("\0"), "a zero character at")
+            if not (_STATEFUL.search(data) and data.isascii()):
+                return text, ""
+    if label:
+        return data.decode(label, "replace"), ""
+    found, warning = _detected(data)
+    return found, f"it declares {declared!r}, an unknown encoding; {warning}" if declared and warning else warning
+
+
+def _strict(data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not {encoding.upper()} text (byte {error.start})") from error
+
+
+def _require_text(data: bytes, position: int, at: str = "byte") -> None:
+    if b"\0" in data or _has_many_controls(data[:_SAMPLE]):
+        raise ValueError(f"it is binary ({at} {max(position, 0)})")
+
+
+def _has_many_controls(sample: bytes) -> bool:
+    return b"\0" in sample or len(_CONTROL.findall(sample)) > _MOST_CONTROLS * len(sample)
+
+
+def _wide_encoding(data: bytes) -> str:
+    """Return UTF-16 or UTF-32 if data without a byte order mark is text in it; empty if it is not."""
+    sample = data[:_SAMPLE]
+    if not _has_many_controls(sample):
+        return ""
+    is_ascii = sum(32 <= byte < 127 or byte in b"\0\t\r\n" for byte in sample) > 0.95 * len(sample)
+    for encoding in _WIDE:
+        width = 4 if "32" in encoding else 2
+        try:
+            text = sample[: len(sample) // width * width].decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        is_printable = all(character.isprintable() or character in "\t\r\n\f\ufeff" for character in text)
+        if is_printable and len(data) % width == 0 and (width == 4 or _is_one_script(text, 0.8 if is_ascii else 0.01)):
+            return encoding
+    return ""
+
+
+def _is_one_script(text: str, ascii_share: float) -> bool:
+    """Return whether so many characters are ASCII, or most are in one block of 256, as in text of one alphabet."""
+    blocks = Counter(ord(character) >> 8 for character in text)
+    [(_, most)] = blocks.most_common(1)
+    return sum(map(str.isascii, text)) > ascii_share * len(text) or (ascii_share < 0.5 and most > 0.6 * len(text))
+
+
+def _decoder(label: str) -> str:
+    """Return the decoder for a label of the WHATWG standard; empty if browsers do not decode it."""
+    if not label:
+        return ""
+    import webencodings
+
+    found = webencodings.lookup(label)
+    if found is None or found.name in _NOT_DECODED:
+        return ""
+    if found.name.startswith("utf-16"):
+        return "utf-8"  # a declaration that can be read as ASCII is wrong about UTF-16
+    return _SUPERSETS.get(found.name, found.codec_info.name)
+
+
+def _detected(data: bytes) -> tuple[str, str]:
+    """Return the text in the most likely encoding, and a sentence with its confidence."""
+    repaired = data.decode("utf-8", "replace")
+    damaged, whole = repaired.count("\ufffd"), sum(character > "\x7f" for character in repaired[:_SAMPLE])
+    if damaged < _MOST_DAMAGED * (whole - damaged):
+        return repaired, f"{damaged} places are not valid UTF-8 and were replaced"
+    import chardet
+
+    found = chardet.detect(data, include_encodings=_DETECTED, compat_names=False)
+    name, confidence = found["encoding"], found["confidence"]
+    if not name:
+        raise ValueError("it is binary (no text encoding fits)")
+    text = data.decode(_decoder(name) or name, "replace")
+    return text, f"its encoding was detected: {name} (confidence {confidence:.0%})"

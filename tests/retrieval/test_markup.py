@@ -1,0 +1,202 @@
+"""Markdown, MyST and reStructuredText are parsed by their own rules."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+
+import pytest
+
+from antiphon.retrieval import Document, HashEmbedder, chunk_document, read_document
+from antiphon.retrieval.formats.markup import read_markdown_document
+from antiphon.retrieval.formats.rst import read_rst_document
+from antiphon.retrieval.segmentation import BlockKind, blocks
+
+count = HashEmbedder().count_tokens
+
+
+def markdown(text: str) -> Document:
+    return read_markdown_document(text.encode(), "a.md")
+
+
+def rst(text: str) -> Document:
+    return read_rst_document(text.encode(), "a.rst")
+
+
+@pytest.mark.parametrize(
+    "matter",
+    [
+        "---\ntitle: The Hive\nyear: 1998\n---\n",
+        "---\r\ntitle: The Hive\r\nyear: 1998\r\n...\r\n",
+        "+++\ntitle = 'The Hive'\nyear = 1998\n+++\n",
+    ],
+)
+def test_front_matter_becomes_metadata_and_its_title_that_of_the_document(matter: str) -> None:
+    document = markdown(f"{matter}\nBees dance.\n")
+    assert document.text == "\nBees dance.\n"
+    assert document.metadata == {"title": "The Hive", "year": 1998}
+    assert [passage.metadata["title"] for passage in chunk_document(document, count)] == ["The Hive"]
+
+
+def test_front_matter_keeps_dates_and_lists() -> None:
+    document = markdown("\ufeff---\ndate: 2024-05-06\ntags: [bees, wax]\n---\nText.")
+    assert document.metadata == {"date": datetime.date(2024, 5, 6), "tags": ["bees", "wax"]}
+    assert document.text == "Text."
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["---\nJust prose.\n---\n", "---\n- a\n- b\n---\n", "---\n[: no\n---\n", "+++\nno toml\n+++\n", "---\ntitle: a\n"],
+)
+def test_what_is_no_front_matter_stays_text(text: str) -> None:
+    assert markdown(text).text == text
+    assert markdown(text).metadata == {}
+
+
+def test_front_matter_that_expands_without_end_is_left_out() -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{name}: &{name} [{', '.join([f'*{before}'] * 8)}]\n"
+        for before, name in zip("abcdefghi", "bcdefghij", strict=True)
+    )
+    before = time.process_time()
+    metadata = markdown(f"---\n{bomb}---\nText.").metadata
+    assert "j" not in metadata
+    assert time.process_time() - before < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One.\n\n<!-- secret\n\nsecret -->\n\nTwo.\n", "One.\n\nTwo.\n"),
+        ("One <!-- secret --> two.\n", "One  two.\n"),
+        ("<!-- secret -->One.\n", "One.\n"),
+        ("> One <!-- secret -->\n> two.\n", "> One \n> two.\n"),
+        ("[//]: # (secret)\n\nOne.\n", "One.\n"),
+        ("One `<!-- code -->` and <!-- secret --> two.\n", "One `<!-- code -->` and  two.\n"),
+        ("```html\n<!-- code -->\n```\n", "```html\n<!-- code -->\n```\n"),
+        ("    <!-- code -->\n", "    <!-- code -->\n"),
+        ("[bees]: # \n[wax]: wax.md 'Wax'\n", "[bees]: # \n[wax]: wax.md 'Wax'\n"),
+        ("One <!-- no end\n", "One <!-- no end\n"),
+        ("% of all bees\n", "% of all bees\n"),
+    ],
+)
+def test_comments_of_markdown_are_not_text(text: str, expected: str) -> None:
+    assert markdown(text).text == expected
+
+
+def test_headings_survive_front_matter_comments_and_a_byte_order_mark() -> None:
+    document = markdown("\ufeff---\na: b\n---\n<!-- c -->\n# One\n\ntext <!--\nd --> end\n\nTwo\nlines\n===\n")
+    assert [(heading.level, heading.title) for heading in document.headings] == [(1, "One"), (1, "Two lines")]
+    assert [document.text[heading.start : heading.end] for heading in document.headings] == ["# One", "Two\nlines\n==="]
+
+
+@pytest.mark.parametrize(
+    "text", ["    # code\n", "- # item\n", "> # quote\n", "#hashtag\n", "<pre>\n# html\n</pre>\n", "```\n# code\n"]
+)
+def test_lines_that_only_look_like_headings_are_none(text: str) -> None:
+    assert markdown(text).headings == ()
+
+
+MYST = """(label)=
+# Bees
+
+```{tip} Keep calm
+:class: dropdown
+
+Bees dance. They like wax.
+```
+
+% a comment
+
+:::{note}
+Wax melts.
+:::
+
+````{admonition} Outer
+```{code-block} python
+dance()
+```
+After code.
+````
+
+End.
+"""
+
+
+def test_admonitions_of_myst_are_prose_and_their_code_is_code() -> None:
+    kinds = {MYST[block.start : block.end]: block.kind for block in blocks(MYST)}
+    [code] = [text for text, kind in kinds.items() if kind is BlockKind.CODE]
+    assert code == "```{code-block} python\ndance()\n```\n"
+    text = markdown(MYST).text
+    assert [line for line in text.splitlines() if line] == [
+        "# Bees",
+        "Keep calm",
+        "Bees dance. They like wax.",
+        "Wax melts.",
+        "Outer",
+        *code.splitlines(),
+        "After code.",
+        "End.",
+    ]
+
+
+def test_sentences_in_an_admonition_are_cut_like_prose() -> None:
+    document = markdown("```{note}\n" + "Bees dance in the hive. " * 40 + "\n```\n")
+    passages = chunk_document(document, count, max_tokens=30)
+    assert len(passages) > 1
+    assert all(passage.text.endswith("hive.") for passage in passages)
+
+
+def test_includes_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("# Bees\n\n```{include} ../wax.md\n```\n")
+    assert read_document(path).warnings == ("its include of ../wax.md was not resolved; index that file as well",)
+    path = tmp_path / "a.rst"
+    path.write_text("Bees\n====\n\n.. include:: /etc/passwd\n\n.. literalinclude:: wax.py\n   :lines: 1-3\n")
+    document = read_document(path)
+    assert document.warnings == (
+        "its include of /etc/passwd was not resolved; index that file as well",
+        "its literalinclude of wax.py was not resolved; index that file as well",
+    )
+    assert "root:" not in document.text
+
+
+TITLES = "Bees\n~~~~\n\nBees dance. They\nlike the wax a lot.\n\nWax\n~~~\n\nWax melts.\n"
+
+
+def test_tildes_below_a_title_are_no_fence_in_rst() -> None:
+    passages = chunk_document(rst(TITLES), count, max_tokens=8)
+    assert [passage.text for passage in passages] == [
+        "Bees\n~~~~\n\nBees dance.",
+        "They\nlike the wax a lot.",
+        "Wax\n~~~\n\nWax melts.",
+    ]
+    assert [block.kind for block in blocks(TITLES)] == [BlockKind.TEXT, BlockKind.CODE]
+    assert [block.kind for block in blocks(TITLES, tilde_fences=False)] == [BlockKind.TEXT]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One.\n\n.. secret\n   secret\n\n   secret\n\nTwo.\n", "One.\n\nTwo.\n"),
+        ("One.\n\n..\n   secret\n\nTwo.\n", "One.\n\nTwo.\n"),
+        ("- One\n\n  .. secret\n\n- Two\n", "- One\n\n- Two\n"),
+        (".. note:: One.\n\n   .. secret\n\n   Two.\n", ".. note:: One.\n\n   Two.\n"),
+        ("::\n\n   .. code\n\nTwo.\n", "::\n\n   .. code\n\nTwo.\n"),
+        (".. _bees: https://bees.org\n.. |x| replace:: y\n", ".. _bees: https://bees.org\n.. |x| replace:: y\n"),
+    ],
+)
+def test_comments_of_rst_are_not_text(text: str, expected: str) -> None:
+    assert rst(text).text == expected
+
+
+def test_titles_in_literal_blocks_of_rst_are_no_headings() -> None:
+    document = rst("Bees\n====\n\nCode::\n\n   No\n   ==\n\n.. code-block:: rst\n\n   Not\n   ===\n\nWax\n---\n")
+    assert [(heading.level, heading.title) for heading in document.headings] == [(1, "Bees"), (2, "Wax")]
+
+
+def test_rst_with_unknown_roles_and_directives_is_read_whole() -> None:
+    text = "Bees\n====\n\nSee :ref:`wax` and :py:func:`x`.\n\n.. automodule:: bees\n   :members:\n\n.. toctree::\n\n   wax\n"
+    document = rst(text)
+    assert (document.text, document.warnings) == (text, ())

@@ -1,0 +1,114 @@
+"""Text files: encodings are recognised and reported, and no control character reaches an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.retrieval import load_documents, read_document
+from antiphon.retrieval.formats.text import decode, decode_text, looks_like_text
+
+SENTENCES = {
+    "de": "Die Straße führt über Hügel, und für Fußgänger gibt es schöne Wege.",
+    "ru": "Вчера вечером мы пошли в кино, чтобы посмотреть новый фильм.",
+    "el": "Χθες το βράδυ πήγαμε στον κινηματογράφο για να δούμε μια νέα ταινία.",
+    "ja": "昨日の夜、私たちは小さな町の新しい映画を見に行きました。とても面白かったです。",
+    "zh": "昨天晚上我们去电影院看了一部关于小城生活的新电影。大家都觉得非常有意思。",
+    "ko": "어제 저녁에 우리는 작은 도시의 생활에 대한 새로운 영화를 보러 극장에 갔습니다.",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("language", SENTENCES)
+def test_a_byte_order_mark_names_the_encoding_and_is_not_text(encoding: str, language: str) -> None:
+    found = decode_text(SENTENCES[language].encode(encoding))
+    assert (found.text, found.warning) == (SENTENCES[language], "")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("language", SENTENCES)
+def test_utf_16_and_utf_32_are_recognised_without_a_mark(encoding: str, language: str) -> None:
+    text = f"1. {SENTENCES[language]}\n"
+    found = decode_text(text.encode(encoding))
+    assert found.text == text
+    assert encoding.upper() in found.warning
+
+
+@pytest.mark.parametrize(
+    ("encoding", "language"),
+    [
+        ("cp1252", "de"),
+        ("cp1251", "ru"),
+        ("koi8-r", "ru"),
+        ("cp866", "ru"),
+        ("cp1253", "el"),
+        ("cp932", "ja"),
+        ("euc_jp", "ja"),
+        ("iso2022_jp", "ja"),
+        ("gb18030", "zh"),
+        ("cp949", "ko"),
+    ],
+)
+def test_legacy_encodings_are_detected_and_reported_with_a_confidence(encoding: str, language: str) -> None:
+    found = decode_text(SENTENCES[language].encode(encoding))
+    assert found.text == SENTENCES[language]
+    assert "its encoding was detected: " in found.warning
+    assert "(confidence " in found.warning
+
+
+def test_a_detected_encoding_is_reported_when_a_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_bytes(SENTENCES["ru"].encode("cp1251"))
+    [warning] = load_documents([tmp_path]).warnings
+    assert warning.path.endswith("old.txt")
+    assert warning.reason.startswith("its encoding was detected: cp1251 (confidence ")
+
+
+def test_a_few_damaged_bytes_do_not_change_the_encoding() -> None:
+    found = decode_text("Grüße, schöne Straße, größer. ".encode() * 5 + b"\xff.")
+    assert found.text.endswith("\ufffd.")
+    assert found.text.startswith("Grüße")
+    assert found.warning == "1 places are not valid UTF-8 and were replaced"
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".md", ".rst", ".html"])
+def test_control_characters_do_not_reach_an_index(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(
+        "One\x07two\x1b[31m three\x1b[0m and \x7ffour and\u0085five bees dance to show where flowers are. ".encode()
+    )
+    text = read_document(path).text
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert " three " in text
+    assert "One two" in text
+
+
+def test_overprinted_characters_of_manuals_are_read_once() -> None:
+    assert decode(b"N\x08NA\x08AM\x08ME\x08E\n_\x08a_\x08b") == "NAME\nab"
+
+
+def test_a_form_feed_ends_a_line() -> None:
+    assert decode(b"End of page 1.\x0cPage 2\n") == "End of page 1.\nPage 2\n"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x7fELF\x02\x01\x01\x00\x00", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", bytes(range(256))]
+)
+def test_binary_data_is_not_taken_for_text(data: bytes) -> None:
+    assert not looks_like_text(data)
+    with pytest.raises(ValueError, match="it is binary"):
+        decode(data)
+
+
+@pytest.mark.parametrize("name", ["README.FHS", "GFDL-1.3", "COPYING", "changes.1"])
+def test_plain_text_with_an_unusual_ending_is_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("Bees dance.\n")
+    assert [document.text for document in load_documents([tmp_path]).documents] == ["Bees dance.\n"]
+
+
+def test_a_binary_file_with_an_unknown_ending_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "data.FHS").write_bytes(b"\x00\x01\x02\xff" * 9)
+    [skipped] = load_documents([tmp_path]).skipped
+    assert skipped.path.endswith("data.FHS")
+    assert "not read" in skipped.reason or "binary" in skipped.reason
