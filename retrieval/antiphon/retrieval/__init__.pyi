@@ -18,12 +18,15 @@ from .errors import DatabaseUnavailable as DatabaseUnavailable
 from .errors import IndexCorrupt as IndexCorrupt
 from .errors import IndexMismatch as IndexMismatch
 from .errors import IndexNotFound as IndexNotFound
+from .errors import WouldDropDocuments as WouldDropDocuments
 from .file_discovery import SkippedFile as SkippedFile
 from .fusion import Fusion as Fusion
 from .fusion import convex_combination as convex_combination
 from .fusion import reciprocal_rank_fusion as reciprocal_rank_fusion
 from .index_folder.store import StoredIndex as StoredIndex
 from .index_folder.store import read_index as read_index
+from .index_upkeep import remove_documents as remove_documents
+from .index_upkeep import watch_index as watch_index
 from .indexing import IndexReport as IndexReport
 from .indexing import build_index as build_index
 from .indexing import index_passages as index_passages

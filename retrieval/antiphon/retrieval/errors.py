@@ -17,3 +17,7 @@ class IndexMismatch(ValueError):  # noqa: N818
 
 class DatabaseUnavailable(ConnectionError):  # noqa: N818
     """A server does not answer, or not within the timeout; the message names it."""
+
+
+class WouldDropDocuments(ValueError):  # noqa: N818
+    """A change would drop documents of the index, and was not confirmed; the message says how many."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
 from antiphon.retrieval.collection import keep_last_of_each_id, require_same_embedder
 from antiphon.retrieval.document import LONE_SURROGATE, Document
+from antiphon.retrieval.document_changes import Confirm, plan_change
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
@@ -25,6 +26,7 @@ from antiphon.retrieval.index_folder.store import StoredIndex, read_index, write
 from antiphon.retrieval.index_folder.write_lock import WriteLock, lock_for_writing
 from antiphon.retrieval.load import Progress, load_documents, require_files
 from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.token_counts import recounted, require_token_embedder, token_counts
 from antiphon.retrieval.vector_index.build import (
     build_from_normalized,
     check_setting,
@@ -48,6 +50,9 @@ class IndexReport:
         reused: The number of passages whose vectors were reused from the old index.
         words: The number of words in the documents.
         skipped: The files that were not read, with reasons.
+        warnings: What is missing or was guessed in files that were read.
+        kept: The number of passages of other documents that stay in the index as they were.
+        dropped: The sources of the documents that are no longer in the index.
         embedder: The name of the embedder.
         folder: The index folder.
         seconds: The time that it took.
@@ -58,6 +63,9 @@ class IndexReport:
     reused: int
     words: int
     skipped: tuple[SkippedFile, ...]
+    warnings: tuple[SkippedFile, ...]
+    kept: int
+    dropped: tuple[str, ...]
     embedder: str
     folder: Path
     seconds: float
@@ -73,9 +81,13 @@ def build_index(
     overlap: int = 0,
     setting: str | IndexSetting = "auto",
     follow_links: bool = False,
+    add: bool = False,
+    confirm: Confirm | None = None,
     progress: Progress | None = None,
 ) -> IndexReport:
     """Index files and folders. An existing index is replaced atomically when the new one is complete.
+
+    Documents that were uploaded to a server stay in the index.
 
     Args:
         paths: Files and folders.
@@ -87,39 +99,69 @@ def build_index(
         setting: How vectors are searched: auto, flat, compact, paper or a factory string of FAISS; see
             `choose_setting`.
         follow_links: Also follow symbolic links that lead out of ``paths``.
+        add: Keep all documents of the index that are not below ``paths``. The default embedder is that of the index.
+        confirm: Called before documents are dropped; if it returns False, nothing changes. None: drop them.
         progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``.
 
     Raises:
         FileNotFoundError: A path does not exist.
         ValueError: Nothing can be read, ``out`` contains other things, the embedder is unknown, or a number is out of
             range.
+        WouldDropDocuments: ``confirm`` returned False.
+        IndexMismatch: Documents are added to an index of another embedder.
         ImportError: A package is missing; the message has the command.
         BlockingIOError: Another process is writing to ``out``. Raised before anything is read or embedded.
         OSError: The disk is full.
     """
     start = time.perf_counter()
-    out = Path(out)
+    out, report = Path(out), progress or _silent
     require_index_folder(out)
-    report: Progress = progress or _silent
-    require_files(
-        paths, [out], follow_links=follow_links
-    )  # report a wrong path before loading the model, and a wrong model before reading files
-    model = load_embedder(embedder, device) if isinstance(embedder, str) else embedder
+    # Report a wrong path before loading the model, and a wrong model before reading files.
+    require_files(paths, [out], follow_links=follow_links)
+    model = _model(embedder, device, out, add)
     limit = _limit(max_tokens, model)
     with lock_for_writing(out) as held:
         loaded = load_documents(paths, exclude=[out], follow_links=follow_links, progress=report)
+        sources = [document.source for document in loaded.documents]
+        change = plan_change(_old_index(out, model, add), sources, paths, add=add, confirm=confirm)
         passages = _chunk(loaded.documents, model, limit, overlap, report)
-        reused = _write_index(passages, out, model, None, setting, report, held)
+        reused = _write_index([*change.kept, *passages], out, model, None, setting, report, held)
     return IndexReport(
         files=len(loaded.documents),
         passages=len(passages),
-        reused=reused,
+        reused=max(0, reused - len(change.kept)),
         words=sum(len(document.text.split()) for document in loaded.documents),
         skipped=loaded.skipped,
+        warnings=loaded.warnings,
+        kept=len(change.kept),
+        dropped=change.dropped,
         embedder=model.name,
         folder=out,
         seconds=time.perf_counter() - start,
     )
+
+
+def _model(embedder: str | Embedder, device: str | None, out: Path, add: bool) -> Embedder:
+    """Return the embedder; the default for an index that grows is the one that made it."""
+    if add and embedder == "auto":
+        with suppress(IndexNotFound):
+            embedder = read_index(out).embedder
+    return load_embedder(embedder, device) if isinstance(embedder, str) else embedder
+
+
+def _old_index(out: Path, embedder: Embedder, add: bool) -> StoredIndex | None:
+    """Return the index in a folder; None if there is none, or if it cannot be read and will be replaced."""
+    try:
+        store = read_index(out)
+    except IndexNotFound:
+        return None
+    except (IndexCorrupt, IndexMismatch):
+        if add:
+            raise
+        return None
+    if add:
+        require_same_embedder(f"The index in {out}", store.fingerprint, embedder.fingerprint)
+    return store
 
 
 def index_passages(
@@ -180,7 +222,7 @@ def _write_index(
     known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
     vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
     report("save", 0, 1)
-    counts = _token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
+    counts = token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
     index = build_from_normalized(vectors, suited)
     write_index(
         out,
@@ -230,7 +272,7 @@ def update_index(
     _require_whole(upsert)
     store = read_index(folder)
     require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
-    _require_tokens(store, embedder)
+    require_token_embedder(store, embedder)
     if vectors is None:
         texts = [passage.text_with_headings for passage in upsert]
         vectors = _embed(texts, embedder, _known(store, set(texts)), report)
@@ -251,7 +293,7 @@ def update_index(
         description=describe_index(index, suited),
         embedder=store.embedder,
         fingerprint=store.fingerprint,
-        token_counts=_recounted(store.token_counts, [p for p in before if p.id in gone], upsert, embedder),
+        token_counts=recounted(store.token_counts, [p for p in before if p.id in gone], upsert, embedder),
         after=store,
         has_headings=store.has_headings,
     )
@@ -329,33 +371,3 @@ def _embed(texts: Sequence[str], embedder: Embedder, known: dict[str, Vectors], 
         found.update(zip(block, normalized(embedder.embed_documents(block), dim=embedder.dim), strict=True))
     report("embed", len(new), len(new))
     return np.stack([found[text] for text in texts]) if texts else np.empty((0, embedder.dim), np.float32)
-
-
-def _token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.int64]:
-    """Return for each token id the number of texts that contain it."""
-    counts = np.zeros(embedder.vocabulary_size, np.int64)
-    for first in range(0, len(texts), _BLOCK):
-        for ids in embedder.token_ids(texts[first : first + _BLOCK]):
-            counts[np.unique(ids)] += 1
-    return counts
-
-
-def _require_tokens(store: StoredIndex, embedder: Embedder) -> None:
-    if store.token_counts is not None and not isinstance(embedder, TokenEmbedder):
-        raise IndexMismatch(
-            f"The index in {store.folder} counts tokens for late interaction, and {type(embedder).__name__} has none: "
-            "the change would lose them. Give an embedder with token_ids, such as the one that made the index, or make "
-            "the index again."
-        )
-
-
-def _recounted(
-    counts: NDArray[np.int64] | None, removed: Sequence[Passage], added: Sequence[Passage], embedder: Embedder
-) -> NDArray[np.int64] | None:
-    """Return the token counts after a change, if the index has any."""
-    if counts is None or not isinstance(embedder, TokenEmbedder):
-        return None
-    lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))
-    kept: NDArray[np.int64] = counts - _token_counts(lost, embedder)
-    # Counts can become negative if the old index was counted without headings.
-    return np.maximum(kept, 0) + _token_counts(new, embedder)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -177,8 +178,11 @@ class _FileReader:
         document = kind.read(data, source)
         if document is not None:
             yield _checked(document, kind)
+        names: Counter[str] = Counter()
         for member in members:
-            place = f"{source}/{member.name}"
+            names[member.name] += 1
+            again = f" ({names[member.name]})" if names[member.name] > 1 else ""
+            place = f"{source}/{member.name}{again}"
             try:
                 yield from self._read_member(member, place, depth + 1)
             except _LimitError:

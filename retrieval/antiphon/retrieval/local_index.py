@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from antiphon.retrieval.collection import MetadataFilter
+from antiphon.retrieval.collection import MetadataFilter, require_same_embedder
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.errors import IndexMismatch
 from antiphon.retrieval.fusion import Fusion
+from antiphon.retrieval.index_folder.generations import index_version
 from antiphon.retrieval.index_folder.store import PassageTable, StoredIndex, read_index
 from antiphon.retrieval.indexing import update_index
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_index.flat import VectorIndex, Vectors
+
+logger = logging.getLogger("antiphon.retrieval")
 
 _Content = tuple[VectorIndex, PassageTable]
 """The vector index and the passages of one generation, which are replaced together."""
@@ -23,7 +27,8 @@ _Content = tuple[VectorIndex, PassageTable]
 class LocalIndex:
     """The passages of an index folder. Thread-safe.
 
-    It does not see changes that other objects or processes make after it was opened.
+    If another object or process has replaced the index, the next search reads the new one; searches that run meanwhile
+    use the previous one. If the new index cannot be read, `stale` says why, and the previous one stays in use.
 
     Every change rewrites the whole folder, so change many passages at once. A change is durable when the call returns.
 
@@ -42,19 +47,29 @@ class LocalIndex:
         self._embedder = embedder
         self._gpu = gpu
         self._lock = Lock()
+        self._stale = ""
+        self._version = index_version(store.folder)
         self._content: _Content = store.open_vectors(gpu=gpu), store.passages
+        if self._version[0] != store.files.name:  # replaced since it was read
+            self._version = ("", "")
 
     def __len__(self) -> int:
-        return len(self._content[0])
+        return len(self._current()[0])
+
+    @property
+    def stale(self) -> str:
+        """Why the index on disk, which was replaced, is not used; empty if the current one is in use."""
+        self._current()
+        return self._stale
 
     def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
         """Return the ``k`` nearest passages. See `PassageIndex.vector_search`."""
-        content = self._content
+        content = self._current()
         return _read(content[1], _nearest(content, vector, k, where))
 
     def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[Passage]:
         """Return passages that share words with a question, with BM25 scores. See `PassageIndex.keyword_search`."""
-        passages = self._content[1]
+        passages = self._current()[1]
         return _read(passages, _matching(passages, question, k, where))
 
     def hybrid_search(
@@ -68,21 +83,21 @@ class LocalIndex:
         where: MetadataFilter | None = None,
     ) -> list[Passage]:
         """Return the ``k`` best passages of both rankings; only these are read. See `HybridIndex.hybrid_search`."""
-        content = self._content
+        content = self._current()
         dense = _nearest(content, vector, candidates, where)
         return _read(content[1], fusion(dense, _matching(content[1], question, candidates, where))[:k])
 
     def passage(self, identifier: str) -> Passage | None:
         """Return the passage with this id, or None."""
-        return self._content[1].of_id(identifier)
+        return self._current()[1].of_id(identifier)
 
     def ids_of(self, source: str) -> list[str]:
         """Return the ids of the passages of a source, in the order of insertion."""
-        return self._content[1].ids_of(source)
+        return self._current()[1].ids_of(source)
 
     def sources(self) -> dict[str, int]:
         """Return the number of passages of each source, sorted by source."""
-        return self._content[1].sources()
+        return self._current()[1].sources()
 
     def upsert(self, passages: Sequence[Passage], vectors: Vectors) -> None:
         """Insert or replace passages, all or none. See `Collection.upsert`."""
@@ -100,8 +115,28 @@ class LocalIndex:
     ) -> None:
         with self._lock:
             update_index(self._folder, self._embedder, upsert=upsert, vectors=vectors, remove=remove)
-            store = read_index(self._folder)
-            self._content = store.open_vectors(gpu=self._gpu), store.passages
+            self._read(index_version(self._folder))
+
+    def _current(self) -> _Content:
+        """Return the content, after reading it again if the index was replaced and no other thread reads it."""
+        version = index_version(self._folder)
+        if version != self._version and self._lock.acquire(blocking=False):
+            try:
+                self._read(version)
+            except (OSError, ValueError, ImportError, RuntimeError) as error:
+                self._version, self._stale = version, str(error)
+                logger.warning(
+                    "the index in %s was replaced, but the previous one stays in use: %s", self._folder, error
+                )
+            finally:
+                self._lock.release()
+        return self._content
+
+    def _read(self, version: tuple[str, str]) -> None:
+        store = read_index(self._folder)
+        require_same_embedder(f"The index in {self._folder}", store.fingerprint, self._embedder.fingerprint)
+        self._content = store.open_vectors(gpu=self._gpu), store.passages
+        self._version, self._stale = version, ""
 
 
 @dataclass(frozen=True, slots=True)

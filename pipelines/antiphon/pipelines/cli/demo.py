@@ -1,25 +1,31 @@
-"""The demo command: index documents that ship with the package, ask, cite, and compare with plain decoding."""
+"""The demo command: index documents that ship with the package, ask, cite, and race against transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.live import Live
 from rich.text import Text
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.index_report import index_documents, show_index
 from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP, EngineOption
-from antiphon.pipelines.cli.preparation import index_documents, load_language_model, show_index
+from antiphon.pipelines.cli.preparation import load_language_model
 from antiphon.pipelines.data.demo import DOCUMENTS, demo_documents, demo_index_folder
 from antiphon.pipelines.models.bundled import BUNDLED, STOPS
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.tables import ResultTable, result_table
+from antiphon.pipelines.rendering.terminal import answer_text
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.answer import Answer
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.benchmark.race import RaceResult
     from antiphon.pipelines.rag import Rag
+    from antiphon.pipelines.request_plan import RequestPlan
 
 QUESTIONS = (
     "Is Python named after the snake?",
@@ -27,13 +33,20 @@ QUESTIONS = (
     "Can I use a list as a key in a dict?",
 )
 MAX_NEW_TOKENS = 100
+"""Maximum number of generated tokens of an answer."""
+
+RACE_TOKENS = 96
+"""Maximum number of generated tokens of each text of the race."""
+
+RACER = "smollm2"
+"""The bundled model that races; the extractive model answers by quoting, which is not decoding."""
 
 
 def demo(
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     engine: EngineOption = "auto",
 ) -> None:
-    """Index the bundled documents, answer questions about them, and compare with plain decoding."""
+    """Index the bundled documents, answer questions about them, and race against transformers."""
     console.quiet_libraries()
     is_same = run_demo(model, engine=engine)
     if model in BUNDLED and not is_same:
@@ -48,113 +61,135 @@ def run_demo(
     questions: Sequence[str] = QUESTIONS,
     engine: str = "auto",
 ) -> bool:
-    """Index, ask, cite and compare on the terminal; return whether drafted and plain outputs were identical.
+    """Index, ask, cite and race on the terminal; return whether all programs generated the same tokens.
 
     Args:
-        model: Name, folder or hub name of the model.
+        model: Name, folder or hub name of the model that answers; it races, too, unless it is extractive.
         paths: Documents; default the bundled ones.
         folder: Folder of the index; default in the user's cache. Passages embedded before are not embedded again.
         questions: Questions to ask.
         engine: Engine that runs the model.
     """
+    from antiphon.pipelines.rag import Rag
+    from antiphon.retrieval import Retriever
+
     console.out.rule("Index")
     folder = folder or demo_index_folder()
     show_index(index_documents(paths or demo_documents(), folder, embedder="minilm"))
-    rag = _open(folder, model, engine)
+    retriever = Retriever.open(folder)
+    answering = _load(model, engine)
     console.out.rule(f"Ask {model}")
     if model in BUNDLED:
         console.out.print(NOTES[model] + _LARGER, style="dim")
-    stop = STOPS.get(model, ())
-    drafted = [_ask(rag, question, stop) for question in questions]
-    console.out.rule("The same questions, decoded plainly")
-    plain = [_decode_plainly(rag, question, stop) for question in questions]
-    return compare(drafted, plain)
+    for question in questions:
+        _ask(Rag(retriever, answering), question, STOPS.get(model, ()))
+    racing = _load(RACER, engine) if model == DEFAULT_MODEL else answering
+    plans = [Rag(retriever, racing).plan(question, max_new_tokens=RACE_TOKENS) for question in questions]
+    console.out.print()
+    console.out.rule(f"A race: {RACER if model == DEFAULT_MODEL else model} answers freely")
+    console.out.print(_RACE.format(len(questions), len(plans[0].passages), racing.model.dtype), style="dim")
+    return _race(racing, plans)
 
 
 NOTES = {
-    "reader": "reader is a small extractive model: it answers with sentences of the passages, each after the number of "
-    "its passage, or says that the passages do not say. It runs everywhere and makes mistakes. ",
+    "reader": "reader is a small extractive model: two sentence encoders choose sentences of the passages, which its "
+    "answer quotes, each after the number of its passage, or it says that the passages do not say. Quoted sentences "
+    "are not generated. It runs everywhere and makes mistakes. ",
     "smollm2": "smollm2 is a small language model: it runs everywhere and makes mistakes. ",
 }
 _LARGER = "Try a larger one with: antiphon demo --model some/hub-model"
+_RACE = (
+    "{} questions, each with the same {} retrieved passages and the same prompt tokens for every program, in {}, "
+    "greedy, one after the other. Every token is generated by the model; none is given."
+)
 
 
-def _open(folder: Path, model: str, engine: str) -> Rag:
+def _load(model: str, engine: str) -> LanguageModel:
     import torch
-
-    from antiphon.pipelines.rag import Rag
-    from antiphon.retrieval import Retriever
 
     # Outputs are guaranteed to be identical in float32 only; a large model may not fit into memory in float32.
     dtype: Any = torch.float32 if model in BUNDLED else "auto"
     language_model = load_language_model(model, dtype=dtype, engine=engine)
     with console.err.status("Warming up"):  # the first forward passes test what the model supports
         language_model.generate("Warm up.", references=["Warm up. Warm up."], max_new_tokens=4)
-    return Rag(Retriever.open(folder), language_model)
+    return language_model
 
 
-def _ask(rag: Rag, question: str, stop: Sequence[str]) -> Answer:
+def _ask(rag: Rag, question: str, stop: Sequence[str]) -> None:
     console.out.print()
     console.out.print(Text(sanitize(question), style="bold"))
     answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS, stop=stop))
     console.show_citations(answer, root=DOCUMENTS)
     console.show_cost(answer)
-    return answer
 
 
-def _decode_plainly(rag: Rag, question: str, stop: Sequence[str]) -> Answer:
-    with console.err.status(f"Decoding plainly: {question}"):
-        return rag.ask(question, drafter="nothing", max_new_tokens=MAX_NEW_TOKENS, stop=stop)
+def _race(language_model: LanguageModel, plans: Sequence[RequestPlan]) -> bool:
+    """Run the race, print its table and our texts, and return whether all programs generated the same tokens."""
+    from antiphon.pipelines.benchmark.race import race
+    from antiphon.pipelines.benchmark.run import Job
 
-
-def compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:
-    """Print what drafting saved, per question and in total; return whether the outputs were identical.
-
-    Args:
-        drafted: Answers decoded with drafts.
-        plain: Answers to the same questions without drafts.
-    """
-    console.out.print(comparison_table(drafted, plain))
-    is_same = all(one.text == other.text for one, other in zip(drafted, plain, strict=True))
-    steps, plain_steps = (sum(answer.steps.steps for answer in answers) for answers in (drafted, plain))
-    seconds, plain_seconds = (sum(answer.steps.seconds for answer in answers) for answers in (drafted, plain))
-    console.out.print(
-        f"{'The text is identical' if is_same else 'The text differs'}. Drafting took {steps} steps instead of "
-        f"{plain_steps}, {plain_steps / steps:.1f} times fewer, and {seconds:.1f} s instead of {plain_seconds:.1f} s, "
-        f"{plain_seconds / seconds:.1f} times faster."
-    )
+    jobs = [Job(language_model.tokenize(plan.tokenized).tokens, plan.references) for plan in plans]
+    with _live_speeds() as on_progress:
+        results = race(language_model, jobs, RACE_TOKENS, on_progress)
+    console.out.print(race_table(results))
+    is_same = len({tuple(run.tokens for run in result.runs) for result in results}) == 1
+    console.out.print("The text is identical in all programs." if is_same else "The texts differ.", style="bold")
+    for plan, run in zip(plans, results[-1].runs, strict=True):
+        text = str(language_model.tokenizer.decode(list(run.tokens), skip_special_tokens=True))
+        console.out.print()
+        console.out.print(Text(sanitize(plan.question), style="bold"))
+        console.out.print(answer_text(text, plan.cite(text), ""))
     return is_same
 
 
+@contextmanager
+def _live_speeds() -> Iterator[Callable[[str, int, float], None]]:
+    """Show the tokens per second of each program while it runs; yield the function that updates them."""
+    from antiphon.pipelines.benchmark.race import TITLES
+
+    lines: dict[str, str] = {}
+
+    def update(name: str, tokens: int, seconds: float) -> None:
+        lines[name] = (
+            f"{TITLES[name]:<28} {tokens:4} tokens {seconds:6.1f} s {tokens / max(seconds, 1e-9):6.1f} tokens/s"
+        )
+        live.update(Text("\n".join(lines.values())))
+
+    with Live(console=console.err, transient=True, refresh_per_second=8) as live:
+        yield update
+
+
 COLUMNS = {
-    "question": "question",
+    "program": "program",
     "tokens": "tokens",
-    "steps": "steps",
-    "plain_steps": "plain",
-    "seconds": "time",
-    "plain_seconds": "plain",
-    "is_same": "same",
+    "first": "first token, s",
+    "seconds": "total, s",
+    "speed": "tokens/s after it",
+    "ratio": "x greedy",
+    "tokens_per_step": "tokens per step",
+    "is_same": "same text",
 }
 
 
-def comparison_table(drafted: Sequence[Answer], plain: Sequence[Answer]) -> ResultTable:
-    """Return a table of tokens, steps and seconds per question, drafted and plain.
+def race_table(results: Sequence[RaceResult]) -> ResultTable:
+    """Return a table with one line for each program.
 
     Args:
-        drafted: Answers decoded with drafts.
-        plain: Answers to the same questions without drafts.
+        results: Results of the race; the first one is compared with.
     """
-    pairs = zip(drafted, plain, strict=True)
-    return result_table("", COLUMNS, [_comparison(one, other) for one, other in pairs], is_open=True)
+    return result_table("", COLUMNS, [_race_line(result, results[0]) for result in results], is_open=True)
 
 
-def _comparison(one: Answer, other: Answer) -> dict[str, Any]:
+def _race_line(result: RaceResult, baseline: RaceResult) -> dict[str, Any]:
+    from antiphon.pipelines.benchmark.race import TITLES
+
     return {
-        "question": one.question,
-        "tokens": one.usage.completion_tokens,
-        "steps": one.steps.steps,
-        "plain_steps": other.steps.steps,
-        "seconds": f"{one.steps.seconds:.1f}",
-        "plain_seconds": f"{other.steps.seconds:.1f}",
-        "is_same": one.text == other.text,
+        "program": TITLES[result.name],
+        "tokens": result.tokens,
+        "first": f"{result.first_token_seconds:.2f}",
+        "seconds": f"{result.seconds:.1f}",
+        "speed": f"{result.decoding_tokens_per_second:.1f}",
+        "ratio": f"{result.decoding_tokens_per_second / baseline.decoding_tokens_per_second:.2f}",
+        "tokens_per_step": f"{result.tokens_per_step:.2f}",
+        "is_same": [run.tokens for run in result.runs] == [run.tokens for run in baseline.runs],
     }

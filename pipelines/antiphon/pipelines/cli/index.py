@@ -1,15 +1,17 @@
-"""The command `antiphon index`: indexes documents, or describes an index."""
+"""The command `antiphon index`: indexes documents, changes, lists or describes an index."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.index_report import index_documents, show_documents, show_index
 from antiphon.pipelines.cli.options import Device
-from antiphon.pipelines.cli.preparation import index_documents, show_index
+from antiphon.pipelines.rendering.sanitize import sanitize_line
 
 
 def _describe(folder: Path | None) -> None:
@@ -20,8 +22,16 @@ def _describe(folder: Path | None) -> None:
         raise typer.Exit
 
 
+def _list(folder: Path | None) -> None:
+    if folder is not None:
+        show_documents(folder)
+        raise typer.Exit
+
+
 def index(
-    paths: Annotated[list[Path], typer.Argument(help="Files and folders: txt, md, rst, html, pdf.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Files and folders: text, HTML, PDF, Office, tables, e-mail, code, archives.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the index.")],
     embedder: Annotated[
         str, typer.Option(help="minilm, bge-m3, a folder or a hub name; auto: BGE-M3 on a GPU, MiniLM on a CPU.")
@@ -33,14 +43,51 @@ def index(
     follow_links: Annotated[
         bool, typer.Option("--follow-links", help="Follow symbolic links, also to files outside the folders.")
     ] = False,
+    add: Annotated[
+        bool, typer.Option("--add", help="Add to the index, instead of replacing all of its documents.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove these documents from the index.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Drop documents of the index without asking.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Keep running, and index files again when they change.")
+    ] = False,
     describe: Annotated[
         Path | None,
         typer.Option(
             callback=_describe, is_eager=True, help="Show an index's settings, the reasons and its recall, and exit."
         ),
     ] = None,
+    listed: Annotated[
+        Path | None,
+        typer.Option("--list", callback=_list, is_eager=True, help="List the documents of an index, and exit."),
+    ] = None,
 ) -> None:
     """Index documents. Passages that an earlier index in the folder embedded are not embedded again."""
     console.quiet_libraries()
-    report = index_documents(paths, out, embedder=embedder, device=device, setting=setting, follow_links=follow_links)
-    show_index(report)
+    if remove and (add or watch):
+        raise ValueError("--remove cannot be combined with --add or --watch; run one after the other.")
+    if remove:
+        _remove(paths, out, device)
+        return
+    options = {"embedder": embedder, "device": device, "setting": setting, "follow_links": follow_links, "add": add}
+    show_index(index_documents(paths, out, yes=yes, **options))
+    if watch:
+        console.err.print("Waiting for changes; stop with Ctrl-C.", markup=False)
+        _watch(paths, out, options)
+
+
+def _remove(paths: Sequence[Path], out: Path, device: str | None) -> None:
+    from antiphon.retrieval import remove_documents
+
+    removed = remove_documents(out, paths, device=device)
+    console.err.print(f"{len(removed)} documents removed: {sanitize_line(str(out))}", markup=False)
+
+
+def _watch(paths: Sequence[Path], out: Path, options: dict[str, Any]) -> None:
+    from antiphon.retrieval import watch_index
+
+    try:
+        for report in watch_index(paths, out, **{**options, "add": True}):
+            show_index(report)
+    except KeyboardInterrupt:
+        console.err.print("Stopped.", markup=False)

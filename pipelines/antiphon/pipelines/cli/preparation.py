@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.pipelines.cli.index_report import STAGES
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel, TextModel
     from antiphon.pipelines.sessions import SessionStore
-    from antiphon.retrieval import IndexReport, Retriever
+    from antiphon.retrieval import Retriever
 
-STAGES = {"load": "Reading", "chunk": "Cutting into passages", "embed": "Embedding", "save": "Saving"}
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-_SHOWN_SKIPPED = 20
 
 
 def open_demo(*, device: str | None = None) -> Retriever:
@@ -29,39 +26,6 @@ def open_demo(*, device: str | None = None) -> Retriever:
     with console.progress_bars(STAGES) as report:
         folder = demo_index(report)
     return Retriever.open(folder, device=device)
-
-
-def index_documents(
-    paths: Sequence[Path],
-    out: Path,
-    *,
-    embedder: str = "auto",
-    device: str | None = None,
-    setting: str = "auto",
-    follow_links: bool = False,
-) -> IndexReport:
-    """Index files and folders with a progress bar per stage; see `build_index` for arguments and errors."""
-    from antiphon.retrieval import build_index
-
-    with console.progress_bars(STAGES) as report:
-        options = {"setting": setting, "follow_links": follow_links}
-        return build_index(paths, out, embedder=embedder, device=device, progress=report, **options)  # type: ignore[arg-type]
-
-
-def show_index(report: IndexReport) -> None:
-    """Print what was indexed, what was skipped and why, and the embedder."""
-    reused = f" ({report.reused} of them embedded before)" if report.reused else ""
-    console.err.print(
-        f"{report.files} files, {report.passages} passages{reused}, embedder {report.embedder}, "
-        f"{report.seconds:.1f} s: {sanitize_line(str(report.folder))}",
-        markup=False,
-    )
-    if report.skipped:
-        console.err.print(f"{len(report.skipped)} skipped:", style="yellow")
-    for skipped in report.skipped[:_SHOWN_SKIPPED]:
-        console.err.print(sanitize_line(f"  {skipped.path}: {skipped.reason}"), style="yellow", markup=False)
-    if len(report.skipped) > _SHOWN_SKIPPED:
-        console.err.print(f"  and {len(report.skipped) - _SHOWN_SKIPPED} more", style="yellow")
 
 
 def load_language_model(

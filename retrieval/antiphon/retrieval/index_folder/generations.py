@@ -106,6 +106,15 @@ def read_generation(folder: Path) -> Generation:
     return Generation(generation, manifest["facts"])
 
 
+def index_version(folder: Path) -> tuple[str, str]:
+    """Return the name of the current generation and its checksum, unchecked; both are empty if there is none."""
+    try:
+        name, _, digest = (folder / _POINTER).read_text("ascii", "replace").partition(" ")
+    except OSError:
+        return "", ""
+    return name, digest
+
+
 def require_index_folder(folder: Path) -> None:
     """Refuse a path if writing an index there would touch unrelated files.
 

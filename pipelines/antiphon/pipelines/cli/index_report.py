@@ -1,0 +1,96 @@
+"""Runs indexing with progress bars, asks before documents are dropped, and prints what was indexed and skipped."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.rendering.sanitize import sanitize_line
+
+if TYPE_CHECKING:
+    from antiphon.retrieval import IndexReport, SkippedFile
+
+STAGES = {"load": "Reading", "chunk": "Cutting into passages", "embed": "Embedding", "save": "Saving"}
+_SHOWN_FILES = 3
+_SHOWN_REASONS = 20
+
+
+def index_documents(paths: Sequence[Path], out: Path, *, yes: bool = False, **options: Any) -> IndexReport:
+    """Index files and folders with a progress bar per stage.
+
+    Args:
+        paths: Files and folders.
+        out: The index folder.
+        yes: Drop documents of the index without asking.
+        **options: Further arguments of `build_index`.
+
+    Raises:
+        WouldDropDocuments: documents would be dropped, and the user declined or cannot be asked.
+        ValueError: nothing can be read; see `build_index` for further errors.
+    """
+    from antiphon.retrieval import WouldDropDocuments, build_index
+
+    try:
+        with console.progress_bars(STAGES) as report:
+            return build_index(paths, out, confirm=None if yes else _refuse, progress=report, **options)
+    except WouldDropDocuments as error:
+        if not _is_interactive():
+            raise
+        question = str(error).partition(" To keep them")[0]
+        if not typer.confirm(f"{sanitize_line(question)} Drop them?", err=True):
+            raise
+    with console.progress_bars(STAGES) as report:
+        return build_index(paths, out, progress=report, **options)
+
+
+def show_index(report: IndexReport) -> None:
+    """Print what was indexed, what was skipped and why, and the embedder."""
+    reused = f" ({report.reused} of them embedded before)" if report.reused else ""
+    kept = f", {report.kept} passages of other documents kept" if report.kept else ""
+    dropped = f", {len(report.dropped)} documents dropped" if report.dropped else ""
+    console.err.print(
+        f"{report.files} files, {report.passages} passages{reused}{kept}{dropped}, embedder {report.embedder}, "
+        f"{report.seconds:.1f} s: {sanitize_line(str(report.folder))}",
+        markup=False,
+    )
+    _show_files(f"{len(report.skipped)} skipped:", report.skipped)
+    _show_files(f"{len(report.warnings)} warnings:", report.warnings)
+
+
+def show_documents(folder: Path) -> None:
+    """Print the documents of an index with their numbers of passages."""
+    from antiphon.retrieval import read_index
+
+    for source, count in read_index(folder).passages.sources().items():
+        console.out.print(f"{count:>7}  {sanitize_line(source)}", markup=False)
+
+
+def _show_files(title: str, files: Sequence[SkippedFile]) -> None:
+    """Print files grouped by their reasons, the largest groups first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for file in files:
+        groups[file.reason].append(file.path)
+    if files:
+        console.err.print(title, style="yellow")
+    ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
+    for reason, paths in ranked[:_SHOWN_REASONS]:
+        more = f" and {len(paths) - _SHOWN_FILES} more" if len(paths) > _SHOWN_FILES else ""
+        line = f"  {', '.join(paths[:_SHOWN_FILES])}{more}: {reason}"
+        console.err.print(sanitize_line(line), style="yellow", markup=False)
+    if len(ranked) > _SHOWN_REASONS:
+        rest = sum(len(paths) for _, paths in ranked[_SHOWN_REASONS:])
+        console.err.print(f"  and {rest} more, for {len(ranked) - _SHOWN_REASONS} other reasons", style="yellow")
+
+
+def _refuse(dropped: Sequence[str]) -> bool:
+    return False
+
+
+def _is_interactive() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,0 +1,96 @@
+"""Decide which documents of an index stay when files are indexed into it, and which would be dropped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.retrieval.errors import WouldDropDocuments
+from antiphon.retrieval.index_folder.store import StoredIndex
+from antiphon.retrieval.passage import Passage
+
+UPLOADED = "uploaded/"
+"""The prefix of the sources of documents that were uploaded to a server, which are names and not paths."""
+
+Confirm = Callable[[Sequence[str]], bool]
+"""Called with the sources of the documents that a change would drop. Returns whether to go on."""
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentChange:
+    """The passages of the documents that stay as they are, and the sources of the documents that are dropped."""
+
+    kept: tuple[Passage, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+def plan_change(
+    store: StoredIndex | None,
+    sources: Collection[str],
+    paths: Sequence[str | Path],
+    *,
+    add: bool,
+    confirm: Confirm | None = None,
+) -> DocumentChange:
+    """Return which passages of an index stay if files are indexed into its folder.
+
+    Documents with a source that is indexed again are replaced. Uploaded documents stay. Other documents stay if
+    ``add`` is set and they are not below the paths.
+
+    Args:
+        store: The index. None: there is none.
+        sources: The sources of the documents that were read.
+        paths: The files and folders that were read.
+        add: Whether the documents are added to the index, instead of replacing its content.
+        confirm: Called if documents would be dropped. None: drop them.
+
+    Raises:
+        WouldDropDocuments: ``confirm`` returned False.
+    """
+    if store is None:
+        return DocumentChange()
+    replaced = {real_path(source) for source in sources}
+    places = [real_path(path) for path in paths]
+    kept, dropped = set(), []
+    before = store.passages.sources()
+    for source in before:
+        if source.startswith(UPLOADED) or (add and not is_below(source, places)):
+            kept.add(source)
+        elif real_path(source) not in replaced:
+            dropped.append(source)
+    if dropped and confirm is not None and not confirm(dropped):
+        raise WouldDropDocuments(_refusal(store, dropped, len(before)))
+    kept -= set(sources)
+    passages = tuple(passage for passage in store.passages if passage.source in kept)
+    return DocumentChange(passages, tuple(dropped))
+
+
+def is_below(source: str, places: Sequence[str]) -> bool:
+    """Return whether the path of a document is one of several real paths, or below one."""
+    path = real_path(source)
+    return any(path == place or path.startswith(place.rstrip(os.sep) + os.sep) for place in places)
+
+
+def real_path(path: str | Path) -> str:
+    """Return the target of a path; a source that is not a path is returned as it is."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:
+        return str(path)
+
+
+def listed(sources: Sequence[str]) -> str:
+    """Return a short list of sources for a message."""
+    more = f" and {len(sources) - _SHOWN} more" if len(sources) > _SHOWN else ""
+    return ", ".join(sources[:_SHOWN]) + more
+
+
+def _refusal(store: StoredIndex, dropped: Sequence[str], count: int) -> str:
+    return (
+        f"This would drop {len(dropped)} of the {count} documents in {store.folder}: {listed(dropped)}. To keep them, "
+        "add to the index (--add); to drop them, confirm (--yes). Nothing was changed."
+    )

@@ -1,0 +1,117 @@
+"""Remove documents from an index folder, and keep it up to date with files that change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from antiphon.retrieval.document_changes import UPLOADED, is_below, listed, real_path
+from antiphon.retrieval.embedders.by_name import load_embedder
+from antiphon.retrieval.embedders.protocol import Embedder
+from antiphon.retrieval.index_folder.store import read_index
+from antiphon.retrieval.indexing import IndexReport, build_index, update_index
+
+_RETRY_SECONDS = 1.0
+
+logger = logging.getLogger("antiphon.retrieval")
+
+
+def remove_documents(
+    folder: str | Path, sources: Sequence[str | Path], *, embedder: Embedder | None = None, device: str | None = None
+) -> tuple[str, ...]:
+    """Remove documents from an index.
+
+    Args:
+        folder: The index folder.
+        sources: Sources of documents, as `StoredIndex.passages.sources` lists them, and folders of such sources. The
+            files need not exist.
+        embedder: The embedder that made the index. None: load it by its name.
+        device: Where to load it. None: a GPU if there is one.
+
+    Returns:
+        The sources of the removed documents.
+
+    Raises:
+        IndexNotFound: The folder contains no index.
+        ValueError: The index has no document of this source; nothing is removed.
+        BlockingIOError: Another process is writing to the folder.
+    """
+    store = read_index(folder)
+    known = store.passages.sources()
+    removed: dict[str, None] = {}
+    for given in map(str, sources):
+        found = [given] if given in known else [each for each in known if _is_within(each, given)]
+        if not found:
+            raise ValueError(f"The index in {folder} has no document {given!r}; it has {listed(list(known))}.")
+        removed |= dict.fromkeys(found)
+    ids = [identifier for source in removed for identifier in store.passages.ids_of(source)]
+    update_index(folder, embedder or load_embedder(store.embedder, device), remove=ids)
+    return tuple(removed)
+
+
+def watch_index(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    embedder: str | Embedder = "auto",
+    stop: threading.Event | None = None,
+    **settings: Any,
+) -> Iterator[IndexReport]:
+    """Index files and folders whenever one of them changes. Searches go on with the previous content meanwhile.
+
+    The index needs to exist. Documents of other paths stay in it. If a change cannot be indexed, a warning is logged,
+    and the previous index stays. Only passages with new texts are embedded.
+
+    Args:
+        paths: Files and folders.
+        out: The index folder; it may be below ``paths``.
+        embedder: The embedder that made the index, or its name; auto: load it by its name.
+        stop: Ends the iteration when it is set.
+        **settings: Further arguments of `build_index`.
+
+    Yields:
+        A report for each change.
+
+    Raises:
+        ImportError: watchfiles is not installed; the message has the command.
+        IndexNotFound: The folder contains no index.
+    """
+    try:
+        from watchfiles import watch
+    except ImportError as error:
+        raise ImportError("Watching files needs watchfiles: pip install 'antiphon[watch]'") from error
+    stop = stop or threading.Event()
+    name = read_index(out).embedder if embedder == "auto" else embedder
+    model = load_embedder(name, settings.get("device")) if isinstance(name, str) else name
+    settings |= {"add": True, "confirm": None, "embedder": model}
+    inside = [real_path(out)]
+    for changes in watch(*paths, stop_event=stop, raise_interrupt=True):
+        if all(is_below(path, inside) for _, path in changes):
+            continue
+        report = _indexed_again(paths, out, stop, settings)
+        if report is not None:
+            yield report
+
+
+def _indexed_again(
+    paths: Sequence[str | Path], out: str | Path, stop: threading.Event, settings: dict[str, Any]
+) -> IndexReport | None:
+    """Index changed files; wait while another process writes to the index."""
+    while not stop.is_set():
+        try:
+            return build_index(paths, out, **settings)
+        except BlockingIOError:
+            stop.wait(_RETRY_SECONDS)
+        except (ValueError, OSError) as error:
+            logger.warning("the change is not indexed: %s", error)
+            return None
+    return None
+
+
+def _is_within(source: str, folder: str) -> bool:
+    if source.startswith(UPLOADED) or folder.startswith(UPLOADED):
+        return source.startswith(folder.rstrip("/") + "/")
+    return is_below(source, [real_path(folder)])

@@ -1,0 +1,66 @@
+"""Count in how many passages of an index each token occurs, for the weights of late interaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
+from antiphon.retrieval.errors import IndexMismatch
+from antiphon.retrieval.index_folder.store import StoredIndex
+from antiphon.retrieval.passage import Passage
+
+_BLOCK = 128  # texts that are tokenized at once
+
+
+def token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.int64]:
+    """Return for each token id the number of texts that contain it.
+
+    Args:
+        texts: The texts.
+        embedder: The embedder whose tokens are counted.
+    """
+    counts = np.zeros(embedder.vocabulary_size, np.int64)
+    for first in range(0, len(texts), _BLOCK):
+        for ids in embedder.token_ids(texts[first : first + _BLOCK]):
+            counts[np.unique(ids)] += 1
+    return counts
+
+
+def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
+    """Refuse a change of an index with token counts by an embedder without tokens.
+
+    Args:
+        store: The index.
+        embedder: The embedder of the change.
+
+    Raises:
+        IndexMismatch: The embedder has no tokens, and the index counts them.
+    """
+    if store.token_counts is not None and not isinstance(embedder, TokenEmbedder):
+        raise IndexMismatch(
+            f"The index in {store.folder} counts tokens for late interaction, and {type(embedder).__name__} has none: "
+            "the change would lose them. Give an embedder with token_ids, such as the one that made the index, or make "
+            "the index again."
+        )
+
+
+def recounted(
+    counts: NDArray[np.int64] | None, removed: Sequence[Passage], added: Sequence[Passage], embedder: Embedder
+) -> NDArray[np.int64] | None:
+    """Return the token counts after a change, if the index has any.
+
+    Args:
+        counts: The counts before the change.
+        removed: The passages that were removed or replaced.
+        added: The passages that were inserted.
+        embedder: The embedder of the index.
+    """
+    if counts is None or not isinstance(embedder, TokenEmbedder):
+        return None
+    lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))
+    kept: NDArray[np.int64] = counts - token_counts(lost, embedder)
+    # Counts can become negative if the old index was counted without headings.
+    return np.maximum(kept, 0) + token_counts(new, embedder)
