@@ -1,124 +1,266 @@
-"""Response prefixes, and scores of continuations in one draft: on both engines equal to plain forward passes."""
+"""Response prefixes: on both engines equal to the prefix appended to the prompt by hand, and never generated."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
-from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
-from antiphon.accel.drafting.draft import EMPTY, Accepted
-from antiphon.accel.engines.numpy_logits import NumpyLogits
+from antiphon.accel import Conversation, LanguageModel, PrefixCache, RemoteLanguageModel
+from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.remote.request_body import build_body
 from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.text.completion import Completion
+from antiphon.accel.text.detokenize import Detokenizer
+from antiphon.accel.text.messages import PromptInput, TokenizedPrompt, begin_answer, tokenize_prompt
 from antiphon.accel.text.parameters import Settings
+from antiphon.accel.text.tool_choice import prepare_tools
+from tests.accel.fake_server import ANSWER, FakeServer, run_server
+from tests.accel.test_detokenize import TOKENIZERS, whole
+from tests.accel.test_messages import HERMES, tokenizer_of
 
 PROMPT = "Bees dance in the hive. "
-BEGINS = "Wax melts"
-TEXTS = ("Wax melts.", "Wax is soft.", "Honey", "W")
+CHAT = [{"role": "user", "content": "Where do bees dance?"}]
+PREFIX = "Wax melts"
+REFERENCES = ["Wax melts at noon."]
 
 
 @pytest.fixture(scope="module", params=["torch", "openvino"])
 def tiny(request: pytest.FixtureRequest) -> LanguageModel:
     return LanguageModel(
-        tiny_model(max_position_embeddings=512),
+        tiny_model(max_position_embeddings=1024),
         byte_tokenizer(),
         engine=request.param,
-        memory=2**23 if request.param == "openvino" else None,
+        memory=2**24 if request.param == "openvino" else None,
     )
 
 
-def _plain(tiny: LanguageModel, text: str, count: int) -> list[int]:
-    """Return the greedy tokens after `PROMPT` + ``text``, from one plain forward pass of torch for each token."""
-    read = list(tiny.tokenize(PROMPT + text).tokens)
-    said: list[int] = []
-    for _ in range(count):
-        with torch.no_grad():
-            said.append(int(tiny.model(torch.tensor([read + said])).logits[0, -1].argmax()))
-    return said
+def by_hand(tiny: LanguageModel, prompt: PromptInput = PROMPT, prefix: str = PREFIX) -> TokenizedPrompt:
+    """Return the prompt with the prefix appended to its text, tokenized without `begin_answer`."""
+    read = tiny.tokenize(prompt)
+    text = read.text + prefix
+    return TokenizedPrompt(text, tuple(tiny.tokenizer.encode(text, add_special_tokens=isinstance(prompt, str))))
 
 
-@pytest.mark.parametrize("references", [(), ("Wax melts at noon.",), ("Wax is soft.",)])
-def test_a_text_starts_with_the_response_prefix_and_continues_freely(
-    tiny: LanguageModel, references: tuple[str, ...]
+@pytest.mark.parametrize("prompt", [PROMPT, CHAT])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"references": ["Wax melts at noon."]},
+        {"drafter": "nothing"},
+        {"temperature": 1.0, "seed": 5},
+        {"temperature": 1.5, "top_k": 9, "seed": 2, "repetition_penalty": 1.3, "references": ["Wax melts at noon."]},
+        {"presence_penalty": 1.5, "frequency_penalty": 0.5, "logit_bias": {101: 3.0}},
+        {"logprobs": 3},
+    ],
+)
+def test_the_text_equals_generation_with_the_prefix_appended_to_the_prompt(
+    tiny: LanguageModel, prompt: PromptInput, options: dict[str, Any]
 ) -> None:
-    begun = tiny.tokenizer.encode(BEGINS, add_special_tokens=False)
-    said = tiny.generate(PROMPT, references=references, response_prefix=BEGINS, max_new_tokens=len(begun) + 8)
-    assert list(said.tokens) == [*begun, *_plain(tiny, BEGINS, 8)]
-    plain = tiny.generate(PROMPT, response_prefix=BEGINS, drafter="nothing", max_new_tokens=len(begun) + 8)
-    assert plain.tokens == said.tokens
+    expected = tiny.generate(by_hand(tiny, prompt), max_new_tokens=24, **options)
+    found = tiny.generate(prompt, response_prefix=PREFIX, max_new_tokens=24, **options)
+    assert found.text == PREFIX + expected.text
+    assert (found.tokens, found.finish_reason) == (expected.tokens, expected.finish_reason)
+    assert [each.token for each in found.logprobs] == [each.token for each in expected.logprobs]
+    assert [each.logprob for each in found.logprobs] == pytest.approx([e.logprob for e in expected.logprobs], abs=1e-4)
 
 
-def test_a_sampled_text_starts_with_the_prefix_and_is_the_same_with_drafts(tiny: LanguageModel) -> None:
-    options = {"response_prefix": BEGINS, "max_new_tokens": 24, "temperature": 1.0, "seed": 5}
-    said = tiny.generate(PROMPT, references=["Wax melts."], **options)  # type: ignore[arg-type]
-    assert said.text.startswith(BEGINS)
-    assert said.text == tiny.generate(PROMPT, drafter="nothing", **options).text  # type: ignore[arg-type]
-
-
-def test_a_prefix_longer_than_max_new_tokens_is_cut(tiny: LanguageModel) -> None:
-    assert tiny.generate(PROMPT, response_prefix=BEGINS, max_new_tokens=3).text == BEGINS[:3]
-
-
-def test_special_tokens_in_the_prefix_are_text(tiny: LanguageModel) -> None:
-    end = str(tiny.tokenizer.eos_token)
-    said = tiny.generate(PROMPT, response_prefix=f"A{end}B", max_new_tokens=len(end) + 4)
-    assert tiny.tokenizer.eos_token_id not in said.tokens[: len(end) + 2]
-
-
-def test_a_certificate_covers_the_text_after_the_prefix(tiny: LanguageModel) -> None:
-    said = tiny.generate(PROMPT, response_prefix=BEGINS, max_new_tokens=24)
-    assert tiny.certify(PROMPT, said).holds
-    assert tiny.certify(PROMPT, said.tokens, response_prefix=BEGINS).holds
-    assert not tiny.certify(PROMPT, said.tokens).holds
-
-
-def test_the_prefix_is_drafted(tiny: LanguageModel) -> None:
-    said = tiny.generate(PROMPT, response_prefix="Zwölf Boxkämpfer jagen Viktor quer", max_new_tokens=36)
-    assert said.steps.steps < said.steps.tokens / 2
-
-
-def test_all_texts_of_a_batch_start_with_the_prefix(tiny: LanguageModel) -> None:
-    alone = [tiny.generate(prompt, response_prefix=BEGINS, max_new_tokens=16).text for prompt in (PROMPT, "Eggs. ")]
-    both = tiny.generate_batch([PROMPT, "Eggs. "], response_prefix=BEGINS, max_new_tokens=16)
-    assert [each.text for each in both] == alone
-
-
-def test_continuation_scores_equal_plain_forward_passes(tiny: LanguageModel) -> None:
-    encoded = [tiny.tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
-    scorer = ContinuationScorer(encoded)
-    assert scorer.num_rows < sum(map(len, encoded))
-    prompt = "A prompt that nobody has read before. "
-    stream = tiny.stream(
-        prompt, drafter=lambda: scorer, num_draft_tokens=scorer.num_rows, max_new_tokens=scorer.num_rows + 2
-    )
-    next(stream)
-    stream.close()
-    read = list(tiny.tokenize(prompt).tokens)
-    for tokens, found in zip(encoded, scorer.log_probabilities or [], strict=True):
+def test_the_text_equals_plain_forward_passes(tiny: LanguageModel) -> None:
+    ids = list(by_hand(tiny).tokens)
+    for _ in range(12):
         with torch.no_grad():
-            scores = tiny.model(torch.tensor([read + tokens])).logits[0].log_softmax(-1)
-        assert found == pytest.approx(
-            sum(float(scores[len(read) - 1 + place, token]) for place, token in enumerate(tokens)), abs=1e-3
-        )
+            ids.append(int(tiny.model(torch.tensor([ids])).logits[0, -1].argmax()))
+    found = tiny.generate(PROMPT, response_prefix=PREFIX, references=REFERENCES, max_new_tokens=12)
+    assert list(found.tokens) == ids[-12:]
 
 
-def test_continuations_that_were_not_fully_verified_are_not_scored() -> None:
-    scorer = ContinuationScorer([(1, 2, 3), (1, 4)])
-    scores = NumpyLogits(torch.zeros(1, 9).numpy())
-    scorer.observe(EMPTY, Accepted((), (1,)), scores)
-    draft = scorer.begin((), ())
-    assert draft is not None
-    scorer.observe(draft, Accepted((), (1,)), NumpyLogits(torch.zeros(1 + len(draft.tokens), 9).numpy()))
-    assert scorer.log_probabilities is None
-    assert not scorer.propose((1,), 9)
+def test_no_decoding_step_runs_for_the_prefix_and_none_of_its_tokens_is_counted(tiny: LanguageModel) -> None:
+    long = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich."
+    plain = tiny.generate(PROMPT, response_prefix=long, max_new_tokens=3, drafter="nothing")
+    assert (len(plain.tokens), plain.steps.tokens, plain.steps.steps) == (3, 3, 3)
+    assert (plain.steps.drafted, plain.steps.accepted) == (0, 0)
+    usage, prompt = plain.usage, tiny.tokenize(PROMPT).count
+    assert (usage.completion_tokens, usage.response_prefix_tokens) == (3, len(long.encode()))
+    assert usage.prompt_tokens == prompt + usage.response_prefix_tokens
+    assert len(plain.origins) == 3
+    assert tiny.generate(PROMPT, max_new_tokens=3).usage.response_prefix_tokens == 0
+
+
+def test_the_prefix_is_the_first_piece_and_needs_no_forward_pass(tiny: LanguageModel) -> None:
+    started: list[int] = []
+
+    class Recorder(Nothing):
+        def begin(self, prompt: Any, references: Any) -> None:
+            started.append(len(prompt))
+
+    stream = tiny.stream(PROMPT, response_prefix=PREFIX, max_new_tokens=4, drafter=Recorder)
+    started.clear()
+    assert (next(stream), started) == (PREFIX, [])
+    rest = "".join(stream)
+    assert started == [by_hand(tiny).count]
+    assert stream.completion.text == PREFIX + rest
+    stream.close()
+
+
+def test_a_stream_closed_after_the_prefix_is_the_prefix(tiny: LanguageModel) -> None:
+    with tiny.stream(PROMPT, response_prefix=PREFIX) as stream:
+        next(stream)
+    assert (stream.completion.text, stream.completion.finish_reason) == (PREFIX, "cancelled")
+    assert (stream.completion.tokens, stream.completion.origins) == ((), ())
+
+
+def test_origins_are_characters_after_the_prefix(tiny: LanguageModel) -> None:
+    stream = tiny.stream(PROMPT, response_prefix=PREFIX, references=REFERENCES, max_new_tokens=16)
+    next(stream), next(stream)
+    assert stream.origins_from(0)[0].start == len(PREFIX)
+    completion = stream.to_end().completion
+    spans = [(each.start, each.end) for each in completion.origins]
+    assert spans[0][0] == len(PREFIX)
+    assert [end for _, end in spans[:-1]] == [start for start, _ in spans[1:]]
+    assert spans[-1][1] == len(completion.text)
+    assert "".join(completion.text[start:end] for start, end in spans) == completion.text.removeprefix(PREFIX)
+
+
+def test_stop_strings_are_searched_in_the_generated_text(tiny: LanguageModel) -> None:
+    free = tiny.generate(PROMPT, response_prefix=PREFIX, max_new_tokens=40).text.removeprefix(PREFIX)
+    stop = next(free[at : at + 2] for at in range(1, len(free)) if free[at : at + 2] not in free[:at])
+    found = tiny.generate(PROMPT, response_prefix=PREFIX, max_new_tokens=40, stop=[PREFIX, "melts", stop])
+    assert found.text == PREFIX + free[: free.index(stop)]
+    assert found.finish_reason == "stop"
+
+
+def test_the_prefix_alone_is_the_text_if_the_model_ends_at_once(tiny: LanguageModel) -> None:
+    assert tiny.tokenizer.eos_token_id == 257
+    found = tiny.generate(PROMPT, response_prefix=PREFIX, logit_bias={257: 100.0})
+    assert (found.text, found.tokens, found.finish_reason) == (PREFIX, (257,), "stop")
+
+
+def test_an_empty_prefix_changes_nothing(tiny: LanguageModel) -> None:
+    assert (
+        tiny.generate(PROMPT, response_prefix="", max_new_tokens=9).text == tiny.generate(PROMPT, max_new_tokens=9).text
+    )
+
+
+def test_a_certificate_covers_the_generated_tokens(tiny: LanguageModel) -> None:
+    found = tiny.generate(PROMPT, response_prefix=PREFIX, max_new_tokens=24)
+    certificates = [
+        tiny.certify(PROMPT, found),
+        tiny.certify(PROMPT, found.tokens, response_prefix=PREFIX),
+        tiny.certify(by_hand(tiny), found.tokens),
+    ]
+    assert all(each.holds and each.tokens == found.tokens for each in certificates)
+    assert not tiny.certify(PROMPT, found.tokens).holds
+    with pytest.raises(ValueError, match="a text that starts with the response prefix 'Honey'"):
+        tiny.certify(PROMPT, found.text, response_prefix="Honey")
+
+
+def test_a_text_with_a_prefix_is_certified() -> None:
+    biased = tiny_model(max_position_embeddings=512)
+    with torch.no_grad():  # ASCII only, so that the text is tokenized to the same bytes again
+        biased.lm_head.weight[128:] = 0.0
+    tiny = LanguageModel(biased, byte_tokenizer())
+    found = tiny.generate(PROMPT, response_prefix=PREFIX, max_new_tokens=24)
+    assert tiny.certify(PROMPT, found.text, response_prefix=PREFIX).tokens == found.tokens
+    assert tiny.certify(PROMPT, found.text, response_prefix=PREFIX).holds
+
+
+def test_every_text_of_a_batch_starts_with_the_prefix(tiny: LanguageModel) -> None:
+    alone = [tiny.generate(prompt, response_prefix=PREFIX, max_new_tokens=16).text for prompt in (PROMPT, "Eggs. ")]
+    both = tiny.generate_batch([PROMPT, "Eggs. "], response_prefix=PREFIX, max_new_tokens=16)
+    assert [each.text for each in both] == alone
+    streams = tiny.stream_batch([PROMPT, "Eggs. "], response_prefix=PREFIX, max_new_tokens=16)
+    assert [next(stream) for stream in streams] == [PREFIX] * 2
+    assert [PREFIX + "".join(stream) for stream in streams] == alone
+
+
+def test_a_prefix_cache_holds_the_prefix(tiny: LanguageModel) -> None:
+    cache = PrefixCache()
+    first = tiny.generate(PROMPT * 3, prefix=cache, response_prefix=PREFIX, max_new_tokens=8)
+    again = tiny.generate(PROMPT * 3, prefix=cache, response_prefix=PREFIX, max_new_tokens=8)
+    assert (again.text, again.tokens) == (first.text, first.tokens)
+    assert again.steps.prefill_tokens < first.steps.prefill_tokens
+
+
+def test_prefix_and_generated_text_together_follow_a_schema(tiny: LanguageModel) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+    schema["required"] = ["name", "age"]
+    begun = '{"name": "Maya", "a'
+    found = tiny.generate(CHAT, json_schema=schema, response_prefix=begun, max_new_tokens=40)
+    assert json.loads(found.text)["name"] == "Maya"
+    assert found.text.startswith(begun)
+    with pytest.raises(ValueError, match=r"No answer that begins with '\{\"queen'"):
+        tiny.generate(CHAT, json_schema=schema, response_prefix='{"queen')
+
+
+def test_a_forced_tool_call_can_be_begun_further(tiny: LanguageModel) -> None:
+    model = LanguageModel(tiny.model, tokenizer_of(HERMES), engine=tiny.options.engine)
+    parameters = {"type": "object", "properties": {"upto": {"type": "integer"}}, "required": ["upto"]}
+    tool = {"type": "function", "function": {"name": "count", "description": "Count", "parameters": parameters}}
+    offer = prepare_tools(model.tokenizer, CHAT, [tool], "count")
+    prompt = Conversation(offer.messages, offer.tools, offer.assistant_prefix)
+    found = model.generate(prompt, json_schema=offer.schema, response_prefix='{"upto": 4', max_new_tokens=30)
+    call = json.loads((offer.assistant_prefix + found.text).removeprefix("<tool_call>\n"))
+    assert (call["name"], str(call["arguments"]["upto"])[0]) == ("count", "4")
+
+
+@pytest.mark.parametrize("name", ["llama-2", "metaspace"])
+@hypothesis_settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_the_text_after_the_prefix_is_that_of_all_tokens_decoded_at_once(name: str, data: st.DataObject) -> None:
+    ids = [0, *(2 + byte for byte in "é🎉A".encode()), *range(258, 267)]
+    tokenizer = TOKENIZERS[name]
+    generated = data.draw(st.lists(st.sampled_from(ids), min_size=1, max_size=12))
+    context = [259, 260, 261]
+    detokenizer = Detokenizer(tokenizer, context)
+    text = "".join([detokenizer.push(token) for token in generated]) + detokenizer.pending
+    assert whole(tokenizer, context) + text == whole(tokenizer, [*context, *generated])
+
+
+def test_prompt_and_prefix_are_tokenized_together() -> None:
+    tokenizer = TOKENIZERS["metaspace"]
+    apart = tokenizer.encode(" the", add_special_tokens=False) + tokenizer.encode("cats", add_special_tokens=False)
+    together = begin_answer(tokenize_prompt(" the", tokenizer), "cats", tokenizer)
+    assert list(together.tokens) == tokenizer.encode(" thecats") != apart
+    read = tokenize_prompt(CHAT, byte_tokenizer())
+    assert begin_answer(read, PREFIX, byte_tokenizer()).tokens == (*read.tokens, *PREFIX.encode())
+    assert begin_answer(tokenize_prompt("Bees", byte_tokenizer()), "!", byte_tokenizer()).tokens == (256, *b"Bees!")
+
+
+def remote_completion(owner: str, prompt: PromptInput) -> tuple[dict[str, Any], list[str], Completion]:
+    """Return what a server receives for a request with a prefix, the pieces of the stream, and the completion."""
+    with run_server(FakeServer(owner=owner)) as server:
+        stream = RemoteLanguageModel(server.url).stream(prompt, response_prefix=PREFIX, max_new_tokens=9)
+        pieces = list(stream)
+        return server.requests[0], pieces, stream.completion
+
+
+def test_a_server_continues_a_final_message_of_the_assistant() -> None:
+    for prompt, prefix in ((CHAT, PREFIX), (Conversation(CHAT, assistant_prefix="Yes. "), f"Yes. {PREFIX}")):
+        body, pieces, completion = remote_completion("vllm", prompt)
+        assert body["messages"] == [*CHAT, {"role": "assistant", "content": prefix}]
+        assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+        assert (pieces[0], "".join(pieces)) == (PREFIX, PREFIX + ANSWER)
+        assert (completion.text, completion.response_prefix) == (PREFIX + ANSWER, PREFIX)
+        assert completion.usage.completion_tokens == 15
+
+
+def test_a_server_continues_a_text_with_the_prefix() -> None:
+    body, pieces, _ = remote_completion("someone", PROMPT)
+    assert (body["prompt"], pieces[0]) == (PROMPT + PREFIX, PREFIX)
 
 
 def test_invalid_prefixes_are_refused() -> None:
     with pytest.raises(ValueError, match="response_prefix is 3"):
         Settings(response_prefix=3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"response_prefix is 'So'.*json_schema"):
-        Settings(response_prefix="So", json_schema={"type": "object"})
-    with pytest.raises(ValueError, match=r"response_prefix is 'So', but only local models take one"):
-        build_body("Hello", Settings(response_prefix="So"), ServedModel("m", "other", None))
+    served = ServedModel("m", "other", None)
+    with pytest.raises(ValueError, match=r"has to continue 'So'.*only vLLM and Antiphon's own server"):
+        build_body(CHAT, Settings(response_prefix="So"), served)
+    with pytest.raises(ValueError, match="a server would apply the json_schema to the text after it"):
+        build_body(CHAT, Settings(response_prefix="So", json_schema={"type": "object"}), served)

@@ -19,6 +19,7 @@ from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokeniz
 from antiphon.accel.engines.torch.attention import HALF_DTYPES
 from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.text.completion import Completion
+from antiphon.accel.text.messages import TokenizedPrompt, begin_answer
 
 HALF_ULPS = 2.0
 SINGLE_ULPS = 64.0
@@ -134,8 +135,8 @@ def certify(
     padding = int((mask[0] == 0).sum())
     dtype = model.dtype
     regrets: list[float] = []
-    for first, last in _token_ranges(model, prompt_length, ids.shape[1], padding):
-        logits = _logits(model, ids[:, : last - 1], mask[:, : last - 1], last - first)
+    for first, last in token_ranges(model, prompt_length, ids.shape[1], padding):
+        logits = last_logits(model, ids[:, : last - 1], mask[:, : last - 1], last - first)
         regrets += _regrets(logits, ids[:, :last], logits_processor, torch.finfo(dtype).eps)
     return Certificate(
         tokens=tuple(ids[0, prompt_length:].tolist()),
@@ -176,8 +177,18 @@ def _whole_mask(attention_mask: Tensor | None, ids: Tensor) -> Tensor:
     return mask
 
 
-def _token_ranges(model: PreTrainedModel, first: int, length: int, padding: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of emitted tokens to compute separately: before and after rotary frequencies switch."""
+def token_ranges(model: PreTrainedModel, first: int, length: int, padding: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of emitted tokens to compute separately: before and after rotary frequencies switch.
+
+    Args:
+        model: The causal model.
+        first: Index of the first emitted token.
+        length: Number of all tokens.
+        padding: Number of left padding tokens.
+
+    Raises:
+        ValueError: Frequencies change while the cache keeps old ones, so that no forward pass computes these logits.
+    """
     rope = declared_traits(model).rope
     if rope is None or length <= padding + rope.position:
         yield first, length
@@ -194,8 +205,18 @@ def _token_ranges(model: PreTrainedModel, first: int, length: int, padding: int)
     yield first, length
 
 
-def _logits(model: PreTrainedModel, ids: Tensor, mask: Tensor, rows: int) -> Tensor:
-    """Return the logits after each of the last ``rows`` ids, in the model's dtype: (rows, vocab)."""
+def last_logits(model: PreTrainedModel, ids: Tensor, mask: Tensor, rows: int) -> Tensor:
+    """Compute the logits after the last ids in one forward pass without a cache.
+
+    Args:
+        model: The causal model.
+        ids: Token ids, shape (1, length).
+        mask: Attention mask, shape (1, length).
+        rows: Number of last ids whose logits are returned.
+
+    Returns:
+        Logits in the model's dtype, shape (rows, vocab).
+    """
     offered: dict[str, Any] = {"attention_mask": mask, "use_cache": False, "logits_to_keep": rows}
     offered["position_ids"] = (mask.cumsum(dim=-1) - 1).clamp_(min=0)
     if bool(mask.all()):
@@ -222,15 +243,24 @@ def _regrets(logits: Tensor, ids: Tensor, processors: Any, eps: float) -> Iterat
         yield from (lost / ulp).nan_to_num(nan=math.inf, posinf=math.inf).tolist()
 
 
-def emitted_ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def emitted_ids(
+    prompt: TokenizedPrompt,
+    completion: Completion | Sequence[int] | str,
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[int]:
     """Return the token ids of a completion.
 
     Args:
-        completion: A completion, token ids, or a text, which is tokenized again.
+        prompt: The prompt that it continues.
+        completion: A completion, token ids, or a text, which is tokenized again: together with the prompt, or alone if
+            that would change the prompt's tokens.
         tokenizer: The model's tokenizer.
     """
     if isinstance(completion, Completion):
         return list(completion.tokens)
-    if isinstance(completion, str):
-        return list(tokenizer.encode(completion, add_special_tokens=False))
-    return list(completion)
+    if not isinstance(completion, str):
+        return list(completion)
+    together = begin_answer(prompt, completion, tokenizer).tokens
+    if together[: prompt.count] == prompt.tokens:
+        return list(together[prompt.count :])
+    return list(tokenizer.encode(completion, add_special_tokens=False))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
-from antiphon.accel.certify import Certificate, emitted_ids
+from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
+from antiphon.accel.continuation_scores import score_continuations
 from antiphon.accel.decoding.drafter_choice import check_drafter, check_table
-from antiphon.accel.decoding.generation import Generation, decode_together
+from antiphon.accel.decoding.generation import decode_together
 from antiphon.accel.decoding.logprobs import TokenLogprob, collect_logprobs
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, pop_options
 from antiphon.accel.decoding.prefix_cache import PrefixCache
@@ -21,17 +22,16 @@ from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.engines.selection import SelectedEngine, select_engine
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
-from antiphon.accel.request_builder import RequestBuilder
+from antiphon.accel.request_builder import RequestBuilder, StartedRequest
 from antiphon.accel.text.completion import Completion, Stream, Usage
 from antiphon.accel.text.messages import (
     Conversation,
     Message,
     PromptInput,
     TokenizedPrompt,
-    encode_prompt,
     tokenize_prompt,
 )
-from antiphon.accel.text.parameters import Parameters, Settings, check, check_texts
+from antiphon.accel.text.parameters import Parameters, Settings, check, check_lengths
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -231,19 +231,17 @@ class LanguageModel:
         """Return streams that share forward passes, one for each prompt."""
         shares = list(references) or [()] * len(prompts)
         kept: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
-        for name, given in (("references", shares), ("seeds", settings), ("prefixes", kept)):
-            count = f"{len(prompts)}, one for each prompt"
-            check(f"The number of {name}", len(given), len(given) == len(prompts), count)
+        check_lengths(len(prompts), references=shares, seeds=settings, prefixes=kept)
 
-        def begin() -> list[Generation]:
-            return [self._generation(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
+        def begin() -> list[StartedRequest]:
+            return [self._start(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
 
-        generations = self.engine.lock.run(begin)
-        running = decode_together(generations, batch_size)
+        started = self.engine.lock.run(begin)
+        running = decode_together([each.generation for each in started], batch_size)
         if with_log_probability:
-            for generation in generations:
-                generation.sampler.track_log_probability()
-        return [self._stream(*one) for one in zip(generations, running, settings, kept, strict=True)]
+            for each in started:
+                each.generation.sampler.track_log_probability()
+        return [self._stream(*one) for one in zip(started, running, strict=True)]
 
     def stream(
         self,
@@ -272,30 +270,15 @@ class LanguageModel:
             TypeError: A reference or stop string is not text, or there is no parameter of that name.
         """
         settings = Settings(**parameters)
-        generation = self.engine.lock.run(lambda: self._generation(prompt, references, settings, prefix))
-        return self._stream(generation, generation.steps(), settings, prefix)
+        started = self.engine.lock.run(lambda: self._start(prompt, references, settings, prefix))
+        return self._stream(started, started.generation.steps())
 
-    def _generation(
+    def _start(
         self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
-    ) -> Generation:
+    ) -> StartedRequest:
         """Return a request that is ready to be decoded."""
-        read, forced = tokenize_prompt(prompt, self.tokenizer), self._requests.prefix_tokens(settings.response_prefix)
-        sources = [read.tokens_of(each) or each for each in check_texts("references", references)]
-        request = self._requests.build(read.tokens, settings, prefix)
-        options = self.options.with_num_draft_tokens(settings.num_draft_tokens)
-        options = options if settings.drafter is None else replace(options, drafter=settings.drafter)
         table = self._recycling_table(settings.recycling)
-        if table is not None and options.reproducible:
-            table = RecyclingTable(self.name)  # a separate table for this request
-        return Generation(
-            request,
-            [*sources, forced] if forced else sources,
-            self.tokenizer,
-            self._requests.generator(settings.seed) if settings.is_sampled else None,
-            options,
-            table if prefix is None else prefix.tenant,
-            recycling=False if table is None else table,
-        )
+        return self._requests.start(prompt, references, settings, prefix, options=self.options, table=table)
 
     def _recycling_table(self, given: bool | RecyclingTable | None) -> RecyclingTable | None:
         """Return the recycling table of a request: the given one, this model's for None or True, none for False."""
@@ -303,21 +286,16 @@ class LanguageModel:
             return self.recycling_table
         return check_table(given, self.name, reproducible=self.options.reproducible)
 
-    def _stream(
-        self,
-        generation: Generation,
-        steps: Iterator[Step],
-        settings: Settings,
-        prefix: PrefixCache | None = None,
-    ) -> Stream:
+    def _stream(self, started: StartedRequest, steps: Iterator[Step]) -> Stream:
         logprobs: list[TokenLogprob] = []
-        sampler = generation.sampler  # a stream that refers to the generation would keep its KV cache
+        settings, prefix = started.settings, started.prefix
+        sampler = started.generation.sampler  # a stream that refers to the generation would keep its KV cache
         if settings.logprobs is not None and sampler.logits is not None:
             steps = collect_logprobs(steps, sampler.logits, settings.logprobs, logprobs)
         return Stream(
-            steps if prefix is None else prefix.keep_after(generation, steps),
+            steps if prefix is None else prefix.keep_after(started.generation, steps),
             self.tokenizer,
-            prompt_tokens=generation.request.input_ids.shape[1],
+            prompt_tokens=started.prompt.count,
             stop=settings.stop_strings,
             temperature=settings.temperature,
             repetition_penalty=settings.repetition_penalty,
@@ -325,7 +303,58 @@ class LanguageModel:
             logprobs=logprobs,
             weights=self.options.weights or "",
             response_prefix=settings.response_prefix,
+            response_prefix_tokens=started.response_prefix_tokens,
+            context=started.context,
         )
+
+    def score(
+        self,
+        prompt: PromptInput,
+        continuations: Sequence[str],
+        *,
+        prefix: PrefixCache | None = None,
+        first: int | None = None,
+    ) -> list[float]:
+        """Return the log-probability of each continuation of a prompt, in nats: 0 is certain.
+
+        It is the sum of log p(token | prompt, tokens before) over the continuation's tokens. All continuations are one
+        draft tree, so they cost one forward pass together if the model can verify trees.
+
+        Args:
+            prompt: As in `stream`.
+            continuations: Texts. Each is tokenized alone, without special tokens, and follows the prompt's last token.
+            prefix: Prefix cache; afterwards it holds the prompt.
+            first: Number of first tokens of each continuation that are scored; None: all.
+
+        Raises:
+            ValueError: ``first`` is below 1, prompt and continuation exceed the context window, or as `tokenize`.
+            TypeError: The continuations are not a list of texts.
+        """
+        [scores] = self.score_batch([prompt], [continuations], prefixes=[] if prefix is None else [prefix], first=first)
+        return scores
+
+    def score_batch(
+        self,
+        prompts: Sequence[PromptInput],
+        continuations: Sequence[Sequence[str]],
+        *,
+        prefixes: Sequence[PrefixCache] = (),
+        first: int | None = None,
+    ) -> list[list[float]]:
+        """Return the log-probabilities of the continuations of each prompt; prompts share forward passes if possible.
+
+        Args:
+            prompts: The prompts.
+            continuations: One list of texts for each prompt, as in `score`.
+            prefixes: One prefix cache for each prompt.
+            first: As in `score`.
+
+        Raises:
+            ValueError, TypeError: As `score`; or the number of lists or prefix caches differs from that of the prompts.
+        """
+        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
+        requests = self.engine.lock.run(lambda: self._requests.scored(prompts, continuations, first, prefixes))
+        return score_continuations(self.model, requests, self.options, self._recycling_table(None))
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
         """Return the tokenized prompt, which every method takes in place of the prompt without tokenizing it again.
@@ -346,35 +375,26 @@ class LanguageModel:
     ) -> Certificate:
         """Measure whether a completion of this prompt is the model's own greedy one; any program may have generated it.
 
-        See `antiphon.accel.certify.certify`. A response prefix is not certified.
+        See `antiphon.accel.certify.certify`. A response prefix is part of the prompt and is not certified.
 
         Args:
             prompt: As in `stream`.
             completion: A completion, token ids, or a text. A text is tokenized again: if its certificate does not hold,
                 it may have been emitted as other tokens.
             repetition_penalty: The penalty that token ids or a text were generated with; a completion contains its own.
-            response_prefix: The forced beginning of token ids or a text; a completion contains its own.
+            response_prefix: The response prefix of token ids, which do not contain it, or of a text, which starts with
+                it; a completion contains its own.
             ulps: Allowed regret; None: 2 in half precision, 64 in single.
 
         Raises:
-            ValueError: The completion was sampled, is empty, does not fit into the context window, or was generated
-                with compressed weights.
+            ValueError: The completion was sampled, is empty, does not fit into the context window, does not start with
+                the response prefix, or was generated with compressed weights.
         """
         self.options.check_certifiable()
-        if isinstance(completion, Completion):
-            if completion.temperature:
-                raise ValueError(
-                    f"The completion was sampled, at temperature {completion.temperature:g}: its tokens were drawn and "
-                    "need not be the best. Certify a greedy one, at temperature 0."
-                )
-            repetition_penalty, response_prefix = completion.repetition_penalty, completion.response_prefix
-        emitted = emitted_ids(completion, self.tokenizer)
 
-        def prove() -> Certificate:
-            tokens = encode_prompt(prompt, self.tokenizer)
-            settings = Settings(repetition_penalty=repetition_penalty, response_prefix=response_prefix)
-            request = self._requests.build_certified(tokens, len(emitted), settings)
-            processors = request.processors
-            return certify_output(self.model, [*tokens, *emitted], len(tokens), logits_processor=processors, ulps=ulps)
+        def measure() -> Certificate:
+            text = self._requests.certified(prompt, completion, repetition_penalty, response_prefix)
+            tokens, processors = text.tokens, text.processors
+            return certify_output(self.model, tokens, text.prompt_tokens, logits_processor=processors, ulps=ulps)
 
-        return self.engine.lock.run(prove)
+        return self.engine.lock.run(measure)

@@ -213,8 +213,13 @@ class RemoteLanguageModel:
     def _stream(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> RemoteStream:
         sources = check_texts("references", references)
         send = partial(self._send, prompt, sources, settings)
-        chosen = {"temperature": settings.temperature, "repetition_penalty": settings.repetition_penalty}
-        return RemoteStream(self.client, send, **chosen)
+        return RemoteStream(
+            self.client,
+            send,
+            temperature=settings.temperature,
+            repetition_penalty=settings.repetition_penalty,
+            response_prefix=settings.response_prefix,
+        )
 
     def _send(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> Any:
         with self._lock:

@@ -64,9 +64,7 @@ class JsonGrammar:
         self._vocab_size = vocab_size
         self._end = end
 
-    def processors(
-        self, schema: Mapping[str, Any] | JsonSchema | None, prompt_tokens: int, max_new_tokens: int
-    ) -> LogitsProcessorList:
+    def processors(self, schema: JsonSchema | None, prompt_tokens: int, max_new_tokens: int) -> LogitsProcessorList:
         """Return the logits processor of one response; an empty list without a schema.
 
         Args:
@@ -80,8 +78,7 @@ class JsonGrammar:
         """
         if schema is None:
             return LogitsProcessorList()
-        wanted = schema if isinstance(schema, JsonSchema) else JsonSchema(schema)
-        return LogitsProcessorList([_SchemaProcessor(self._tokens, wanted, prompt_tokens, max_new_tokens)])
+        return LogitsProcessorList([_SchemaProcessor(self._tokens, schema, prompt_tokens, max_new_tokens)])
 
     @cached_property
     def _tokens(self) -> Any:

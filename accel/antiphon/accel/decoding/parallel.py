@@ -205,6 +205,10 @@ class ParallelSequence:
         """Keep the pending tokens and no draft rows: the accepted rows may have been computed by another process."""
         self.own.keep(())
 
+    def discard(self) -> None:
+        """Keep nothing of the last forward pass."""
+        self.own.discard()
+
     def reset(self) -> None:
         """Drop everything that is cached."""
         self.own.reset()

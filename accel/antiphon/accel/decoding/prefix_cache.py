@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from antiphon.accel.decoding.generation import Generation
     from antiphon.accel.decoding.stats import Step
 
-__all__ = ["PrefixCache"]
+__all__ = ["PrefixCache", "common_length"]
 
 
 class PrefixCache:
@@ -65,7 +65,7 @@ class PrefixCache:
         if kept is None or kept[0] is not model:
             return None
         _, before, cache = kept
-        common = _common_length(before, tokens[:-1])
+        common = common_length(before, tokens[:-1])
         if not common or (common < len(before) and not _can_crop(cache)):
             return None
         if common < len(before):
@@ -86,17 +86,28 @@ class PrefixCache:
             raise
         self._keep(generation)
 
-    def _keep(self, generation: Generation) -> None:
-        cache = generation.cache
-        if cache is None:  # the engine has a prefix cache for this tenant
+    def keep(self, model: PreTrainedModel, tokens: Tokens, cache: Cache | None) -> None:
+        """Keep the KV cache of a text, unless it cannot be reused.
+
+        Args:
+            model: The model that computed it.
+            tokens: Token ids of the text; the cache may hold fewer.
+            cache: The KV cache; None if the engine has a prefix cache for this tenant.
+        """
+        if cache is None or not cached_length(cache):
             return
-        traits = traits_of(generation.request.model)
+        traits = traits_of(model)
         # Models of level "plain" (Jamba) may restart their recurrence whenever a forward pass has several tokens.
-        if generation.running.is_started and cached_length(cache) and traits.rope is None and traits.level != "plain":
-            self._kept = (generation.request.model, generation.history.tokens[: cached_length(cache)], cache)
+        if traits.rope is None and traits.level != "plain":
+            self._kept = (model, list(tokens[: cached_length(cache)]), cache)
+
+    def _keep(self, generation: Generation) -> None:
+        if generation.running.is_started:
+            self.keep(generation.request.model, generation.history.tokens, generation.cache)
 
 
-def _common_length(before: Sequence[int], after: Sequence[int]) -> int:
+def common_length(before: Sequence[int], after: Sequence[int]) -> int:
+    """Return how many of their first tokens two texts have in common."""
     pairs = zip(before, after, strict=False)
     return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after)))
 

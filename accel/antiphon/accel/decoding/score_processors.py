@@ -1,4 +1,4 @@
-"""Logits processors for penalties, logit bias and a forced response prefix. Independent of models."""
+"""Logits processor for penalties and logit bias. Independent of models."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
-
-from antiphon.accel.drafting.draft import Tokens
 
 
 def penalties(
@@ -49,30 +47,3 @@ class _Penalties(LogitsProcessor):
         changed = scores - self._frequency * counts - self._presence * (counts > 0)
         changed[0, self._tokens.to(scores.device)] += self._bias.to(scores.device)
         return changed
-
-
-def forced_prefix(tokens: Tokens, prompt_tokens: int) -> LogitsProcessorList:
-    """Return the processor that forces the response to start with these tokens; an empty list for no tokens.
-
-    Args:
-        tokens: Token ids of the response prefix.
-        prompt_tokens: Length of the prompt.
-    """
-    return LogitsProcessorList([_ForcedPrefix(tokens, prompt_tokens)] if tokens else [])
-
-
-class _ForcedPrefix(LogitsProcessor):
-    """Leaves one token possible at each position of the response prefix."""
-
-    def __init__(self, tokens: Tokens, prompt_tokens: int) -> None:
-        self._tokens = tokens
-        self._prompt_tokens = prompt_tokens
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores, shape (1, vocab), of the token after these ids."""
-        position = input_ids.shape[1] - self._prompt_tokens
-        if position >= len(self._tokens):
-            return scores
-        forced = torch.full_like(scores, -torch.inf)
-        forced[:, self._tokens[position]] = 0.0
-        return forced

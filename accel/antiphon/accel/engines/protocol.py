@@ -101,11 +101,17 @@ class CachedSequence(Protocol):
     def keep(self, path: Sequence[int]) -> None:
         """Keep the pending tokens and the accepted rows of the last forward pass, and drop its other rows.
 
-        Called once after each forward pass, also after a prefill (with an empty path). Accepted tokens that the cache
-        does not hold afterwards are pending in the next forward pass: ``length`` says how many there are.
+        Called once after each forward pass, also after a prefill (with an empty path), unless `discard` is. Accepted
+        tokens that the cache does not hold afterwards are pending in the next forward pass: ``length`` says how many.
 
         Args:
             path: Accepted rows of the draft, from the first below the root on.
+        """
+
+    def discard(self) -> None:
+        """Drop all rows of the last forward pass, which had a draft, and its pending tokens as well.
+
+        Called instead of `keep` if another forward pass over the same pending tokens follows.
         """
 
     def reset(self) -> None:

@@ -28,7 +28,7 @@ def build_body(
         model: The model and its kind of server.
 
     Raises:
-        ValueError: A parameter is for local models only, or the server does not support an assistant prefix.
+        ValueError: A parameter is for local models only, or the server does not continue messages of the assistant.
     """
     for name in LOCAL_ONLY:
         if getattr(settings, name) is not None:
@@ -37,8 +37,11 @@ def build_body(
             )
     if settings.logprobs is not None:
         raise ValueError(f"logprobs is {settings.logprobs}, but only local models return log-probabilities.")
-    if settings.response_prefix:
-        raise ValueError(f"response_prefix is {settings.response_prefix!r}, but only local models take one.")
+    if settings.response_prefix and settings.json_schema is not None:
+        raise ValueError(
+            f"response_prefix is {settings.response_prefix!r}, and a server would apply the json_schema to the text "
+            "after it; give one of the two."
+        )
     options: dict[str, Any] = {"include_usage": True}
     if model.kind != "other":
         options["continuous_usage_stats"] = True
@@ -59,9 +62,10 @@ def build_body(
         **_extensions(settings, model),
     }
     if isinstance(prompt, str):
-        return COMPLETION_PATH, body | {"prompt": prompt}
+        return COMPLETION_PATH, body | {"prompt": prompt + settings.response_prefix}
     conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
-    return CHAT_PATH, body | _conversation_fields(conversation, model)
+    prefix = conversation.assistant_prefix + settings.response_prefix
+    return CHAT_PATH, body | _conversation_fields(conversation, prefix, model)
 
 
 def add_references(body: dict[str, Any], references: Sequence[str], model: ServedModel) -> dict[str, Any]:
@@ -106,19 +110,19 @@ def _extensions(settings: Settings, model: ServedModel) -> dict[str, Any]:
     return {name: value for name, (value, _) in fields.items()} | {"return_token_ids": True}
 
 
-def _conversation_fields(conversation: Conversation, model: ServedModel) -> dict[str, Any]:
+def _conversation_fields(conversation: Conversation, prefix: str, model: ServedModel) -> dict[str, Any]:
     messages = [dict(message) for message in conversation.messages]
     fields: dict[str, Any] = {"messages": messages}
     if conversation.tools:
         fields["tools"] = [dict(tool) for tool in conversation.tools]
         fields |= _without_none({"tool_choice": conversation.tool_choice or None})
-    if conversation.assistant_prefix:
+    if prefix:
         if model.kind == "other":
             raise ValueError(
-                f"assistant_prefix is {conversation.assistant_prefix!r}, which only vLLM and Antiphon's own server "
-                "support; leave it out."
+                f"The answer has to continue {prefix!r} (assistant_prefix and response_prefix), which only vLLM and "
+                "Antiphon's own server support for messages; leave it out, or give the prompt as one text."
             )
-        messages.append({"role": "assistant", "content": conversation.assistant_prefix})
+        messages.append({"role": "assistant", "content": prefix})
         fields |= {"add_generation_prompt": False, "continue_final_message": True}
     return fields
 

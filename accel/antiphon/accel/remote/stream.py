@@ -29,6 +29,7 @@ class RemoteStream(TextStream):
         send: Sends the request and returns its events.
         temperature: Requested temperature, for the completion.
         repetition_penalty: Requested repetition penalty, for the completion.
+        response_prefix: Text that the server continues; the first piece, once the server has accepted the request.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class RemoteStream(TextStream):
         *,
         temperature: float = 0.0,
         repetition_penalty: float = 1.0,
+        response_prefix: str = "",
     ) -> None:
         self._client = client
         self._send = send
         self._temperature = temperature
         self._repetition_penalty = repetition_penalty
+        self._response_prefix = response_prefix
         self._response: Any = None
         self._events: Any = None
         self._calls = ToolCallParts()
@@ -88,6 +91,7 @@ class RemoteStream(TextStream):
             tokens=tuple(self._tokens),
             temperature=self._temperature,
             repetition_penalty=self._repetition_penalty,
+            response_prefix=self._response_prefix,
         )
 
     def close(self) -> None:
@@ -102,6 +106,8 @@ class RemoteStream(TextStream):
                 self._started_at = perf_counter()
                 self._response = self._send()
                 self._events = iter(self._response)
+                if self._response_prefix:
+                    return self._response_prefix
             event = next(self._events, None)
         except STREAM_ERRORS as error:
             return self._break_off(error)

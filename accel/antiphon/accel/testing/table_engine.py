@@ -66,6 +66,10 @@ class TableSequence:
         self.tokens += [*pending, *(draft.tokens[row] for row in path)]
         self._input = None
 
+    def discard(self) -> None:
+        """Cache nothing of the last forward pass."""
+        self._input = None
+
     def reset(self) -> None:
         """Drop everything."""
         self.tokens, self.is_prefilled, self._input = [], False, None

@@ -25,12 +25,14 @@ class Usage:
     """Token counts of a request.
 
     Attributes:
-        prompt_tokens: Number of prompt tokens.
+        prompt_tokens: Number of prompt tokens, with those of the response prefix.
         completion_tokens: Number of generated tokens, including an end-of-sequence token and those of a stop string.
+        response_prefix_tokens: Number of tokens that the response prefix added to the prompt; 0 for models on servers.
     """
 
     prompt_tokens: int
     completion_tokens: int
+    response_prefix_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -61,7 +63,7 @@ class Completion:
     """A finished completion.
 
     Attributes:
-        text: The text, without special tokens and without the stop string.
+        text: The response prefix and the generated text, without special tokens and without the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" or "cancelled".
         usage: Token counts.
         steps: Summary of the decoding steps.
@@ -70,7 +72,7 @@ class Completion:
         repetition_penalty: Repetition penalty that the tokens were chosen with.
         origins: Origin of each token.
         logprobs: Log-probabilities of each token, if requested.
-        response_prefix: Text that the completion was forced to start with.
+        response_prefix: Beginning of the text that was part of the prompt and not generated.
     """
 
     text: str
@@ -121,14 +123,17 @@ class Stream(TextStream):
     Args:
         steps: The decoding steps.
         tokenizer: Tokenizer of the model.
-        prompt_tokens: Number of prompt tokens.
-        stop: Stop strings.
+        prompt_tokens: Number of prompt tokens, with those of the response prefix.
+        stop: Stop strings, which are searched in the generated text.
         temperature: Temperature that tokens are chosen with, for the completion.
         repetition_penalty: Repetition penalty that tokens are chosen with, for the completion.
         log_probability: Returns the log-probability of the tokens so far in nats, or None if it is not computed.
         logprobs: Log-probabilities of each token; a list that the steps append to.
         weights: "int8" or "int4" for compressed weights, for the summary.
-        response_prefix: Text that the completion is forced to start with.
+        response_prefix: Text at the end of the prompt that the completion starts with. It is the first piece, which is
+            there before the first forward pass.
+        context: Token ids of the end of the prompt, if there is a response prefix.
+        response_prefix_tokens: Number of tokens that the response prefix added to the prompt.
     """
 
     def __init__(
@@ -144,22 +149,25 @@ class Stream(TextStream):
         logprobs: Sequence[TokenLogprob] = (),
         weights: str = "",
         response_prefix: str = "",
+        context: Sequence[int] = (),
+        response_prefix_tokens: int = 0,
     ) -> None:
         self._remaining = steps
         self._log_probability = log_probability
         self._temperature = temperature
         self._repetition_penalty = repetition_penalty
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, context)
         self._stops = StopStrings(stop)
         self.prompt_tokens = prompt_tokens
         self._logprobs = logprobs
         self._weights = weights
         self._response_prefix = response_prefix
+        self._response_prefix_tokens = response_prefix_tokens
         self._lock = FairLock()  # one thread may read the stream while another one closes it
         self._steps: list[Step] = []
         self._pieces: list[str] = []
         self._emitted: list[tuple[int, tuple[int, bool]]] = []  # token, its step, and whether it was drafted
-        self._ends: list[int] = []  # number of final characters after each token
+        self._ends: list[int] = []  # end in the text of the final characters after each token
         self._finish: FinishReason | None = None
         self._is_closed = False
 
@@ -188,12 +196,12 @@ class Stream(TextStream):
         return Completion(
             text=text,
             finish_reason=self._finish,
-            usage=Usage(self.prompt_tokens, len(tokens)),
+            usage=Usage(self.prompt_tokens, len(tokens), self._response_prefix_tokens),
             steps=summarize(self._steps, self._weights),
             tokens=tokens,
             temperature=self._temperature,
             repetition_penalty=self._repetition_penalty,
-            origins=_origins(self._steps, self._ends, len(text)),
+            origins=_origins(self._steps, self._ends, len(self._response_prefix), len(text)),
             logprobs=tuple(self._logprobs[: len(tokens)]),
             response_prefix=self._response_prefix,
         )
@@ -217,7 +225,7 @@ class Stream(TextStream):
     def origins_from(self, first: int) -> list[Origin]:
         """Return the origins of the tokens so far, from ``first`` on; the last characters may not be streamed yet."""
         ends = self._ends[first:]
-        starts = (self._ends[first - 1] if first else 0, *ends)
+        starts = (self._ends[first - 1] if first else len(self._response_prefix), *ends)
         sources = (source for _, source in self._emitted[first:])
         return [Origin(start, end, *source) for start, end, source in zip(starts, ends, sources, strict=False)]
 
@@ -231,10 +239,14 @@ class Stream(TextStream):
         self._lock.run(partial(self._end, "cancelled"))
 
     def _advance(self) -> str | None:
-        """Run one forward pass; return its text, or None at the end. The lock is released between two calls."""
+        """Run one forward pass; return its text, or None at the end. The lock is released between two calls.
+
+        The first call returns the response prefix, if there is one.
+        """
         if self._finish or self._is_closed:
             return None
-        piece, finish = self._text_of(next(self._remaining))
+        is_prefix = bool(self._response_prefix) and not self._pieces
+        piece, finish = (self._response_prefix, None) if is_prefix else self._text_of(next(self._remaining))
         self._pieces.append(piece)
         if finish:
             self._end(finish)
@@ -246,7 +258,7 @@ class Stream(TextStream):
         for count, token in enumerate(step.tokens, start=1):
             piece = self._detokenizer.push(token)
             self._emitted.append((token, (len(self._steps), count <= step.accepted)))
-            self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
+            self._ends.append((self._ends[-1] if self._ends else len(self._response_prefix)) + len(piece))
             text += self._stops.push(piece, self._detokenizer.pending)
             if self._stops.is_found:
                 kept = replace(step, tokens=step.tokens[:count], accepted=min(step.accepted, count), finish="stop")
@@ -262,9 +274,9 @@ class Stream(TextStream):
         self._remaining = iter(())  # dropping the steps ends generation and frees the KV cache
 
 
-def _origins(steps: Sequence[Step], ends: Sequence[int], length: int) -> tuple[Origin, ...]:
+def _origins(steps: Sequence[Step], ends: Sequence[int], start: int, length: int) -> tuple[Origin, ...]:
     """Return the origin of each token. The rest of the text belongs to the last one, since no token follows it."""
     final = [*(min(end, length) for end in ends[:-1]), length]
-    spans = zip((0, *final), final, strict=False)
+    spans = zip((start, *final), final, strict=False)
     sources = ((index, row < step.accepted) for index, step in enumerate(steps) for row in range(len(step.tokens)))
     return tuple(Origin(*span, *source) for span, source in zip(spans, sources, strict=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,16 +24,17 @@ class Detokenizer:
 
     Args:
         tokenizer: Tokenizer of the model.
+        context: Token ids before the first one. Their text is not returned; the first piece is what follows it.
 
     Attributes:
         pending: Text of the last tokens that later tokens may still change.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._window: list[int] = []  # ids of the last returned piece, then the pending ones
-        self._given = 0  # number of ids in `_window` that belong to the last piece
-        self._offset = 0  # characters of the window's text that were returned
+        self._window = [*context]  # ids of the last returned piece, then the pending ones
+        self._given = len(context)  # number of ids in `_window` that belong to the last piece
+        self._offset = len(self._decode(self._window)) if context else 0  # characters of the window that were returned
         self.pending = ""
 
     def push(self, token: int) -> str:

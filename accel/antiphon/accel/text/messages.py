@@ -17,6 +17,7 @@ __all__ = [
     "Message",
     "PromptInput",
     "TokenizedPrompt",
+    "begin_answer",
     "encode_prompt",
     "tokenize_prompt",
 ]
@@ -52,11 +53,13 @@ class TokenizedPrompt:
         text: The text of the prompt.
         tokens: Its token ids.
         offsets: Characters (start, end) of each token; empty if the tokenizer does not report them.
+        has_added_tokens: Whether the tokenizer added its special tokens, such as the one that begins every text.
     """
 
     text: str
     tokens: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...] = ()
+    has_added_tokens: bool = False
 
     @property
     def count(self) -> int:
@@ -117,15 +120,30 @@ def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> 
         conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
         text = apply_chat_template(conversation.messages, conversation.tools, tokenizer)
         text += conversation.assistant_prefix
+    return _tokenize(text, tokenizer, add_special_tokens=isinstance(prompt, str))
+
+
+def begin_answer(prompt: TokenizedPrompt, text: str, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
+    """Return the prompt with a text appended, both tokenized together, as if they had been one text from the start.
+
+    Args:
+        prompt: The prompt.
+        text: Beginning of the answer, or the whole answer.
+        tokenizer: Tokenizer of the model.
+    """
+    if not text:
+        return prompt
+    return _tokenize(prompt.text + text, tokenizer, add_special_tokens=prompt.has_added_tokens)
+
+
+def _tokenize(text: str, tokenizer: PreTrainedTokenizerBase, *, add_special_tokens: bool) -> TokenizedPrompt:
     has_offsets = tokenizer.is_fast
-    encoded = tokenizer(
-        text, add_special_tokens=isinstance(prompt, str), verbose=False, return_offsets_mapping=has_offsets
-    )
+    encoded = tokenizer(text, add_special_tokens=add_special_tokens, verbose=False, return_offsets_mapping=has_offsets)
     tokens: list[int] = encoded.input_ids
     if not tokens:
         raise ValueError("The prompt has no tokens; give a text of at least one character, or messages.")
     offsets = ((start, end) for start, end in encoded["offset_mapping"]) if has_offsets else ()
-    return TokenizedPrompt(text, tuple(tokens), tuple(offsets))
+    return TokenizedPrompt(text, tuple(tokens), tuple(offsets), add_special_tokens)
 
 
 def encode_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> list[int]:

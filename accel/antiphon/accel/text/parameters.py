@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from antiphon.accel.decoding.grammar import JsonSchema
@@ -64,7 +64,9 @@ class Settings:
             the two penalties in OpenAI's API.
         logprobs: Return the log-probability of each token and of this number of most likely alternatives. They are
             computed from the model's own scores, before any of these parameters changes them.
-        response_prefix: The completion is forced to start with this text, and continues freely.
+        response_prefix: Text that the completion starts with and continues. It is appended to the prompt, and the two
+            are tokenized together; it is neither generated nor counted in ``max_new_tokens``. With a ``json_schema``,
+            prefix and generated text together follow the schema.
 
     Raises:
         ValueError: A parameter is out of range.
@@ -106,13 +108,7 @@ class Settings:
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             check(name, value, -2 <= value <= 2, "from -2 to 2; 0 is off")
-        is_free = not self.response_prefix or schema is None
-        check(
-            "response_prefix",
-            self.response_prefix,
-            isinstance(self.response_prefix, str) and is_free,
-            "a text, and empty together with a json_schema",
-        )
+        check("response_prefix", self.response_prefix, isinstance(self.response_prefix, str), "a text")
         bias = self.logit_bias or {}
         check("logit_bias", bias, all(-100 <= value <= 100 for value in bias.values()), "numbers from -100 to 100")
         count = self.logprobs
@@ -122,6 +118,14 @@ class Settings:
     def stop_strings(self) -> list[str]:
         """The stop strings as a list."""
         return check_texts("stop", (self.stop,) if isinstance(self.stop, str) else self.stop)
+
+    @property
+    def answer_schema(self) -> JsonSchema | None:
+        """The JSON schema of the whole answer, which the response prefix begins; None without a schema."""
+        if self.json_schema is None:
+            return None
+        given = self.json_schema if isinstance(self.json_schema, JsonSchema) else JsonSchema(self.json_schema)
+        return replace(given, begun=given.begun + self.response_prefix)
 
     @property
     def is_sampled(self) -> bool:
@@ -163,6 +167,20 @@ def check(name: str, value: object, holds: bool, range_: str) -> None:
     """
     if not holds:
         raise ValueError(f"{name} is {value!r}; it must be {range_}.")
+
+
+def check_lengths(count: int, **given: Sequence[object]) -> None:
+    """Raise an error if one of several lists does not have one item for each prompt.
+
+    Args:
+        count: Number of prompts.
+        **given: The lists by name.
+
+    Raises:
+        ValueError: A list has another length.
+    """
+    for name, items in given.items():
+        check(f"The number of {name}", len(items), len(items) == count, f"{count}, one for each prompt")
 
 
 def check_texts(name: str, given: Sequence[str]) -> list[str]:

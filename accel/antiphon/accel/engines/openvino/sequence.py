@@ -99,6 +99,10 @@ class PagedSequence:
                 self._memory.storage.move_rows(sources, targets)
             self._confirm([*pending, *(draft.tokens[row] for row in path)])
 
+    def discard(self) -> None:
+        """See `CachedSequence.discard`."""
+        self._input = ((), EMPTY)
+
     def reset(self) -> None:
         """See `CachedSequence.reset`."""
         self._clear(is_evicted=False)

@@ -124,6 +124,10 @@ class CompiledSequence:
         """See `TorchSequence.prefill`."""
         return self.plain.prefill(prompt, chunk)
 
+    def inspect_cache(self) -> None:
+        """See `TorchSequence.inspect_cache`."""
+        self.plain.inspect_cache()
+
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
         """See `CachedSequence.fit`; a compiled step has at most 64 rows, pending tokens included."""
         self._headroom = depth
@@ -142,7 +146,8 @@ class CompiledSequence:
         """
         count = len(pending) + len(draft)
         bucket = next((size for size in BUCKETS if size >= count), 0)
-        outputs = self._run(pending, draft, bucket) if bucket and self.plain.level == "tree" else None
+        is_possible = bucket and self.plain.level == "tree" and self.length
+        outputs = self._run(pending, draft, bucket) if is_possible else None
         if outputs is None:
             self.leave_slot_cache()
             self.argmax = None
@@ -161,6 +166,14 @@ class CompiledSequence:
         self._used[kept] = True
         self._free += sorted(set(slots) - set(kept), reverse=True)
         self.plain.advance(len(kept))
+        self.is_mid_step = False
+        return None
+
+    def discard(self) -> None:
+        """See `CachedSequence.discard`."""
+        if not self.is_mid_step:
+            return self.plain.discard()
+        self._free += sorted(self._fed[1], reverse=True)
         self.is_mid_step = False
         return None
 

@@ -331,8 +331,10 @@ class TorchEngine:
         sequence = single.sequence
         assert isinstance(sequence, TorchSequence | CompiledSequence)
         with torch.no_grad():
-            if not sequence.is_prefilled:
+            if not sequence.is_prefilled and not single.draft:
                 return TorchLogits(sequence.prefill(single.pending, single.prefill_chunk))
+            if not sequence.is_prefilled:  # the cache holds all but the last token of the prompt already
+                sequence.inspect_cache()
             logits = sequence.forward(single.pending, single.draft)
         return TorchLogits(logits, sequence.argmax)
 

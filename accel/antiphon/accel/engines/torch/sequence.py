@@ -160,6 +160,16 @@ class TorchSequence:
         end_recording(self._recording_layers)
         self.length += kept
 
+    def discard(self) -> None:
+        """See `CachedSequence.discard`."""
+        pending, draft, others = self._last_input
+        fed = len(pending) + len(draft) + others
+        if self._snapshot is not None:
+            self._restore(fed)
+        elif self.level in ("tree", "linear"):
+            keep_rows(self.cache, (), length=self.length, fed=fed)
+        end_recording(self._recording_layers)
+
     def advance(self, tokens: int) -> None:
         """Set the length after tokens were computed and cached elsewhere for the moment."""
         self.length += tokens
@@ -310,6 +320,12 @@ class TorchSequence:
 
     def _replay(self, tokens: Tokens, fed: int) -> None:
         """Restore the recurrent state from before the draft, and run the accepted tokens again."""
+        self._restore(fed)
+        end_recording(self._recording_layers)
+        self._run(tokens, EMPTY)
+
+    def _restore(self, fed: int) -> None:
+        """Restore the recurrent state from before the last forward pass, and crop the other layers."""
         for layer, states in zip(self._layers, self._snapshot or (), strict=True):
             for name, value in states.items():
                 setattr(layer, name, value)
@@ -317,8 +333,6 @@ class TorchSequence:
                 layer.crop(-fed)
             elif getattr(layer, "keys", None) is not None:  # `crop` would also crop the recurrent state
                 layer.keys, layer.values = layer.keys[..., :-fed, :], layer.values[..., :-fed, :]
-        end_recording(self._recording_layers)
-        self._run(tokens, EMPTY)
 
 
 def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
