@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon, ret
 from antiphon.integrations.llama_index import AntiphonQueryEngine
 from antiphon.integrations.llama_index.cited_engines import CitedResponse, CitedStreamingResponse
 from antiphon.pipelines import Rag
-from antiphon.pipelines.prompt import reader_prompt
+from antiphon.pipelines.request_plan import RequestPlan, plan_request
 from antiphon.retrieval import Retriever
 
 QUESTION = "How many eggs does a queen lay?"
@@ -36,18 +37,19 @@ async def test_a_langchain_chain_gives_the_answer_of_rag(retriever: Retriever, r
         assert [document.page_content for document in found["context"]] == [each.text for each in answer.passages]
 
 
-def test_generation_options_of_the_passage_selection_reach_the_chat_model(
+def test_the_response_prefix_of_the_plan_reaches_the_chat_model(
     retriever: Retriever, reader: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passage = retriever.search(QUESTION)[0]
-    prompt = reader_prompt(QUESTION, [passage]).content
-    prefix = "[1] Wax"
-    options = {"response_prefix": prefix}
-    monkeypatch.setattr(
-        retrieval_chain, "selected_passages_first", lambda model, question, passages, **_: (passages, 1, options)
-    )
+    prefix, plans = "[1] Wax", list[RequestPlan]()
+
+    def plan_with_prefix(*arguments: Any, **options: Any) -> RequestPlan:
+        plans.append(replace(plan_request(*arguments, **options), response_prefix=prefix))
+        return plans[-1]
+
+    monkeypatch.setattr(retrieval_chain, "plan_request", plan_with_prefix)
     chat = ChatAntiphon(language_model=reader, max_tokens=12)
     found = chat.with_retriever(AntiphonRetriever(retriever=retriever)).invoke(QUESTION)
+    prompt = plans[0].prompt.content
     assert found["answer"].content == reader.generate(prompt, max_new_tokens=12, response_prefix=prefix).text
     assert found["answer"].content != reader.generate(prompt, max_new_tokens=12).text
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from antiphon.accel.text.messages import CountedPrompt
+from antiphon.pipelines.fitted_prompt import FittedPrompt
 from antiphon.pipelines.passage_selection import (
     JoinPrompts,
     LineScorers,
-    PassagePrompt,
     SelectedPrompt,
     select_passages,
 )
 from antiphon.pipelines.prompt import REFUSAL, Prompt
+from antiphon.pipelines.quotes import quotes_of
 from antiphon.retrieval import Passage
 from tests.pipelines.scripted import Scripted
 
@@ -22,12 +24,26 @@ def never_join(passages: Sequence[Passage]) -> None:
     """Never join passages in one prompt."""
 
 
-def prompts_of(*lines: str) -> list[PassagePrompt]:
+def prompts_of(*lines: str) -> list[FittedPrompt]:
     """Return one prompt for each text, which may have several lines."""
     return [
-        PassagePrompt((Passage.at("a.md", number, text),), Prompt("?", answers=(REFUSAL, text)), f"?{number}")
+        FittedPrompt(
+            (Passage.at("a.md", number, text),),
+            Prompt("?", answers=(REFUSAL, text), quotes=quotes_of(text)),
+            CountedPrompt(f"?{number}", 1),
+        )
         for number, text in enumerate(lines)
     ]
+
+
+def joined_prompt(passages: Sequence[Passage]) -> FittedPrompt:
+    """Return one prompt of several passages."""
+    return FittedPrompt(tuple(passages), Prompt("all"), CountedPrompt("all", 1))
+
+
+def lines_of(*prompts: FittedPrompt) -> list[str]:
+    """Return the lines that answers to these prompts may quote."""
+    return [quote.line for each in prompts for quote in each.prompt.quotes]
 
 
 def scorers_of(relevance_by_word: Mapping[str, float], similarity: float = 0.5) -> LineScorers:
@@ -45,7 +61,7 @@ def scorers_of(relevance_by_word: Mapping[str, float], similarity: float = 0.5) 
 
 
 def select(
-    prompts: Sequence[PassagePrompt],
+    prompts: Sequence[FittedPrompt],
     log_probabilities: Mapping[str, float],
     join: JoinPrompts = never_join,
     **relevance_by_word: float,

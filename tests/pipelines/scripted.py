@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-import torch
-
 from antiphon.accel import Completion, PrefixCache, Summary, Usage
-from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
-from antiphon.accel.drafting.draft import Accepted
-from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import PromptInput
-
-OTHER = 0
 
 
 class WordTokenizer:
@@ -33,17 +23,16 @@ class WordTokenizer:
 
 
 class ScriptedStream(TextStream):
-    """A stream of one piece of text, with a function that is called before it."""
+    """A stream of one piece of text."""
 
-    def __init__(self, text: str, first: Callable[[], None] = lambda: None) -> None:
-        self._pieces, self._first, self.is_closed = iter([text]), first, False
+    def __init__(self, text: str) -> None:
+        self._pieces = iter([text])
 
     def __next__(self) -> str:
-        self._first()
         return next(self._pieces)
 
     def close(self) -> None:
-        self.is_closed = True
+        pass
 
     @property
     def completion(self) -> Completion:
@@ -57,50 +46,26 @@ class Scripted:
     Attributes:
         likely: the log-probability of each line.
         read: the prompts whose lines it has scored.
-        streams: the streams of the latest batch.
         given: the parameters of each call of `stream`.
     """
 
     likely: Mapping[str, float]
     tokenizer: WordTokenizer = field(default_factory=WordTokenizer)
-    options: DecodingOptions = field(default_factory=DecodingOptions)
     read: list[PromptInput] = field(default_factory=list)
-    streams: list[ScriptedStream] = field(default_factory=list)
     given: list[dict[str, Any]] = field(default_factory=list)
 
     def stream(self, prompt: PromptInput, **parameters: Any) -> TextStream:
         self.given.append(parameters)
         return ScriptedStream(parameters.get("response_prefix", "") + " It is so.")
 
-    def stream_batch(
+    def score_batch(
         self,
         prompts: Sequence[PromptInput],
+        continuations: Sequence[Sequence[str]],
         *,
-        references: Sequence[Sequence[str]] = (),
         prefixes: Sequence[PrefixCache] = (),
-        **parameters: Any,
-    ) -> Sequence[ScriptedStream]:
+        first: int | None = None,
+    ) -> list[list[float]]:
         self.read += prompts
         assert len(prefixes) == len(prompts)
-        self.streams = [ScriptedStream("", partial(self._verify, parameters["drafter"]())) for _ in prompts]
-        return self.streams
-
-    def _verify(self, scorer: ContinuationScorer) -> None:
-        """Make each text's log-probability its value in ``likely``: that of its second token; all others are 0."""
-        draft = scorer.begin((), ())
-        assert draft is not None
-        scores = torch.full((1 + len(draft.tokens), 99), -1e9)
-        scores[:, OTHER] = 0.0
-        for text, nats in self.likely.items():
-            row = -1
-            for index, token in enumerate(self.tokenizer.encode(text)):
-                chance = math.exp(nats) if index == 1 else 1.0
-                scores[row + 1, token] = math.log(chance)
-                if index == 1:
-                    scores[row + 1, OTHER] = -1e9 if chance == 1.0 else math.log(1 - chance)
-                else:
-                    scores[row + 1, OTHER] = -1e9
-                row = draft.children.get(row, {}).get(token, -1)
-                if row < 0:
-                    break
-        scorer.observe(draft, Accepted((), (1,)), NumpyLogits(scores.numpy()))
+        return [[self.likely.get(text, -1e9) for text in own] for own in continuations]

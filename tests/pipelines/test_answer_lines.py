@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.pipelines.passage_selection import JoinPrompts, PassagePrompt, select_passages
-from antiphon.pipelines.prompt import REFUSAL, Prompt
+from antiphon.pipelines.fitted_prompt import FittedPrompt
+from antiphon.pipelines.passage_selection import JoinPrompts, select_passages
+from antiphon.pipelines.prompt import REFUSAL
 from antiphon.retrieval import Passage
-from tests.pipelines.passage_prompts import HONEY, WAX, prompts_of, scorers_of, select
+from tests.pipelines.passage_prompts import HONEY, WAX, joined_prompt, lines_of, prompts_of, scorers_of, select
 from tests.pipelines.scripted import Scripted
 
 
 def test_up_to_three_lines_that_score_nearly_as_well_are_quoted() -> None:
     prompts = prompts_of(f"{WAX}\n[1] Drones do not.\n{HONEY}\n[1] Bees fly.")
-    likely = dict.fromkeys(prompts[0].lines, -1.0)
+    likely = dict.fromkeys(lines_of(*prompts), -1.0)
     selected = select(prompts, likely, Wax=1.0, Honey=2.0, Bees=0.9, Drones=0.8)
-    assert (selected.passage_prompt, selected.options) == (
+    assert (selected.fitted_prompt, selected.options) == (
         prompts[0],
         {"response_prefix": f"{HONEY}\n{WAX}\n[1] Bees fly."},
     )
@@ -53,7 +54,7 @@ def test_the_line_after_a_colon_has_the_number_of_its_passage() -> None:
     lead, code = "[1] **To build a hive:**", "[1] make hive"
     prompts = prompts_of(HONEY, f"{lead}\n{code}")
     likely = dict.fromkeys((lead, code, HONEY), -1.0)
-    said = select(prompts, likely, lambda found: PassagePrompt((*found,), Prompt("all"), "all"), build=2.0, Honey=3.0)
+    said = select(prompts, likely, joined_prompt, build=2.0, Honey=3.0)
     assert said.options == {"response_prefix": f"{HONEY}\n[2] **To build a hive:**\n[2] make hive"}
 
 
@@ -69,32 +70,32 @@ def test_the_line_after_a_colon_is_quoted_only_if_it_fits_completely() -> None:
 
 def test_a_line_of_another_passage_is_quoted_if_both_fit_into_one_prompt() -> None:
     prompts = prompts_of(WAX, HONEY)
-    both = PassagePrompt((*prompts[1].passages, *prompts[0].passages), Prompt("both"), "both")
+    both = joined_prompt([*prompts[1].passages, *prompts[0].passages])
     joined: list[Sequence[Passage]] = []
 
-    def join(passages: Sequence[Passage]) -> PassagePrompt:
+    def join(passages: Sequence[Passage]) -> FittedPrompt:
         joined.append(passages)
         return both
 
     likely = {WAX: -1.0, HONEY: -1.0}
     selected = select(prompts, likely, join, Wax=1.0, Honey=2.0)
-    assert (selected.passage_prompt, selected.options) == (both, {"response_prefix": f"{HONEY}\n[2] Wax melts."})
+    assert (selected.fitted_prompt, selected.options) == (both, {"response_prefix": f"{HONEY}\n[2] Wax melts."})
     assert joined == [list(both.passages)]
     alone = select(prompts, likely, Wax=1.0, Honey=2.0)
-    assert (alone.passage_prompt, alone.options) == (prompts[1], {"response_prefix": HONEY})
+    assert (alone.fitted_prompt, alone.options) == (prompts[1], {"response_prefix": HONEY})
 
 
 def test_only_lines_whose_passages_fit_into_one_prompt_are_quoted() -> None:
     prompts = prompts_of(WAX, f"{HONEY}\n[1] It is sweet.", "[1] Bees fly.")
-    likely = dict.fromkeys([line for one in prompts for line in one.lines], -1.0)
+    likely = dict.fromkeys(lines_of(*prompts), -1.0)
 
     def join(most: int) -> JoinPrompts:
-        return lambda found: PassagePrompt((*found,), Prompt("all"), "all") if len(found) <= most else None
+        return lambda found: joined_prompt(found) if len(found) <= most else None
 
     fits = {"Wax": 1.5, "Honey": 2.0, "Bees": 1.0, "sweet": -3.0}
     three, passages = select(prompts, likely, join(3), **fits), [one.passages[0] for one in prompts]
     assert three.options == {"response_prefix": f"{HONEY}\n[2] Wax melts.\n[3] Bees fly."}
-    assert three.passage_prompt.passages == (passages[1], passages[0], passages[2])
+    assert three.fitted_prompt.passages == (passages[1], passages[0], passages[2])
     for fit, more in ((-3.0, ""), (1.1, "\n[1] It is sweet.")):
         said = select(prompts, likely, join(2), **fits | {"sweet": fit}).options["response_prefix"]
         assert said == f"{HONEY}\n[2] Wax melts.{more}"

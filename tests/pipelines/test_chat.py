@@ -1,4 +1,4 @@
-"""Chat: the same text as without a prefix cache, while only new tokens are prefilled."""
+"""Chat: the earlier turns are in the prompt without their passages, and follow-up questions are made complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.accel import LanguageModel, Stream
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Answer, Chat, Rag, SessionStore
-from antiphon.pipelines.chat import rewrite_question
+from antiphon.pipelines.follow_up import rewrite_question
 from antiphon.retrieval import HashEmbedder, Passage, Retriever
 from tests.accel.oracles import expect_plain_logits
 from tests.pipelines.recording_drafter import RecordingBlend
@@ -44,12 +44,7 @@ def converse(rag: Rag, *, reuse: bool, **options: Any) -> list[Answer]:
     return answers
 
 
-def new_tokens(turn: Answer, before: Answer) -> int:
-    """Return the number of tokens that are not in the KV cache: all new ones and the last generated one."""
-    return turn.usage.prompt_tokens - (before.usage.total_tokens - 1)
-
-
-def test_every_turn_prefills_only_new_tokens_and_has_the_same_text(retriever: Retriever, typist: LanguageModel) -> None:
+def test_the_text_is_the_same_with_and_without_a_prefix_cache(retriever: Retriever, typist: LanguageModel) -> None:
     rag = Rag(retriever, typist, k=2)
     reused = converse(rag, reuse=True, num_draft_tokens=16)
     again = converse(rag, reuse=False, drafter="nothing")
@@ -57,8 +52,19 @@ def test_every_turn_prefills_only_new_tokens_and_has_the_same_text(retriever: Re
     assert [answer.usage for answer in reused] == [answer.usage for answer in again]
     assert [answer.steps.prefill_tokens for answer in again] == [answer.usage.prompt_tokens for answer in again]
     assert reused[0].steps.prefill_tokens == reused[0].usage.prompt_tokens
-    assert reused[1].steps.prefill_tokens == new_tokens(reused[1], reused[0])
-    assert reused[2].steps.prefill_tokens == new_tokens(reused[2], reused[1]) < reused[2].usage.prompt_tokens / 2
+    shared = [answer.usage.prompt_tokens - answer.steps.prefill_tokens for answer in reused]
+    assert 0 == shared[0] < shared[1] < shared[2], "instructions, then the first turn, too"
+
+
+def test_the_prompt_has_the_earlier_turns_without_their_passages(retriever: Retriever, typist: LanguageModel) -> None:
+    chat = Chat(Rag(retriever, typist, k=1))
+    first = chat.ask(QUESTIONS[0], max_new_tokens=9)
+    plan = chat.stream(QUESTIONS[1], max_new_tokens=9).plan
+    assert not isinstance(plan.prompt.content, str)
+    _, question, answer, turn = plan.prompt.content
+    assert (question["content"], answer["content"]) == (QUESTIONS[0], first.text)
+    assert QUESTIONS[1] in turn["content"]
+    assert plan.passages[0].text in turn["content"]
 
 
 def test_the_logits_of_a_third_turn_equal_those_of_a_plain_forward_pass(
@@ -70,34 +76,27 @@ def test_the_logits_of_a_third_turn_equal_those_of_a_plain_forward_pass(
     stream = chat.stream(QUESTIONS[2], max_new_tokens=24, num_draft_tokens=16, drafter=lambda: recorder)
     list(stream)
     text = [*recorder.prompt, *stream.completion.tokens]
-    assert stream.answer.steps.prefill_tokens < len(recorder.prompt) / 2
+    assert stream.answer.steps.prefill_tokens < len(recorder.prompt)
     expect_plain_logits(typist.model, text, recorder.records)
 
 
 def test_earlier_passages_and_answers_are_references(retriever: Retriever, typist: LanguageModel) -> None:
     chat, recorder = Chat(Rag(retriever, typist, k=1)), RecordingBlend()
     first = chat.ask(QUESTIONS[0], max_new_tokens=24)
-    now = chat.ask(QUESTIONS[1], max_new_tokens=24, drafter=lambda: recorder)
+    now = chat.ask(QUESTIONS[2], max_new_tokens=24, drafter=lambda: recorder)
     texts = [typist.tokenizer.decode(reference) for reference in recorder.references]
     assert texts == [now.passages[0].text, first.passages[0].text, first.text]
 
 
-def test_turns_that_do_not_fit_are_dropped_and_the_rest_is_prefilled_once(
-    retriever: Retriever, typist: LanguageModel
-) -> None:
+def test_the_oldest_turns_that_do_not_fit_are_left_out(retriever: Retriever, typist: LanguageModel) -> None:
     chat = Chat(Rag(retriever, typist, k=1))  # a context window of 2,048 bytes
-    answers: list[Answer] = []
     dropped: list[int] = []
-    for number in range(9):
-        answers.append(chat.ask(f"Question {number}: who is the queen?", max_new_tokens=150))
+    for number in range(13):
+        answer = chat.ask(f"Question {number}: who is the queen of the bees?", max_new_tokens=150)
         dropped.append(chat.dropped_turns)
-    assert all(answer.usage.total_tokens <= 2048 for answer in answers)
-    cut = next(turn for turn, count in enumerate(dropped) if count)
-    assert dropped[cut] > 1
-    assert dropped[cut + 1] == dropped[cut]
-    assert answers[cut].usage.total_tokens <= 1024
-    assert answers[cut].steps.prefill_tokens > answers[cut].usage.prompt_tokens / 2
-    assert answers[cut + 1].steps.prefill_tokens == new_tokens(answers[cut + 1], answers[cut])
+        assert answer.usage.total_tokens <= 2048
+    assert dropped == sorted(dropped)
+    assert dropped[0] == 0 < dropped[-1] < 12
 
 
 def test_if_no_turn_fits_passages_are_left_out(retriever: Retriever) -> None:
@@ -110,26 +109,28 @@ def test_if_no_turn_fits_passages_are_left_out(retriever: Retriever) -> None:
         assert chat.dropped_turns == turn
 
 
-def test_a_follow_up_question_is_rewritten_for_the_search_only(passages: list[Passage], typist: LanguageModel) -> None:
-    search, plain = RecordingSearcher(passages), RecordingSearcher(passages)
-    chat = Chat(Rag(search, typist, k=1), rewrite=True)
-    for question in QUESTIONS[:2]:
+def test_a_follow_up_question_is_searched_with_the_question_that_it_refers_to(
+    passages: list[Passage], typist: LanguageModel
+) -> None:
+    search = RecordingSearcher(passages)
+    chat = Chat(Rag(search, typist, k=1))
+    for question in QUESTIONS:
         chat.ask(question, max_new_tokens=9)
-    new = rewrite_question(typist, chat.turns[:1], QUESTIONS[1])
+    assert search.queries == [QUESTIONS[0], f"{QUESTIONS[0]} {QUESTIONS[1]}", QUESTIONS[2]]
+    assert [turn.question for turn in chat.turns] == list(QUESTIONS)
+
+
+def test_the_model_can_rewrite_a_question_for_the_search_only(passages: list[Passage], typist: LanguageModel) -> None:
+    search = RecordingSearcher(passages)
+    chat = Chat(Rag(search, typist, k=1, rewrite=True))
+    chat.ask(QUESTIONS[0], max_new_tokens=9)
+    new = rewrite_question(typist, QUESTIONS[1], chat.turns[0].messages)
+    plan = chat.stream(QUESTIONS[1], max_new_tokens=9).plan
     assert search.queries == [QUESTIONS[0], new]
-    assert chat.search_query == new != QUESTIONS[1]
-    assert QUESTIONS[1] in chat.turns[1].messages[0]["content"]
-    assert new not in chat.turns[1].messages[0]["content"]
-    unchanged = Chat(Rag(plain, typist, k=1))
-    for question in QUESTIONS[:2]:
-        unchanged.ask(question, max_new_tokens=9)
-    assert plain.queries == list(QUESTIONS[:2])
-
-
-def test_rewriting_keeps_the_prefix_cache_of_the_conversation(passages: list[Passage], typist: LanguageModel) -> None:
-    chat = Chat(Rag(RecordingSearcher(passages), typist, k=1), rewrite=True)
-    first, second = (chat.ask(question, max_new_tokens=9) for question in QUESTIONS[:2])
-    assert second.steps.prefill_tokens == new_tokens(second, first)
+    assert chat.search_query == plan.query == new != QUESTIONS[1]
+    turn = plan.prompt.content[-1]["content"]  # type: ignore[index]
+    assert QUESTIONS[1] in turn
+    assert new not in turn
 
 
 def test_the_text_of_a_closed_stream_becomes_a_turn(retriever: Retriever, typist: LanguageModel) -> None:
@@ -140,7 +141,7 @@ def test_the_text_of_a_closed_stream_becomes_a_turn(retriever: Retriever, typist
     stream.close()
     assert len(chat.turns) == 1
     follow = chat.ask(QUESTIONS[1], max_new_tokens=9)
-    assert follow.steps.prefill_tokens < follow.usage.prompt_tokens / 2
+    assert follow.steps.prefill_tokens < follow.usage.prompt_tokens
 
 
 def test_a_question_without_passages_does_not_become_a_turn(passages: list[Passage], typist: LanguageModel) -> None:
@@ -214,14 +215,16 @@ def test_a_session_is_stored_under_the_rewritten_question(
     retriever: Retriever, typist: LanguageModel, tmp_path: Any
 ) -> None:
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
-    chat = Chat(Rag(retriever, typist, k=1, sessions=store), rewrite=True)
+    chat = Chat(Rag(retriever, typist, k=1, sessions=store, rewrite=True))
     chat.ask(QUESTIONS[0], max_new_tokens=9)
     chat.ask(QUESTIONS[1], max_new_tokens=9)
     assert chat.search_query != QUESTIONS[1]
     assert [store.forget(question) for question in (QUESTIONS[1], chat.search_query)] == [False, True]
 
 
-def test_a_prompt_that_is_a_string_is_refused(passages: list[Passage]) -> None:
+def test_a_prompt_without_messages_asks_the_complete_question(passages: list[Passage]) -> None:
     base = LanguageModel(tiny_model(), byte_tokenizer(chat=False), name="base")
-    with pytest.raises(ValueError, match="A conversation needs a prompt of messages, and this prompt is a string"):
-        Chat(Rag(RecordingSearcher(passages), base)).ask(QUESTIONS[0])
+    chat = Chat(Rag(RecordingSearcher(passages), base, k=1))
+    chat.ask(QUESTIONS[0], max_new_tokens=9)
+    plan = chat.stream(QUESTIONS[1], max_new_tokens=9).plan
+    assert f"\nquery: {QUESTIONS[0]} {QUESTIONS[1]}\n" in str(plan.prompt.content)

@@ -1,16 +1,19 @@
-"""The demo end to end with the bundled models: index, ask, cite, and the same text without drafts."""
+"""The demo end to end with the bundled models: index, ask, cite, and the same text from three programs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.processor import has_bfloat16_units
 from antiphon.pipelines import Rag
+from antiphon.pipelines.benchmark.race import TITLES, RaceResult, race
+from antiphon.pipelines.benchmark.run import Job, MethodRun
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents
 from antiphon.pipelines.models.bundled import BUNDLED
@@ -44,10 +47,9 @@ def test_the_demo_answers_cites_and_compares(
     assert "small language model" in shown
     assert "antiphon demo --model some/hub-model" in shown
     assert "Python performs garbage collection via reference counting" in shown
-    assert shown.count("Quoted verbatim from") == shown.count("tokens per step") == len(questions)
     assert "[1] glossary.txt, characters " in shown
-    assert "The text is identical. Drafting took" in shown
-    assert "cut off" not in shown
+    assert "The text is identical in all programs." in shown
+    assert sum(line.strip().endswith("yes") for line in shown.splitlines()) == 3
 
 
 @pytest.mark.usefixtures("reader_folder")
@@ -58,8 +60,10 @@ def test_the_reader_answers_by_quoting(
     assert demo.run_demo("reader", paths=some_documents, folder=index, questions=questions, engine="torch")
     shown = capsys.readouterr().out
     assert "small extractive model" in shown
-    assert shown.count("Quoted verbatim from") == shown.count("tokens per step") == len(questions)
-    assert "cut off" not in shown
+    assert "Quoted sentences are not generated" in shown
+    assert shown.count("tokens quoted, not generated") == len(questions)
+    assert "A race: smollm2 answers freely" in shown
+    assert "The text is identical in all programs." in shown
 
 
 RIGHT = ("has nothing to do with reptiles", "use collections.deque", "You can't use lists as keys")
@@ -91,13 +95,31 @@ def test_every_embedded_model_is_introduced_by_name() -> None:
     assert all(demo.NOTES[model].startswith(f"{model} is ") for model in BUNDLED)
 
 
-def test_a_difference_from_plain_decoding_is_shown(
-    retriever: Retriever, tiny: LanguageModel, capsys: pytest.CaptureFixture[str]
-) -> None:
-    drafted, plain = (
-        Rag(retriever, tiny).ask("How old is a queen?", max_new_tokens=9, drafter=each) for each in ("blend", "nothing")
-    )
-    assert demo.compare([drafted], [plain])
-    assert "The text is identical" in capsys.readouterr().out
-    assert not demo.compare([drafted, drafted], [plain, replace(plain, text="something else")])
-    assert "The text differs" in capsys.readouterr().out
+def run(tokens: tuple[int, ...], seconds: float, steps: int) -> MethodRun:
+    """Return a run whose first token took a second."""
+    return MethodRun(tokens, seconds, 1.0, steps, None)
+
+
+def test_the_race_counts_generated_tokens_after_the_first_one() -> None:
+    greedy = RaceResult("hf-greedy", (run((1, 2, 3, 4, 5), 5.0, 4), run((1, 2, 3), 3.0, 2)))
+    ours = RaceResult("antiphon", (run((1, 2, 3, 4, 5), 2.0, 2), run((1, 2, 9), 2.0, 1)))
+    assert (greedy.tokens, greedy.seconds, greedy.first_token_seconds) == (8, 8.0, 1.0)
+    assert (greedy.decoding_tokens_per_second, greedy.tokens_per_step) == (1.0, 1.0)
+    assert (ours.decoding_tokens_per_second, ours.tokens_per_step) == (3.0, 2.0)
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(demo.race_table([greedy, ours]))
+    lines = console.export_text().splitlines()
+    assert next(line for line in lines if "greedy" in line and "transformers" in line).split()[-1] == "yes"
+    assert next(line for line in lines if "Antiphon" in line).split()[-4:] == ["3.0", "3.00", "2.00", "no"]
+
+
+def test_all_programs_of_the_race_generate_the_same_tokens_and_report_their_progress(tiny: LanguageModel) -> None:
+    jobs = [Job(tiny.tokenize(text).tokens, (text,)) for text in ("bees dance", "wax melts, wax melts")]
+    seen: list[tuple[str, int]] = []
+    results = race(tiny, jobs, 12, lambda name, tokens, seconds: seen.append((name, tokens)))
+    assert [result.name for result in results] == list(TITLES)
+    assert len({tuple(each.tokens for each in result.runs) for result in results}) == 1
+    for result in results:
+        counts = [tokens for name, tokens in seen if name == result.name]
+        assert counts[-1] == result.tokens == 24
+        assert len(set(counts)) > 3

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel import LanguageModel, Stream
+from antiphon.accel import LanguageModel
 from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines import Rag
+from antiphon.pipelines.passage_selection import MAX_LINES, SCORED_TOKENS
 from antiphon.retrieval import Retriever
 
 QUESTION = "How many eggs does a queen lay?"
@@ -19,22 +20,30 @@ def test_cached_passages_are_not_prefilled_again(
     reader: LanguageModel, retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # equal relevance, so that lines of all passages are scored
-    monkeypatch.setattr("antiphon.pipelines.rag.relevance_scorer", lambda question: lambda said: [0.0 for _ in said])
+    monkeypatch.setattr(
+        "antiphon.pipelines.request_plan.relevance_scorer", lambda question: lambda said: [0.0 for _ in said]
+    )
 
     class RecordingModel(LanguageModel):
-        def stream_batch(self, prompts: Sequence[PromptInput], **parameters: Any) -> list[Stream]:
-            self.streams: list[Stream] = super().stream_batch(prompts, **parameters)
-            return self.streams
+        """A model that counts the tokens that it computes to score lines, and those of the prompts."""
+
+        def score_batch(self, prompts: Sequence[PromptInput], *arguments: Any, **options: Any) -> list[list[float]]:
+            self.computed, self.whole = 0, sum(self.tokenize(prompt).count for prompt in prompts)
+            with self.model.register_forward_pre_hook(self._count, with_kwargs=True):
+                return super().score_batch(prompts, *arguments, **options)
+
+        def _count(self, module: object, arguments: object, options: dict[str, Any]) -> None:
+            self.computed += options["input_ids"].shape[1]
 
     model = RecordingModel(reader.model, reader.tokenizer, name="tiny-reader")
     rag = Rag(retriever, model, k=3, passage_cache_tokens=100_000)
     assert rag.passage_cache is not None
     for index, question in enumerate((QUESTION, QUESTION, "How long does honey keep?")):
         answer = rag.ask(question, max_new_tokens=8)
-        read = [stream.completion.steps.prefill_tokens for stream in model.streams]
-        whole = [stream.completion.usage.prompt_tokens for stream in model.streams]
-        assert answer.steps.prefill_tokens < 2 * len(question)  # the prompt was prefilled when its lines were scored
-        assert read == whole if index == 0 else max(read) < 2 * len(question)
+        added = answer.usage.response_prefix_tokens
+        assert answer.steps.prefill_tokens <= 1 + added  # the prompt was prefilled when its lines were scored
+        scored = 3 * (MAX_LINES + 1) * SCORED_TOKENS
+        assert model.computed >= model.whole if index == 0 else model.computed < scored + 3 * 2 * len(question)
         assert answer.text == Rag(retriever, reader, k=3).ask(question, max_new_tokens=8).text
     assert 0 < rag.passage_cache.size < 100_000
     rag.passage_cache.clear()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from antiphon.accel import LanguageModel, PrefixCache, Stream
-from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import PromptInput
+from antiphon.accel import LanguageModel, PrefixCache
+from antiphon.accel.text.messages import CountedPrompt
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import app
@@ -25,18 +22,16 @@ from antiphon.pipelines.passage_selection import (
     MAX_LINES,
     MAX_RELEVANCE_GAP,
     SCORED_TOKENS,
-    BatchStreamingModel,
     LineScorers,
     candidate_lines,
     line_score,
-    log_probabilities,
     select_passages,
     shows_answer,
 )
 from antiphon.pipelines.prompt import REFUSAL, reader_prompt
 from antiphon.pipelines.quotes import quotable_lines, quotes_of
-from antiphon.pipelines.rag import MAX_NEW_TOKENS
 from antiphon.pipelines.relevance import LineScorer, relevance_scorer
+from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
 from antiphon.retrieval import Retriever
 from tests.pipelines.passage_prompts import HONEY, WAX, prompts_of, scorers_of, select
 from tests.pipelines.scripted import Scripted
@@ -44,16 +39,21 @@ from tests.pipelines.scripted import Scripted
 QUESTION = "How many eggs does a queen lay?"
 
 
+def prompts_read(model: Scripted) -> list[object]:
+    """Return the prompts whose lines the model has scored."""
+    return [each.content if isinstance(each, CountedPrompt) else each for each in model.read]
+
+
 def test_of_equally_likely_lines_the_most_relevant_one_starts_the_answer() -> None:
     prompts = prompts_of(WAX, HONEY)
     selected = select(prompts, {WAX: -1.0, HONEY: -1.0}, Wax=0.6, Honey=2.8)
-    assert (selected.passage_prompt, selected.options) == (prompts[1], {"response_prefix": HONEY})
+    assert (selected.fitted_prompt, selected.options) == (prompts[1], {"response_prefix": HONEY})
 
 
 def test_of_equally_relevant_lines_the_likelier_one_starts_the_answer() -> None:
     prompts = prompts_of(f"{WAX}\n{HONEY}", "[1] Bees fly.")
     selected = select(prompts, {WAX: -0.1, HONEY: -6.0, "[1] Bees fly.": -8.0})
-    assert (selected.passage_prompt, selected.options) == (prompts[0], {"response_prefix": WAX})
+    assert (selected.fitted_prompt, selected.options) == (prompts[0], {"response_prefix": WAX})
 
 
 @pytest.mark.parametrize(("stop", "stops"), [((), ["\n"]), ("!", ["!", "\n"]), (["!"], ["!", "\n"])])
@@ -64,7 +64,7 @@ def test_if_no_line_is_good_enough_the_answer_is_a_refusal_and_nothing_else(
     prompts = prompts_of(WAX, HONEY)
     model = Scripted({WAX: likely, HONEY: likely, REFUSAL: -0.01 if likely < -1 else -4.0})
     selected = select_passages(model, prompts, scorers_of({"Wax": fit - 0.1, "Honey": fit}, similar), stop=stop)
-    assert (selected.passage_prompt, selected.options) == (prompts[1], {"response_prefix": REFUSAL, "stop": stops})
+    assert (selected.fitted_prompt, selected.options) == (prompts[1], {"response_prefix": REFUSAL, "stop": stops})
 
 
 def test_a_likelier_refusal_lowers_the_score() -> None:
@@ -94,15 +94,15 @@ def test_the_least_relevant_lines_are_not_scored_and_their_passages_not_read() -
     lines = "\n".join(f"[1] Line {place}." for place in range(MAX_LINES))
     model = Scripted({REFUSAL: -9.0, **dict.fromkeys(lines.splitlines(), -1.0)})
     selected = select_passages(model, prompts_of(WAX, lines), scorers_of({"Wax": -0.1}))
-    assert model.read == ["?1"]
+    assert prompts_read(model) == ["?1"]
     assert selected.options["response_prefix"] in lines
 
 
 def test_a_line_of_several_passages_is_scored_once_in_the_first() -> None:
     model = Scripted({WAX: -0.1, REFUSAL: -9.0})
     prompts = prompts_of(WAX, WAX)
-    assert select_passages(model, prompts, scorers_of({})).passage_prompt is prompts[0]
-    assert model.read == ["?0"]
+    assert select_passages(model, prompts, scorers_of({})).fitted_prompt is prompts[0]
+    assert prompts_read(model) == ["?0"]
 
 
 def test_a_line_of_several_passages_is_scored_where_it_is_most_relevant() -> None:
@@ -112,18 +112,18 @@ def test_a_line_of_several_passages_is_scored_where_it_is_most_relevant() -> Non
         lambda pairs: [float(passage is second) for passage, _ in pairs], lambda pairs: [0.5 for _ in pairs]
     )
     model = Scripted({WAX: -0.1, REFUSAL: -9.0})
-    assert select_passages(model, prompts, scorers).passage_prompt is prompts[1]
-    assert model.read == ["?1"]
+    assert select_passages(model, prompts, scorers).fitted_prompt is prompts[1]
+    assert prompts_read(model) == ["?1"]
 
 
 def test_lines_much_less_relevant_than_the_best_are_not_scored() -> None:
     model = Scripted({WAX: -1.0, HONEY: -0.1, REFUSAL: -9.0})
     prompts = prompts_of(WAX, HONEY)
     near = select_passages(model, prompts, scorers_of({"Wax": MAX_RELEVANCE_GAP - 0.1}))
-    assert (near.passage_prompt, model.read) == (prompts[0], ["?0", "?1"])
+    assert (near.fitted_prompt, prompts_read(model)) == (prompts[0], ["?0", "?1"])
     model.read.clear()
     far = select_passages(model, prompts, scorers_of({"Wax": MAX_RELEVANCE_GAP + 0.1}))
-    assert (far.passage_prompt, model.read) == (prompts[0], ["?0"])
+    assert (far.fitted_prompt, prompts_read(model)) == (prompts[0], ["?0"])
 
 
 @pytest.mark.parametrize(("fit", "similar"), [(1.0, 0.5), (2.0, 0.1)])
@@ -151,7 +151,7 @@ def test_without_candidate_lines_the_model_answers_freely() -> None:
     model = Scripted({})
     prompts = prompts_of("", "")
     selected = select_passages(model, prompts, scorers_of({}), seed=3)
-    assert (selected.passage_prompt, selected.options, model.read) == (prompts[0], {"seed": 3}, [])
+    assert (selected.fitted_prompt, selected.options, model.read) == (prompts[0], {"seed": 3}, [])
 
 
 @pytest.mark.parametrize("options", [{"response_prefix": "So"}, {"json_schema": {"type": "object"}}])
@@ -159,7 +159,7 @@ def test_a_requested_format_is_kept(options: dict[str, Any]) -> None:
     prompts = prompts_of(WAX, HONEY)
     model = Scripted({WAX: -1.0, HONEY: -0.1, REFUSAL: -9.0})
     selected = select_passages(model, prompts, scorers_of({}), **options)
-    assert (selected.passage_prompt, selected.options) == (prompts[1], options)
+    assert (selected.fitted_prompt, selected.options) == (prompts[1], options)
 
 
 def test_the_answer_continues_from_the_scored_prompt() -> None:
@@ -173,17 +173,6 @@ def test_lines_and_the_refusal_fit_into_one_compiled_step() -> None:
     assert (MAX_LINES + 1) * (SCORED_TOKENS - 1) <= 63
 
 
-def test_an_error_closes_all_streams() -> None:
-    class Broken(Scripted):
-        def _verify(self, scorer: ContinuationScorer) -> None:
-            raise RuntimeError("out of memory")
-
-    model = Broken({})
-    with pytest.raises(RuntimeError, match="out of memory"):
-        select_passages(model, prompts_of(WAX, HONEY), scorers_of({}))
-    assert model.streams[0].is_closed
-
-
 def _likelihood(model: LanguageModel, prompt: Any, text: str) -> float:
     """Return the log-probability of the first tokens of a text as the beginning of an answer, by one forward pass."""
     read = list(model.tokenize(prompt).tokens)
@@ -193,42 +182,6 @@ def _likelihood(model: LanguageModel, prompt: Any, text: str) -> float:
     return sum(float(scores[len(read) - 1 + place, token]) for place, token in enumerate(said))
 
 
-def test_scores_from_a_draft_tree_equal_those_of_plain_forward_passes(reader: LanguageModel) -> None:
-    prompts = prompts_of("[1] Wax melts.\n[1] Wax is soft.", HONEY)
-    texts = [[*one.lines, REFUSAL] for one in prompts]
-    found = log_probabilities(cast(BatchStreamingModel, reader), prompts, texts, [PrefixCache() for _ in prompts])
-    for one, own, weights in zip(prompts, texts, found, strict=True):
-        assert weights == pytest.approx([_likelihood(reader, one.tokenized, text) for text in own], abs=1e-3)
-
-
-def test_without_tree_verification_each_line_is_scored_separately(reader: LanguageModel) -> None:
-    class Plain(LanguageModel):
-        def stream_batch(self, prompts: Sequence[PromptInput], **parameters: Any) -> list[Stream]:
-            return super().stream_batch(prompts, **{**parameters, "num_draft_tokens": 1})
-
-    [prompts] = prompts_of(f"{WAX}\n{HONEY}")
-    plain = Plain(reader.model, reader.tokenizer, name="tiny-reader")
-    [found] = log_probabilities(cast(BatchStreamingModel, plain), [prompts], [[WAX, HONEY]], [PrefixCache()])
-    assert found == pytest.approx([_likelihood(reader, prompts.tokenized, text) for text in (WAX, HONEY)], abs=1e-3)
-
-
-def test_lines_are_scored_in_deterministic_mode(reader: LanguageModel) -> None:
-    fixed = LanguageModel(reader.model, reader.tokenizer, name="tiny-reader", deterministic=True)
-    [prompts] = prompts_of(f"{WAX}\n{HONEY}")
-    [found] = log_probabilities(cast(BatchStreamingModel, fixed), [prompts], [[WAX, HONEY]], [PrefixCache()])
-    assert found == pytest.approx([_likelihood(reader, prompts.tokenized, text) for text in (WAX, HONEY)], abs=1e-3)
-
-
-@pytest.mark.parametrize("engine", ["torch", "openvino"])
-def test_a_repeated_question_gives_the_same_scores(engine: Any) -> None:
-    model, prefix = LanguageModel(tiny_model(), byte_tokenizer(), name="tiny", engine=engine), PrefixCache()
-    [prompts] = prompts_of(f"{WAX}\n{HONEY}")
-    first, again = (
-        log_probabilities(cast(BatchStreamingModel, model), [prompts], [[WAX, HONEY]], [prefix])[0] for _ in range(2)
-    )
-    assert first == pytest.approx(again, abs=1e-3)
-
-
 def test_the_answer_starts_with_the_best_line_and_continues_freely(
     reader: LanguageModel, retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +189,7 @@ def test_the_answer_starts_with_the_best_line_and_continues_freely(
         """Return a scorer with raised scores, so that lines that a random model finds unlikely are still answers."""
         return lambda said: [20 + fit for fit in relevance_scorer(question)(said)]
 
-    monkeypatch.setattr("antiphon.pipelines.rag.relevance_scorer", raised_relevance)
+    monkeypatch.setattr("antiphon.pipelines.request_plan.relevance_scorer", raised_relevance)
     found = retriever.search(QUESTION, 3)
     prompts = [reader_prompt(QUESTION, [passage]) for passage in found]
     lines = [(place, line) for place, one in enumerate(prompts) for line in one.answers[-1].splitlines()]
@@ -265,7 +218,7 @@ def test_lines_of_two_passages_with_nearly_equal_scores_start_one_answer(
     found = retriever.search(QUESTION, 3)
     wanted = {passage.text: quotable_lines([passage])[0][0].sentence for passage in found[1:]}
     monkeypatch.setattr(
-        "antiphon.pipelines.rag.relevance_scorer",
+        "antiphon.pipelines.request_plan.relevance_scorer",
         lambda question: lambda said: [99.0 if wanted.get(passage.text) == line else 0.0 for passage, line in said],
     )
     monkeypatch.setattr("antiphon.pipelines.passage_selection._MAX_SCORE_GAP", 50.0)
@@ -291,7 +244,7 @@ def test_lines_of_two_passages_with_nearly_equal_scores_start_one_answer(
 
 def test_a_custom_prompt_has_all_passages_at_once(reader: LanguageModel, retriever: Retriever) -> None:
     stream = Rag(retriever, reader, k=3, prompt=reader_prompt).stream(QUESTION, max_new_tokens=4)
-    assert stream.prompt == reader_prompt(QUESTION, stream.passages)
+    assert stream.plan.prompt == reader_prompt(QUESTION, stream.passages)
 
 
 def test_the_command_gives_the_same_answer_as_python(tiny_folder: Path, index_folder: Path, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from antiphon.accel import Summary, Usage
-from antiphon.pipelines import Answer
+from antiphon.pipelines.benchmark.race import TITLES, RaceResult
+from antiphon.pipelines.benchmark.run import MethodRun
 from antiphon.pipelines.cli import bench, bench_speed, bita, demo, doctor_report
 from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
 from antiphon.pipelines.training.bita import evaluate
@@ -46,11 +46,6 @@ def rows_of(columns: dict[str, str], text: str, rows: int = 3) -> list[dict[str,
     return [{first: f"{text}+{row}"} | {key: unique_number() for key in rest} for row in range(rows)]
 
 
-def answered(text: str) -> Answer:
-    steps = Summary(steps=next(NUMBERS), tokens=next(NUMBERS), seconds=unique_number())
-    return Answer(QUESTION, text, (), (), Usage(30, next(NUMBERS) + 12_345), steps, "stop")
-
-
 def drafting_report() -> drafting_cost.DraftingReport:
     costs = [
         drafting_cost.DraftingCost(
@@ -61,6 +56,10 @@ def drafting_report() -> drafting_cost.DraftingReport:
     return drafting_cost.DraftingReport(32, drafting_cost.SIZES, tuple(costs), 1.0)
 
 
+def raced(name: str) -> RaceResult:
+    return RaceResult(name, (MethodRun((1, 2, 3), unique_number(), unique_number(), 2, None),))
+
+
 def learned_figures() -> evaluate.GuessFigures:
     per_step = {shape: unique_number() for shape in ("chain", "wide")}
     return evaluate.GuessFigures(3, 9, per_step, [[0.1 * mask + rank / 100 for rank in range(5)] for mask in range(3)])
@@ -68,7 +67,7 @@ def learned_figures() -> evaluate.GuessFigures:
 
 def tables() -> Iterator[tuple[str, ResultTable]]:
     """Yield every table that a command prints, with invented figures."""
-    yield "demo", demo.comparison_table([answered("a"), answered("b")], [answered("a"), answered("c")])
+    yield "demo", demo.race_table([raced(name) for name in TITLES])
     yield "doctor", doctor_report.cost_table({64: {1: 0.0123, 2: 0.0456, 64: 1.789}, 918: {1: 0.0147, 2: 0.0258}})
     yield "drafting", drafting_cost.drafting_table(drafting_report())
     kinds = [

@@ -12,8 +12,9 @@ from antiphon.accel.text.completion import TextStream
 from antiphon.pipelines.citations import Citation
 from antiphon.pipelines.decoding_trace import DecodingTrace
 from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_sentences
-from antiphon.pipelines.prompt import Prompt, is_refusal
+from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.rendering.segments import cost_line
+from antiphon.pipelines.request_plan import RequestPlan
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -135,29 +136,20 @@ class AnswerStream(TextStream):
     Nothing is generated between pieces, or after the stream is closed.
 
     Args:
-        question: the question.
-        passages: the passages of the prompt, available at once.
-        prompt: the prompt.
-        stream: the stream of the language model.
-        to_answer: makes the answer of the completion.
+        plan: the plan of the request.
+        stream: the stream of the language model that executes it.
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
     """
 
-    def __init__(
-        self,
-        question: str,
-        passages: tuple[Passage, ...],
-        prompt: Prompt,
-        stream: TextStream,
-        to_answer: Callable[[Completion], Answer],
-        on_end: Sequence[Callable[[Answer], None]] = (),
-    ) -> None:
-        self.question = question
-        self.passages = passages
-        self.prompt = prompt
+    def __init__(self, plan: RequestPlan, stream: TextStream, on_end: Sequence[Callable[[Answer], None]] = ()) -> None:
+        self.plan = plan
         self._stream = stream
-        self._to_answer = to_answer
         self._on_end = on_end
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """The passages that the answer may cite, available at once."""
+        return self.plan.passages
 
     def __next__(self) -> str:
         try:
@@ -195,4 +187,5 @@ class AnswerStream(TextStream):
         Raises:
             RuntimeError: the stream has not ended yet.
         """
-        return self._to_answer(self.completion)
+        completion = self.completion
+        return Answer.from_completion(self.plan.question, completion, self.passages, self.plan.cite(completion.text))

@@ -11,19 +11,17 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import exp, log1p
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from antiphon.accel import PrefixCache, TextModel
-from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import PromptInput
-from antiphon.pipelines.prompt import REFUSAL, Prompt, prompt_format, reader_prompt
-from antiphon.pipelines.quotes import Quote, quotes_of
+from antiphon.pipelines.fitted_prompt import FittedPrompt
+from antiphon.pipelines.prompt import REFUSAL, prompt_format, reader_prompt
+from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.relevance import LineScorer
 from antiphon.retrieval import Passage
 
@@ -86,16 +84,12 @@ def shows_answer(similarity: float, log_probability: float, refusal: float) -> b
 
 
 @runtime_checkable
-class BatchStreamingModel(Protocol):
-    """A model that decodes several prompts at once, each with its own drafter: `LanguageModel`."""
+class ScoringModel(Protocol):
+    """A model that scores continuations of several prompts at once: `LanguageModel`."""
 
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
-
-    @property
-    def options(self) -> DecodingOptions:
-        """The decoding options."""
 
     def stream(
         self,
@@ -107,50 +101,37 @@ class BatchStreamingModel(Protocol):
     ) -> TextStream:
         """See `LanguageModel.stream`."""
 
-    def stream_batch(
+    def score_batch(
         self,
         prompts: Sequence[PromptInput],
+        continuations: Sequence[Sequence[str]],
         *,
-        references: Sequence[Sequence[str]] = (),
         prefixes: Sequence[PrefixCache] = (),
-        **parameters: Any,
-    ) -> Sequence[TextStream]:
-        """See `LanguageModel.stream_batch`."""
+        first: int | None = None,
+    ) -> list[list[float]]:
+        """See `LanguageModel.score_batch`."""
 
 
-def selects_passages(language_model: TextModel) -> TypeGuard[BatchStreamingModel]:
+def selects_passages(language_model: TextModel) -> TypeGuard[ScoringModel]:
     """Return whether passages are selected for this model: its prompt format is "reader", and it runs locally.
 
     Raises:
         ValueError: the model's configuration names an unknown prompt format.
     """
-    return prompt_format(language_model) is reader_prompt and isinstance(language_model, BatchStreamingModel)
-
-
-@dataclass(frozen=True, slots=True)
-class PassagePrompt:
-    """The prompt of one passage, or of several together, as text and tokenized."""
-
-    passages: tuple[Passage, ...]
-    prompt: Prompt
-    tokenized: PromptInput
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines that an answer can quote."""
-        return [line for answer in self.prompt.answers if answer != REFUSAL for line in answer.splitlines()]
+    return prompt_format(language_model) is reader_prompt and isinstance(language_model, ScoringModel)
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedPrompt:
-    """The prompt of the selected passages, its prefix cache, and the options of `LanguageModel.stream`.
+    """The prompt of the selected passages, its prefix cache if it has one, and the options of `LanguageModel.stream`.
 
-    The options include ``response_prefix``, the lines that the answer starts with.
+    The options include ``response_prefix``, the quotes that the answer starts with as text.
     """
 
-    passage_prompt: PassagePrompt
-    prefix: PrefixCache
+    fitted_prompt: FittedPrompt
+    prefix: PrefixCache | None
     options: Mapping[str, Any] = field(default_factory=dict)
+    quotes: tuple[Quote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +142,22 @@ class LineScorers:
     similarity: LineScorer
 
 
-JoinPrompts = Callable[[Sequence[Passage]], PassagePrompt | None]
+JoinPrompts = Callable[[Sequence[Passage]], FittedPrompt | None]
 """Makes one prompt of several passages, or returns None if they do not fit into one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateLine:
-    """A quotable line: the index of its prompt, its text, and its relevance in nats."""
+    """A quotable line: the index of its prompt, its quote, and its relevance in nats."""
 
     prompt_index: int
-    text: str
+    quote: Quote
     relevance: float
+
+    @property
+    def text(self) -> str:
+        """The line as the model writes it."""
+        return self.quote.line
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +171,8 @@ class ScoredLine:
 
 
 def select_passages(
-    language_model: BatchStreamingModel,
-    prompts: Sequence[PassagePrompt],
+    language_model: ScoringModel,
+    prompts: Sequence[FittedPrompt],
     scorers: LineScorers,
     prefixes: Sequence[PrefixCache] = (),
     *,
@@ -224,17 +210,18 @@ def select_passages(
     further = [each.line for each in others[: MAX_QUOTES - 1] if each.score >= best.score - _MAX_SCORE_GAP]
     max_new_tokens = generation.get("max_new_tokens", sys.maxsize)
     quoted = _fit_lines(language_model, _with_following([best.line, *further], prompts), max_new_tokens)
-    selected, beginning = _join_lines(prompts, quoted, join)
-    return SelectedPrompt(selected, prefix, {**generation, "response_prefix": "\n".join(beginning)})
+    selected, quotes = _join_lines(prompts, quoted, join)
+    beginning = "\n".join(quote.line for quote in quotes)
+    return SelectedPrompt(selected, prefix, {**generation, "response_prefix": beginning}, quotes)
 
 
 def _has_answer(
-    prompts: Sequence[PassagePrompt], lines: Sequence[ScoredLine], best_score: float, similarity: LineScorer
+    prompts: Sequence[FittedPrompt], lines: Sequence[ScoredLine], best_score: float, similarity: LineScorer
 ) -> bool:
     """Return whether there is an answer: by the best score, or between the limits by the similarity of any line."""
     if not _LOW_SCORE <= best_score < _HIGH_SCORE:
         return best_score >= _HIGH_SCORE
-    pairs = [(prompts[each.line.prompt_index].passages[0], _sentence(each.line.text)) for each in lines]
+    pairs = [(prompts[each.line.prompt_index].passages[0], each.line.quote.sentence) for each in lines]
     return any(
         shows_answer(similar, each.log_probability, each.refusal)
         for similar, each in zip(similarity(pairs), lines, strict=True)
@@ -242,7 +229,7 @@ def _has_answer(
 
 
 def _fit_lines(
-    language_model: BatchStreamingModel, lines: Sequence[CandidateLine], max_tokens: int
+    language_model: ScoringModel, lines: Sequence[CandidateLine], max_tokens: int
 ) -> list[CandidateLine]:
     """Return the first line, and those after it that fit completely into ``max_tokens`` tokens."""
     counts = (len(language_model.tokenizer.encode(line.text, add_special_tokens=False)) + 1 for line in lines)
@@ -251,38 +238,38 @@ def _fit_lines(
 
 
 def _join_lines(
-    prompts: Sequence[PassagePrompt], lines: Sequence[CandidateLine], join: JoinPrompts
-) -> tuple[PassagePrompt, list[str]]:
-    """Return one prompt of all passages of the lines, and the lines with their passage numbers in it.
+    prompts: Sequence[FittedPrompt], lines: Sequence[CandidateLine], join: JoinPrompts
+) -> tuple[FittedPrompt, tuple[Quote, ...]]:
+    """Return one prompt of all passages of the lines, and their quotes with the passage numbers in it.
 
     Lines of passages that do not fit into the prompt are left out.
     """
-    indices, selected, texts = [lines[0].prompt_index], prompts[lines[0].prompt_index], []
+    indices, selected, quotes = [lines[0].prompt_index], prompts[lines[0].prompt_index], []
     for line in lines:
         if line.prompt_index not in indices:
             joined = join([passage for index in (*indices, line.prompt_index) for passage in prompts[index].passages])
             if joined is None:
                 continue
             indices, selected = [*indices, line.prompt_index], joined
-        number = indices.index(line.prompt_index) + 1
-        texts.append(line.text if number == 1 else Quote(number, _sentence(line.text)).line)
-    return selected, texts
+        quotes.append(replace(line.quote, number=indices.index(line.prompt_index) + 1))
+    return selected, tuple(quotes)
 
 
-def _with_following(lines: Sequence[CandidateLine], prompts: Sequence[PassagePrompt]) -> list[CandidateLine]:
+def _with_following(lines: Sequence[CandidateLine], prompts: Sequence[FittedPrompt]) -> list[CandidateLine]:
     """Return the lines, and after each that ends with a colon the next line of its passage.
 
     No line is repeated, and a line with a colon is left out if the line after it is already quoted.
     """
-    quoted: dict[str, CandidateLine] = {}
+    quoted: dict[Quote, CandidateLine] = {}
     for line in lines:
-        own = prompts[line.prompt_index].lines
-        after = own[own.index(line.text) + 1 :] if line.text.rstrip("*_`").endswith(":") else []
+        own = prompts[line.prompt_index].prompt.quotes
+        is_introduction = line.quote.sentence.rstrip("*_`").endswith(":")
+        after = own[own.index(line.quote) + 1 :][:1] if is_introduction else ()
         if after and after[0] in quoted:
             continue
-        quoted.setdefault(line.text, line)
-        for text in after[:1]:
-            quoted[text] = CandidateLine(line.prompt_index, text, line.relevance)
+        quoted.setdefault(line.quote, line)
+        for quote in after:
+            quoted[quote] = CandidateLine(line.prompt_index, quote, line.relevance)
     return [*quoted.values()]
 
 
@@ -292,7 +279,7 @@ def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
     return [*((stop,) if isinstance(stop, str) else stop), "\n"]
 
 
-def candidate_lines(prompts: Sequence[PassagePrompt], relevance: LineScorer) -> list[CandidateLine]:
+def candidate_lines(prompts: Sequence[FittedPrompt], relevance: LineScorer) -> list[CandidateLine]:
     """Return the most relevant lines, best first, at most `MAX_LINES`.
 
     Questions and lines much less relevant than the best one are left out; a line of several passages counts once.
@@ -301,9 +288,14 @@ def candidate_lines(prompts: Sequence[PassagePrompt], relevance: LineScorer) -> 
         prompts: one prompt for each passage.
         relevance: scores the lines.
     """
-    found = [(index, line) for index, each in enumerate(prompts) for line in each.lines if not _QUESTION.search(line)]
-    scores = relevance([(prompts[index].passages[0], _sentence(line)) for index, line in found])
-    best_place: dict[str, int] = {}
+    found = [
+        (index, quote)
+        for index, each in enumerate(prompts)
+        for quote in each.prompt.quotes
+        if not _QUESTION.search(quote.sentence)
+    ]
+    scores = relevance([(prompts[index].passages[0], quote.sentence) for index, quote in found])
+    best_place: dict[Quote, int] = {}
     for place in sorted(range(len(found)), key=lambda place: -scores[place]):
         best_place.setdefault(found[place][1], place)
     minimum = max(scores, default=0.0) - MAX_RELEVANCE_GAP
@@ -311,23 +303,20 @@ def candidate_lines(prompts: Sequence[PassagePrompt], relevance: LineScorer) -> 
     return [CandidateLine(*found[place], scores[place]) for place in top if scores[place] >= minimum]
 
 
-def _sentence(line: str) -> str:
-    """Return a line of an answer without the number of its passage."""
-    quotes = quotes_of(line)
-    return quotes[0].sentence if quotes else line
-
-
 def _score_lines(
-    language_model: BatchStreamingModel,
-    prompts: Sequence[PassagePrompt],
+    language_model: ScoringModel,
+    prompts: Sequence[FittedPrompt],
     lines: Sequence[CandidateLine],
     prefixes: Sequence[PrefixCache],
 ) -> list[ScoredLine]:
     """Score lines; only the prompts of these lines are prefilled."""
     indices = sorted({line.prompt_index for line in lines})
     texts = [[*(line.text for line in lines if line.prompt_index == index), REFUSAL] for index in indices]
-    found = log_probabilities(
-        language_model, [prompts[index] for index in indices], texts, [prefixes[index] for index in indices]
+    found = language_model.score_batch(
+        [prompts[index].tokenized for index in indices],
+        texts,
+        prefixes=[prefixes[index] for index in indices],
+        first=SCORED_TOKENS,
     )
     by_line = {
         (index, text): (value, values[-1])
@@ -336,64 +325,3 @@ def _score_lines(
     }
     pairs = [(line, by_line[line.prompt_index, line.text]) for line in lines]
     return [ScoredLine(line, *logprobs, line_score(line.relevance, *logprobs)) for line, logprobs in pairs]
-
-
-def log_probabilities(
-    language_model: BatchStreamingModel,
-    prompts: Sequence[PassagePrompt],
-    texts: Sequence[Sequence[str]],
-    prefixes: Sequence[PrefixCache],
-) -> list[list[float]]:
-    """Return the log-probabilities of texts as beginnings of answers, by their first `SCORED_TOKENS` tokens.
-
-    Args:
-        language_model: the model.
-        prompts: the prompts.
-        texts: the texts for each prompt.
-        prefixes: the prefix cache of each prompt.
-    """
-    encode = language_model.tokenizer.encode
-    scorers = [
-        ContinuationScorer([encode(text, add_special_tokens=False)[:SCORED_TOKENS] for text in own]) for own in texts
-    ]
-    if not language_model.options.fixed_rows:  # forward passes of a fixed shape cannot verify a tree with a prefill
-        _prefill_with_texts(language_model, prompts, scorers, prefixes)
-    return [
-        _score_separately(language_model, prompt, own, prefix)
-        if scorer.log_probabilities is None
-        else scorer.log_probabilities
-        for scorer, prompt, own, prefix in zip(scorers, prompts, texts, prefixes, strict=True)
-    ]
-
-
-def _prefill_with_texts(
-    language_model: BatchStreamingModel,
-    prompts: Sequence[PassagePrompt],
-    scorers: Sequence[ContinuationScorer],
-    prefixes: Sequence[PrefixCache],
-) -> None:
-    """Prefill each prompt with its texts as the draft tree of the first forward pass."""
-    remaining = iter(scorers)  # one drafter for each prompt, in their order
-    rows = max((scorer.num_rows for scorer in scorers), default=0)
-    with ExitStack() as streams:
-        for stream in language_model.stream_batch(
-            [prompt.tokenized for prompt in prompts],
-            prefixes=prefixes,
-            drafter=lambda: next(remaining),
-            num_draft_tokens=rows,
-            max_new_tokens=rows + 2,
-        ):
-            next(streams.enter_context(stream), None)
-
-
-def _score_separately(
-    language_model: BatchStreamingModel, prompt: PassagePrompt, texts: Sequence[str], prefix: PrefixCache
-) -> list[float]:
-    """Return them by generating each text as ``response_prefix``, if the prompt is cached or trees are unsupported."""
-    values = []
-    for text in texts:
-        count = len(language_model.tokenizer.encode(text, add_special_tokens=False))
-        options = {"response_prefix": text, "logprobs": 0, "max_new_tokens": min(count, SCORED_TOKENS)}
-        stream = language_model.stream(prompt.tokenized, references=(text,), prefix=prefix, **options).to_end()
-        values.append(sum(token.logprob for token in stream.completion.logprobs))
-    return values

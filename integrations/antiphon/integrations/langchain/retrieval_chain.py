@@ -20,14 +20,20 @@ from langchain_core.runnables import (
     RunnableSerializable,
 )
 
+from antiphon.accel.text.messages import Message
 from antiphon.accel.text.parameters import Settings
+from antiphon.integrations.langchain.chat_messages import chat_messages
 from antiphon.integrations.langchain.documents import passages_of
 from antiphon.integrations.langchain.outputs import CITATIONS
-from antiphon.pipelines.prompt import PromptFormat, prompt_format
-from antiphon.pipelines.rag import fit_passages, selected_passages_first
+from antiphon.pipelines.follow_up import resolve_question
+from antiphon.pipelines.request_plan import RequestPlan, TurnContext, plan_request
+
+HISTORY = "chat_history"
+"""The key of a chain's input that holds the earlier messages of the conversation."""
 
 Question = str | Mapping[str, Any]
-"""A question, or a mapping with the key "question" and other variables of the prompt template."""
+"""A question, or a mapping with the key "question", the earlier messages as "chat_history", and other variables of the
+prompt template."""
 
 
 class ReferenceChatModel(Protocol):
@@ -48,22 +54,23 @@ def retrieval_chain(
 ) -> Runnable[Question, dict[str, Any]]:
     """Return a chain from a question to "question", "context" (documents), "answer" (a message) and "citations".
 
-    With an extractive model, the documents whose lines answer best come first, and only they are in its prompt.
+    A follow-up question is made complete with the "chat_history" before documents are retrieved. With an extractive
+    model, the documents whose lines answer best come first, and only they are in its prompt.
 
     Args:
         chat: the chat model.
         retriever: returns documents for a question.
         prompt: template of "context" and "question". None uses the model's own prompt format, with as many documents as
-            fit its context window.
+            fit its context window, after the conversation.
     """
     found: RunnableSerializable[Any, Any] = RunnableParallel(
         question=RunnableLambda(_question),
-        context=RunnableLambda(_question) | retriever,
+        context=RunnableLambda(_complete_question) | retriever,
         given=RunnablePassthrough(),
     )
     if prompt is None:
-        found = found.assign(chosen=RunnableLambda(partial(_select_documents, chat)))
-        found = found.assign(context=RunnableLambda(lambda found: found["chosen"][0]))
+        found = found.assign(planned=RunnableLambda(partial(_plan, chat)))
+        found = found.assign(context=RunnableLambda(lambda found: found["planned"].documents))
     answered = found.assign(answer=RunnableLambda(partial(_answer_chain, chat, prompt)))
     cited = answered.assign(citations=itemgetter("answer") | RunnableLambda(_citations))
     return cited.pick(["question", "context", "answer", "citations"])
@@ -77,19 +84,44 @@ def _question(given: Question) -> str:
     raise TypeError(f"The input is {given!r}; pass a question as text, or a mapping with 'question'.")
 
 
-def _select_documents(chat: ReferenceChatModel, found: dict[str, Any]) -> tuple[list[Document], int, Mapping[str, Any]]:
-    """Return the documents with the selected ones first, the number of selected ones, and their generation options."""
-    documents = found["context"]
+def _history(given: Question) -> list[Message]:
+    earlier = given.get(HISTORY) if isinstance(given, Mapping) else None
+    return chat_messages(convert_to_messages(earlier or ()))
+
+
+def _complete_question(given: Question) -> str:
+    """Return the question as it is understood without the conversation; documents are retrieved for it."""
+    return resolve_question(_question(given), _history(given))
+
+
+class _Planned:
+    """The plan of a request and its documents, in the order of the plan's passages; traces show neither."""
+
+    def __init__(self, plan: RequestPlan, documents: list[Document]) -> None:
+        self.plan = plan
+        self.documents = documents
+
+    def __repr__(self) -> str:
+        return "plan"
+
+
+def _plan(chat: ReferenceChatModel, found: dict[str, Any]) -> _Planned:
+    question, documents, earlier = found["question"], found["context"], _history(found["given"])
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
-    ordered, count, options = selected_passages_first(
-        chat.language_model, found["question"], numbered, max_new_tokens=_max_new_tokens(chat)
+    context = TurnContext(
+        history=[message for message in earlier if message["role"] in ("user", "assistant")],
+        instructions=[message for message in earlier if message["role"] == "system"],
     )
-    return [documents[int(passage.id)] for passage in ordered], count, options
-
-
-def _max_new_tokens(chat: ReferenceChatModel) -> int:
-    return chat.max_tokens or Settings().max_new_tokens
+    plan = plan_request(
+        chat.language_model,
+        question,
+        numbered,
+        context=context,
+        stop=chat.stop or (),
+        max_new_tokens=chat.max_tokens or Settings().max_new_tokens,
+    )
+    return _Planned(plan, [documents[int(passage.id)] for passage in plan.passages])
 
 
 def _answer_chain(
@@ -97,30 +129,24 @@ def _answer_chain(
 ) -> Runnable[Any, Any]:
     """Return the Runnable that answers this question; LangChain runs and streams it."""
     question, documents = found["question"], found["context"]
-    if not documents:
-        raise ValueError(f"The search found no document for {question!r}; an answer needs at least one.")
     if prompt is not None:
+        if not documents:
+            raise ValueError(f"The search found no document for {question!r}; an answer needs at least one.")
         more = found["given"] if isinstance(found["given"], Mapping) else {}
         context = "\n\n".join(document.page_content for document in documents)
         values = {**more, "question": question, "context": context}
         return RunnableLambda(lambda _: prompt.invoke(values)) | chat.bind(references=documents)
-    _, count, options = found["chosen"]
-    documents = documents[:count]
-    messages, stop = _prompt_messages(chat, prompt_format(chat.language_model), question, documents)
-    stop = (*stop, *options.get("stop", ()))
-    stops = {"stop": [*(chat.stop or ()), *stop]} if stop else {}
-    bound = chat.bind(references=documents, **{**options, **stops})
-    return RunnableLambda(lambda _: messages) | bound
+    plan: RequestPlan = found["planned"].plan
+    options: dict[str, Any] = {"response_prefix": plan.response_prefix} if plan.response_prefix else {}
+    if plan.stop:
+        options["stop"] = list(plan.stop)
+    messages = _messages(plan)
+    return RunnableLambda(lambda _: messages) | chat.bind(references=documents, **options)
 
 
-def _prompt_messages(
-    chat: ReferenceChatModel, form: PromptFormat, question: str, documents: list[Document]
-) -> tuple[list[BaseMessage], tuple[str, ...]]:
-    passages = tuple(passages_of(documents, "documents"))
-    prompt = fit_passages(partial(form, question), passages, chat.language_model, _max_new_tokens(chat))[1]
-    if isinstance(prompt.content, str):
-        return convert_to_messages([("user", prompt.content)]), prompt.stop
-    return convert_to_messages([dict(turn) for turn in prompt.content]), prompt.stop
+def _messages(plan: RequestPlan) -> list[BaseMessage]:
+    content = plan.prompt.content
+    return convert_to_messages([("user", content)] if isinstance(content, str) else [dict(turn) for turn in content])
 
 
 def _citations(answer: AIMessage) -> list[Citation]:

@@ -1,3 +1,4 @@
+from .chat_engine import AntiphonChatEngine as AntiphonChatEngine
 from .cited_engines import citations_of as citations_of
 from .cited_engines import with_citations as with_citations
 from .embedding import AntiphonEmbedding as AntiphonEmbedding

@@ -44,9 +44,15 @@ TRANSFORMERS_METHODS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 
 @dataclass(frozen=True, slots=True)
 class TransformersGenerate:
-    """`model.generate` of transformers, greedy, with the arguments that `TRANSFORMERS_METHODS` has for its name."""
+    """`model.generate` of transformers, greedy, with the arguments that `TRANSFORMERS_METHODS` has for its name.
+
+    Attributes:
+        name: Name on the command line.
+        on_tokens: Called after each step with the number of tokens so far.
+    """
 
     name: str
+    on_tokens: Callable[[int], None] | None = None
 
     @property
     def is_baseline(self) -> bool:
@@ -57,7 +63,9 @@ class TransformersGenerate:
         """Decode a job. Hooks time the forward passes, and a stopping criterion the first token. See `Method`."""
         model: Any = language_model.model
         clock = _FirstTokenClock(model.device)
-        criteria = StoppingCriteriaList([clock])
+        on_tokens = self.on_tokens
+        observers = [] if on_tokens is None else [_TokenCounter(len(job.prompt), on_tokens, clock)]
+        criteria = StoppingCriteriaList([clock, *observers])
         inputs = _inputs(model, job, limit)
         with _ForwardTimer(model) as timer:
             started = perf_counter()
@@ -83,12 +91,14 @@ class AntiphonGenerate:
         drafter: Drafter factory, or "auto" for `choose_drafter`.
         num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
         engine: Engine that runs the model.
+        on_tokens: Called after each step with the number of tokens so far.
     """
 
     name: str
     drafter: DrafterFactory | Literal["auto"]
     num_draft_tokens: int | None
     engine: EngineName = "torch"
+    on_tokens: Callable[[int], None] | None = None
 
     @property
     def is_baseline(self) -> bool:
@@ -106,6 +116,8 @@ class AntiphonGenerate:
         def note(step: Step) -> None:
             steps.append(step)
             times.append(perf_counter())
+            if self.on_tokens is not None:
+                self.on_tokens(sum(len(each.tokens) for each in steps))
 
         model: Any = language_model.model
         inputs = _inputs(model, job, limit)
@@ -305,14 +317,25 @@ class _FirstTokenClock(StoppingCriteria):
 
     def __init__(self, device: torch.device) -> None:
         self.first = 0.0
-        self._never = torch.zeros(1, dtype=torch.bool, device=device)
+        self.never = torch.zeros(1, dtype=torch.bool, device=device)
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         if not self.first:
-            if self._never.is_cuda:
-                torch.cuda.synchronize(self._never.device)
+            if self.never.is_cuda:
+                torch.cuda.synchronize(self.never.device)
             self.first = perf_counter()
-        return self._never
+        return self.never
+
+
+class _TokenCounter(StoppingCriteria):
+    """A stopping criterion that never stops and reports the number of new tokens after each step."""
+
+    def __init__(self, prompt_tokens: int, on_tokens: Callable[[int], None], clock: _FirstTokenClock) -> None:
+        self._prompt_tokens, self._on_tokens, self._clock = prompt_tokens, on_tokens, clock
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        self._on_tokens(input_ids.shape[1] - self._prompt_tokens)
+        return self._clock.never
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def proven(
         stream = language_model.stream(prompt, **generation)
     else:
         stream = Rag(searcher, language_model, k=k).stream(prompt, **generation)
-        said = stream.prompt.content
+        said = stream.plan.prompt.content
     show(stream)
     completion = stream.to_end().completion
     certificate = language_model.certify(said, completion, ulps=ulps)

@@ -24,7 +24,7 @@ from antiphon.pipelines.models.bundled import STOPS
 def chat(
     index: Index,
     model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
-    k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt of each turn.")] = 3,
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of passages per question.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     rewrite: Annotated[
         bool, typer.Option("--rewrite", help="Let the model rewrite follow-up questions for retrieval.")
@@ -34,7 +34,7 @@ def chat(
     weights: FewBits = None,
     sessions: Sessions = None,
 ) -> None:
-    """Hold a conversation: answers stream, and earlier turns stay in the KV cache."""
+    """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
     from antiphon.pipelines.chat import Chat
     from antiphon.pipelines.cli.chat_loop import hold_conversation
     from antiphon.pipelines.rag import Rag
@@ -44,5 +44,5 @@ def chat(
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
     language_model = open_language_model(model, device=device, engine=engine, weights=weights)
-    rag = Rag(retriever, language_model, k=k, sessions=store)
-    hold_conversation(Chat(rag, rewrite=rewrite), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))
+    rag = Rag(retriever, language_model, k=k, sessions=store, rewrite=rewrite)
+    hold_conversation(Chat(rag), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))

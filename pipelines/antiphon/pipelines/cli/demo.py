@@ -162,11 +162,11 @@ def _live_speeds() -> Iterator[Callable[[str, int, float], None]]:
 COLUMNS = {
     "program": "program",
     "tokens": "tokens",
-    "first": "first token, s",
-    "seconds": "total, s",
-    "speed": "tokens/s after it",
+    "first": "first token s",
+    "seconds": "all s",
+    "speed": "then tokens/s",
     "ratio": "x greedy",
-    "tokens_per_step": "tokens per step",
+    "tokens_per_step": "tokens/ step",
     "is_same": "same text",
 }
 

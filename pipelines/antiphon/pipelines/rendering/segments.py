@@ -92,13 +92,14 @@ def sentence_location(sentence: NearestSentence, root: Path | None = None) -> st
 
 
 def citation_location(citation: Citation, root: Path | None = None) -> str:
-    """Return the source and the characters of the quoted text.
+    """Return the source, the place in the file (such as the page) and the characters of the quoted text.
 
     Args:
         citation: the citation.
         root: see `short_source`.
     """
-    return f"{short_source(citation.source, root)}, characters {citation.source_start}-{citation.source_end}"
+    place = f", {citation.location}" if citation.location else ""
+    return f"{short_source(citation.source, root)}{place}, characters {citation.source_start}-{citation.source_end}"
 
 
 def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
@@ -114,8 +115,9 @@ def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
     prefill = f", {steps.prefill_tokens} of them prefilled" if 0 < steps.prefill_tokens < prompt else ""
     speed = f" in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step" if steps.steps else ""
     weights = f"; generated with {steps.weights} weights, which change the output" if steps.weights else ""
+    quoted = f"{usage.response_prefix_tokens} tokens quoted, not generated; " if usage.response_prefix_tokens else ""
     return (
-        f"{usage.completion_tokens} tokens{speed}, "
+        f"{quoted}{usage.completion_tokens} tokens{speed}, "
         f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{prefill}{truncated}{weights}"
     )
 

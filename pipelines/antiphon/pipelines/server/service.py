@@ -14,6 +14,7 @@ from fastapi import Request
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.pipelines.rag import Rag
+from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
 from antiphon.pipelines.server.access_control import check_key
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.generation import GenerationRequest, RequestStarter, ServedModel
@@ -23,9 +24,6 @@ from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingReque
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import RECYCLING_ENTRIES, Tenants
 from antiphon.retrieval import Embedder, Reranker
-
-RAG_TOKENS = 256
-"""Default length of an answer from documents, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class Service:
         limit = self.settings.max_output_tokens
         if requested is not None and requested > limit:
             raise ApiError(400, f"{param} is {requested}; the limit of this server is {limit} tokens.", param=param)
-        return requested or (limit if served.rag is None else min(RAG_TOKENS, limit))
+        return requested or (limit if served.rag is None else min(MAX_NEW_TOKENS, limit))
 
     def submit(
         self, requests: list[GenerationRequest], served: ServedModel, key: str, user: str | None

@@ -1,0 +1,104 @@
+"""`Rag` as a LlamaIndex chat engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from functools import partial
+from typing import Any
+
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
+from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentChatResponse
+
+from antiphon.integrations.llama_index.chat_messages import chat_messages
+from antiphon.integrations.llama_index.cited_engines import CitedChatResponse, CitedChatStream
+from antiphon.integrations.llama_index.nodes import node_of
+from antiphon.pipelines import Answer, AnswerStream, Rag
+from antiphon.pipelines.request_plan import TurnContext
+
+
+class AntiphonChatEngine(BaseChatEngine):
+    """Holds a conversation with the same passages, prompts and texts as `Chat`; its responses have ``citations``.
+
+    A follow-up question is made complete before passages are retrieved. An engine belongs to one conversation.
+
+    Args:
+        rag: the pipeline that answers.
+        chat_history: the messages so far.
+        **generation: options of `Rag.ask`.
+    """
+
+    def __init__(self, rag: Rag, *, chat_history: list[ChatMessage] | None = None, **generation: Any) -> None:
+        self.rag = rag
+        self.generation = generation
+        self._history = list(chat_history or ())
+
+    @property
+    def chat_history(self) -> list[ChatMessage]:
+        """The messages of the conversation."""
+        return self._history
+
+    def reset(self) -> None:
+        """Clear the conversation."""
+        self._history = []
+
+    def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> CitedChatResponse:
+        """Answer a message, with citations. See `BaseChatEngine`."""
+        stream = self._stream(message, chat_history).to_end()
+        return CitedChatResponse(stream.answer.text, source_nodes=[node_of(passage) for passage in stream.passages])
+
+    async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> CitedChatResponse:
+        """Answer a message, with citations. See `BaseChatEngine`."""
+        return await asyncio.to_thread(self.chat, message, chat_history)
+
+    def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
+        """Stream the answer to a message, with citations at the end. See `BaseChatEngine`."""
+        stream = self._stream(message, chat_history)
+        return _response(stream, chat_stream=_pieces(stream))
+
+    async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
+        """Stream the answer to a message, with citations at the end. See `BaseChatEngine`."""
+        stream = await asyncio.to_thread(self._stream, message, chat_history)
+        return _response(stream, achat_stream=_pieces_asynchronously(stream))
+
+    def _stream(self, message: str, chat_history: list[ChatMessage] | None) -> AnswerStream:
+        if chat_history is not None:
+            self._history = list(chat_history)
+        turns = chat_messages(self._history)
+        context = TurnContext(
+            history=[turn for turn in turns if turn["role"] in ("user", "assistant")],
+            instructions=[turn for turn in turns if turn["role"] == "system"],
+        )
+        return self.rag.stream(message, context=context, on_end=self._record, **self.generation)
+
+    def _record(self, answer: Answer) -> None:
+        if answer.text.strip():
+            self._history.append(ChatMessage(answer.question, role=MessageRole.USER))
+            self._history.append(ChatMessage(answer.text, role=MessageRole.ASSISTANT))
+
+
+def _response(stream: AnswerStream, **pieces: Any) -> CitedChatStream:
+    nodes = [node_of(passage) for passage in stream.passages]
+    return CitedChatStream(StreamingAgentChatResponse(source_nodes=nodes, is_writing_to_memory=False, **pieces))
+
+
+def _chat_response(text: str, piece: str) -> ChatResponse:
+    return ChatResponse(message=ChatMessage(text, role=MessageRole.ASSISTANT), delta=piece)
+
+
+def _pieces(stream: AnswerStream) -> Generator[ChatResponse, None, None]:
+    text = ""
+    with stream:
+        for piece in stream:
+            text += piece
+            yield _chat_response(text, piece)
+
+
+async def _pieces_asynchronously(stream: AnswerStream) -> AsyncGenerator[ChatResponse, None]:
+    text = ""
+    try:
+        while (piece := await asyncio.to_thread(partial(next, stream, None))) is not None:
+            text += piece
+            yield _chat_response(text, piece)
+    finally:
+        await asyncio.to_thread(stream.close)

@@ -1,0 +1,121 @@
+"""The prompt of a question with as many of its passages, and as much of its conversation, as fit the context window."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from antiphon.accel import TextModel
+from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt
+from antiphon.pipelines.prompt import Prompt, PromptFormat, reader_prompt
+from antiphon.retrieval import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class FittedPrompt:
+    """A prompt that fits the context window.
+
+    Attributes:
+        passages: the passages that it contains, best first.
+        prompt: the prompt as text or messages.
+        tokenized: its tokens, or their number if only the model's server knows them.
+    """
+
+    passages: tuple[Passage, ...]
+    prompt: Prompt
+    tokenized: TokenizedPrompt | CountedPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBuilder:
+    """Builds prompts of one question.
+
+    Attributes:
+        language_model: the model, whose context window is the limit.
+        prompt_format: makes the prompt of a question and passages.
+        question: the question.
+        query: the question as it is understood without the conversation, for prompts that show no conversation.
+        max_new_tokens: tokens to leave for the answer, but at most half of the context window.
+        history: the earlier messages of the conversation.
+        instructions: system messages of the client.
+    """
+
+    language_model: TextModel
+    prompt_format: PromptFormat
+    question: str
+    query: str
+    max_new_tokens: int
+    history: Sequence[Message] = ()
+    instructions: Sequence[Message] = ()
+
+    def build(self, found: tuple[Passage, ...]) -> FittedPrompt:
+        """Return the prompt of as many of the best passages as fit.
+
+        Args:
+            found: the passages, best first.
+
+        Raises:
+            ValueError: not even one passage fits.
+        """
+        needed = 0
+        for count in range(len(found), 0, -1):
+            passages = found[:count]
+            prompt = self.prompt(passages)
+            tokenized = self.language_model.tokenize(prompt.content)
+            needed = tokenized.count
+            if self._fits(needed):
+                return FittedPrompt(passages, prompt, tokenized)
+        raise ValueError(
+            f"The question and its best passage take {needed} tokens, which with max_new_tokens={self.max_new_tokens} "
+            f"exceeds the context window of {self.language_model.name!r} ({self.language_model.context_window} "
+            "tokens); ask for a shorter answer, or index the documents in shorter passages."
+        )
+
+    def build_joined(self, passages: Sequence[Passage]) -> FittedPrompt | None:
+        """Return the prompt of all these passages, or None if they do not fit."""
+        prompt = self.prompt(tuple(passages))
+        tokenized = self.language_model.tokenize(prompt.content)
+        return FittedPrompt(tuple(passages), prompt, tokenized) if self._fits(tokenized.count) else None
+
+    def without_oldest_messages(self, found: tuple[Passage, ...]) -> PromptBuilder:
+        """Return a builder whose conversation fits with all passages: it starts at the earliest possible user message.
+
+        Args:
+            found: the passages.
+        """
+        roles = [message["role"] for message in self.history]
+        starts = [0, *(place for place, role in enumerate(roles) if place and role == "user"), len(roles)]
+
+        def fits_from(start: int) -> bool:
+            shorter = replace(self, history=self.history[start:])
+            return self._fits(self.language_model.tokenize(shorter.prompt(found).content).count)
+
+        if not roles or fits_from(0):
+            return self
+        first = bisect_left(starts[:-1], True, lo=1, key=fits_from)
+        return replace(self, history=self.history[starts[first] :])
+
+    def prompt(self, passages: Sequence[Passage]) -> Prompt:
+        """Return the prompt: instructions, conversation, then the question with its passages.
+
+        The bundled extractive model's prompt and a prompt of plain text have no place for a conversation, and ask the
+        question in its complete form.
+        """
+        own = self.prompt_format(self.question, passages)
+        if isinstance(own.content, str) or self.prompt_format is reader_prompt:
+            return own if self.query == self.question else self.prompt_format(self.query, passages)
+        system = [message for message in own.content if message["role"] == "system"]
+        turn = [message for message in own.content if message["role"] != "system"]
+        return replace(own, content=(*_merged(system, self.instructions), *self.history, *turn))
+
+    def _fits(self, count: int) -> bool:
+        window = self.language_model.context_window
+        return window is None or count + min(self.max_new_tokens, window // 2) <= window
+
+
+def _merged(instructions: Sequence[Message], client_instructions: Sequence[Message]) -> list[Message]:
+    """Return all instructions as one system message, because many chat templates accept only one."""
+    texts = [str(message["content"]) for message in chain(instructions, client_instructions)]
+    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []

@@ -1,0 +1,210 @@
+"""Request plans: everything that is decided about a question before its answer is generated.
+
+The command line, Python, chats, the server, LangChain and LlamaIndex all build the plan with `plan_request` and execute
+it, so the same question about the same passages gets the same answer everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from antiphon.accel import PrefixCache, TextModel
+from antiphon.accel.text.completion import TextStream
+from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt
+from antiphon.pipelines.citations import Citation, cite
+from antiphon.pipelines.fitted_prompt import PromptBuilder
+from antiphon.pipelines.follow_up import resolve_question
+from antiphon.pipelines.passage_cache import PassageCache
+from antiphon.pipelines.passage_selection import (
+    LineScorers,
+    ScoringModel,
+    SelectedPrompt,
+    select_passages,
+    selects_passages,
+)
+from antiphon.pipelines.prompt import REFUSAL, Prompt, PromptFormat, prompt_format, reader_prompt
+from antiphon.pipelines.quotes import Quote
+from antiphon.pipelines.references import answer_references, passage_references
+from antiphon.pipelines.relevance import relevance_scorer
+from antiphon.pipelines.similarity import similarity_scorer
+from antiphon.retrieval import Passage
+
+MAX_NEW_TOKENS = 256
+"""Default of ``max_new_tokens`` for answers from documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """How a question is answered.
+
+    Attributes:
+        question: the question.
+        query: the question as it is understood without the conversation; passages were retrieved for it.
+        passages: the passages that the answer may cite; those of the prompt come first.
+        prompt: the prompt as text or messages.
+        tokenized: the tokens of the prompt, or their number if only the model's server knows them.
+        references: texts to draft from.
+        response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
+        quotes: the quotes that ``response_prefix`` consists of, with their places in the passages.
+        stop: strings that end the answer.
+        refusal: the text with which this prompt's model says that the passages do not contain the answer; may be empty.
+        parameters: further parameters of `LanguageModel.stream`.
+        prefix: the KV cache that already holds a part of the prompt; None if there is none.
+        dropped_messages: the number of oldest messages of the conversation that did not fit into the prompt.
+    """
+
+    question: str
+    query: str
+    passages: tuple[Passage, ...]
+    prompt: Prompt
+    tokenized: TokenizedPrompt | CountedPrompt
+    references: tuple[str, ...]
+    response_prefix: str = ""
+    quotes: tuple[Quote, ...] = ()
+    stop: tuple[str, ...] = ()
+    refusal: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    prefix: PrefixCache | None = None
+    dropped_messages: int = 0
+
+    def start(self, language_model: TextModel, *, prefix: PrefixCache | None = None, **parameters: Any) -> TextStream:
+        """Return the stream of the answer.
+
+        Args:
+            language_model: the model for which the plan was built.
+            prefix: the KV cache of the conversation, used if the plan has none.
+            **parameters: parameters of `LanguageModel.stream` that are not part of the plan.
+        """
+        own = {"response_prefix": self.response_prefix} if self.response_prefix else {}
+        return language_model.stream(
+            self.tokenized,
+            references=self.references,
+            prefix=self.prefix if self.prefix is not None else prefix,
+            stop=self.stop,
+            **{**own, **self.parameters, **parameters},
+        )
+
+    def cite(self, text: str) -> tuple[Citation, ...]:
+        """Return the citations of an answer's text: the spans that are quoted verbatim from a passage."""
+        return cite(text, self.passages)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """The conversation that a question belongs to, and further texts to draft from.
+
+    Attributes:
+        history: the earlier messages of user and assistant, oldest first, without passages.
+        instructions: system messages of the client.
+        references: texts to draft from.
+        similar_answers: answers to similar questions, to draft from.
+    """
+
+    history: Sequence[Message] = ()
+    instructions: Sequence[Message] = ()
+    references: Sequence[str] = ()
+    similar_answers: Sequence[str] = ()
+
+
+NO_CONTEXT = TurnContext()
+"""The context of a single question."""
+
+
+def plan_request(
+    language_model: TextModel,
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    query: str | None = None,
+    context: TurnContext = NO_CONTEXT,
+    prompt: PromptFormat | None = None,
+    searcher: Any = None,
+    passage_cache: PassageCache | None = None,
+    **generation: Any,
+) -> RequestPlan:
+    """Return the plan for a question and its retrieved passages.
+
+    For the bundled extractive model, passages and lines are selected (see `passage_selection`). Its prompt shows no
+    conversation, so a follow-up question is asked in its complete form. Any other model gets one prompt of all passages
+    that fit its context window, after the conversation, whose oldest messages are dropped before a passage is.
+
+    Args:
+        language_model: the model that answers.
+        question: the question.
+        passages: the retrieved passages, best first.
+        query: the question as it is understood without the conversation; by default from `resolve_question`.
+        context: the conversation that the question belongs to.
+        prompt: the prompt format; by default that of the model, for which passages may then be selected.
+        searcher: the retriever, whose embedder is used to select passages if it is all-MiniLM-L6-v2.
+        passage_cache: keeps the KV caches of recently used passages.
+        **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ...
+
+    Raises:
+        ValueError: there is no passage, or not even the best one fits the context window.
+    """
+    if not passages:
+        raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")
+    found, form = tuple(passages), prompt or prompt_format(language_model)
+    query = resolve_question(question, context.history) if query is None else query
+    generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+    builder = PromptBuilder(
+        language_model, form, question, query, generation["max_new_tokens"], context.history, context.instructions
+    )
+    if prompt is None and selects_passages(language_model):
+        selected = _select(language_model, builder, found, searcher, passage_cache, generation)
+        fitted = selected.fitted_prompt
+        citable = (*fitted.passages, *(each for each in found if not any(each is own for own in fitted.passages)))
+    else:
+        builder = builder.without_oldest_messages(found)
+        fitted = builder.build(found)
+        selected, citable = SelectedPrompt(fitted, None, generation), fitted.passages
+    options = dict(selected.options)
+    stop = options.pop("stop", None) or ()
+    references = [*(fitted.prompt.answers or passage_references(fitted.passages)), *context.references]
+    references += answer_references(context.similar_answers, fitted.tokenized, language_model.tokenizer)
+    return RequestPlan(
+        question=question,
+        query=query,
+        passages=citable,
+        prompt=fitted.prompt,
+        tokenized=fitted.tokenized,
+        references=tuple(dict.fromkeys(references)),
+        response_prefix=options.pop("response_prefix", None) or "",
+        quotes=selected.quotes,
+        stop=(*((stop,) if isinstance(stop, str) else stop), *fitted.prompt.stop),
+        refusal=REFUSAL if form is reader_prompt else "",
+        parameters=options,
+        prefix=selected.prefix,
+        dropped_messages=len(context.history) - len(builder.history),
+    )
+
+
+def _select(
+    language_model: ScoringModel,
+    builder: PromptBuilder,
+    found: tuple[Passage, ...],
+    searcher: Any,
+    passage_cache: PassageCache | None,
+    generation: Mapping[str, Any],
+) -> SelectedPrompt:
+    """Select the passages and the lines that the answer starts with; see `select_passages`.
+
+    The relevance of a line to a follow-up question is the mean of that to the question alone and in its complete form:
+    the complete form alone prefers the line that answers the earlier question.
+    """
+    forms = [relevance_scorer(each) for each in dict.fromkeys((builder.query, builder.question))]
+
+    def relevance(lines: Sequence[tuple[Passage, str]]) -> list[float]:
+        return [fmean(scores) for scores in zip(*(scorer(lines) for scorer in forms), strict=True)]
+
+    return select_passages(
+        language_model,
+        [builder.build((passage,)) for passage in found],
+        LineScorers(relevance, similarity_scorer(builder.query, searcher)),
+        [passage_cache.prefix_of(passage) for passage in found] if passage_cache is not None else (),
+        join=builder.build_joined,
+        **generation,
+    )

@@ -1,0 +1,64 @@
+"""Follow-up questions: recognized by what they say, and preceded by the question that they refer to."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.accel.text.messages import Message
+from antiphon.pipelines.follow_up import is_follow_up, resolve_question
+
+FIRST = "How do I turn on the debug mode of the server?"
+
+
+def turns(*questions: str) -> list[Message]:
+    """Return a conversation of these questions, all with the same answer."""
+    return [
+        message
+        for question in questions
+        for message in ({"role": "user", "content": question}, {"role": "assistant", "content": "Run it with --debug."})
+    ]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "And how do I turn it off?",
+        "how do i turn it off",
+        "Why?",
+        "What about Windows machines in a cluster?",
+        "Which of them is the fastest one here?",
+        "Does that also work for the test server?",
+        "Who maintains this?",
+        "Are these settings kept after a restart?",
+        "On Windows?",
+        "What else does the server log to the disk?",
+    ],
+)
+def test_a_question_with_a_connective_or_a_pronoun_or_of_few_words_is_a_follow_up(question: str) -> None:
+    assert is_follow_up(question)
+    assert resolve_question(question, turns(FIRST)) == f"{FIRST} {question}"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        FIRST,
+        "Is it possible to change the port of the server?",
+        "Which option sets the port that the server listens on?",
+        "How often are API keys rotated?",
+        "What does the item limit do?",
+    ],
+)
+def test_a_question_that_says_what_it_is_about_is_unchanged(question: str) -> None:
+    assert not is_follow_up(question)
+    assert resolve_question(question, turns(FIRST)) == question
+
+
+def test_the_first_question_is_unchanged() -> None:
+    assert resolve_question("Why?", ()) == "Why?"
+    assert resolve_question("Why?", [{"role": "system", "content": FIRST}]) == "Why?"
+
+
+def test_a_follow_up_of_a_follow_up_refers_to_the_question_before_both() -> None:
+    history = turns("What is a colony of bees?", FIRST, "And how do I turn it off?")
+    assert resolve_question("Is it on by default?", history) == f"{FIRST} Is it on by default?"
