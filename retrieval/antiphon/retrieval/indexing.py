@@ -15,7 +15,7 @@ import numpy as np
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
 from antiphon.retrieval.collection import keep_last_of_each_id, require_same_embedder
 from antiphon.retrieval.document import LONE_SURROGATE, Document
-from antiphon.retrieval.document_changes import Confirm, plan_change
+from antiphon.retrieval.document_changes import Confirm, DocumentChange, plan_change
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
@@ -24,7 +24,7 @@ from antiphon.retrieval.index_folder.disk_space import require_free_space
 from antiphon.retrieval.index_folder.generations import require_index_folder
 from antiphon.retrieval.index_folder.store import StoredIndex, read_index, write_index
 from antiphon.retrieval.index_folder.write_lock import WriteLock, lock_for_writing
-from antiphon.retrieval.load import Progress, load_documents, require_files
+from antiphon.retrieval.load import LoadedDocuments, Progress, load_documents, require_files
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.token_counts import recounted, require_token_embedder, token_counts
 from antiphon.retrieval.vector_index.build import (
@@ -126,10 +126,24 @@ def build_index(
         change = plan_change(_old_index(out, model, add), sources, paths, add=add, confirm=confirm)
         passages = _chunk(loaded.documents, model, limit, overlap, report)
         reused = _write_index([*change.kept, *passages], out, model, None, setting, report, held)
+    new = max(0, reused - len(change.kept))
+    return _report(loaded, change, passages=len(passages), reused=new, model=model, out=out, start=start)
+
+
+def _report(
+    loaded: LoadedDocuments,
+    change: DocumentChange,
+    *,
+    passages: int,
+    reused: int,
+    model: Embedder,
+    out: Path,
+    start: float,
+) -> IndexReport:
     return IndexReport(
         files=len(loaded.documents),
-        passages=len(passages),
-        reused=max(0, reused - len(change.kept)),
+        passages=passages,
+        reused=reused,
         words=sum(len(document.text.split()) for document in loaded.documents),
         skipped=loaded.skipped,
         warnings=loaded.warnings,

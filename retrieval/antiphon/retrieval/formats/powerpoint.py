@@ -23,7 +23,6 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
     """
-    from lxml.etree import LxmlError
     from pptx import Presentation
     from pptx.exc import PythonPptxError
 
@@ -34,8 +33,8 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
             _add_slide(slide, builder, {"slide": str(number)})
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    # A damaged file can raise many kinds of errors, because python-pptx wraps only some of them.
-    except (LxmlError, PythonPptxError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+    # A damaged file can raise many kinds of errors. python-pptx wraps some of them; those of lxml are SyntaxErrors.
+    except (SyntaxError, PythonPptxError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"it is not a readable presentation ({type(error).__name__}: {error})") from error
     return builder.build(source, {"title": title_of(archive)})
 
