@@ -36,6 +36,7 @@ class Citation:
         source_start: its first character in the document.
         source_end: its end in the document.
         text: the quoted text of the document.
+        location: the place of the quoted text in the file, such as ``page 3``; empty if the format has no places.
     """
 
     start: int
@@ -45,6 +46,7 @@ class Citation:
     source_start: int
     source_end: int
     text: str
+    location: str = ""
 
 
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
@@ -214,4 +216,5 @@ def _citation(answer_words: _Words, sources: Sequence[_Words], passages: Sequenc
         source_start=passage.start + start,
         source_end=passage.start + stop,
         text=passage.text[start:stop],
+        location=passage.location_of(passage.start + start, passage.start + stop),
     )

@@ -86,13 +86,19 @@ class Document:
         """Return the number of the page, from 1, that contains the character at ``position``; None without pages."""
         return bisect_right(self.pages, position) or None
 
-    def location(self, start: int, end: int) -> dict[str, str]:
+    def location(self, start: int, end: int) -> dict[str, Any]:
         """Return the place of ``text[start:end]`` in the file, such as ``{"page": "3"}``; empty if it has no places.
+
+        On several pages ``page_starts`` has the first character of each page after the first.
 
         Args:
             start: The first character.
             end: The character after the last one.
         """
         first, last = self.page(start), self.page(max(start, end - 1))
-        place = self.regions.at(start, end) if self.regions else {}
-        return place | ({"page": _from_to(str(first), str(last))} if first else {})
+        place: dict[str, Any] = dict(self.regions.at(start, end)) if self.regions else {}
+        if first and last:
+            place["page"] = _from_to(str(first), str(last))
+            if last > first:
+                place["page_starts"] = list(self.pages[first:last])
+        return place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antiphon.retrieval.document import Metadata
 
@@ -11,7 +11,10 @@ TRAIL = " > "
 """The separator of the headings in ``metadata["title"]``, outermost first."""
 
 PLACES = ("page", "sheet", "cells", "rows", "slide", "cell", "record", "message", "lines")
-"""The metadata that say where in its file a passage is, in the order of display."""
+"""The metadata that say where in its file a passage is, in the order of display.
+
+A passage on several pages also has ``page_starts``: the first character in the document of each page after its first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,21 @@ class Passage:
     def location(self) -> str:
         """The place in the file for display, such as ``page 3`` or ``sheet Costs, cells A2:C9``; may be empty."""
         return ", ".join(f"{name} {self.metadata[name]}" for name in PLACES if self.metadata.get(name))
+
+    def location_of(self, start: int, end: int) -> str:
+        """Return the place in the file of a part of the passage, such as its pages.
+
+        Args:
+            start: The first character of the part in the document.
+            end: The character after its last one.
+        """
+        breaks = self.metadata.get("page_starts")
+        if not isinstance(breaks, (list, tuple)):
+            return self.location
+        first = int(str(self.metadata["page"]).partition("-")[0])
+        pages = [first + sum(at <= position for at in breaks) for position in (start, max(start, end - 1))]
+        place = "-".join(map(str, sorted(set(pages))))
+        return replace(self, metadata={**self.metadata, "page": place}).location
 
     @property
     def text_with_headings(self) -> str:

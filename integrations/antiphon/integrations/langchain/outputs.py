@@ -95,6 +95,7 @@ def annotate(text: str, passages: Sequence[Passage]) -> list[Citation]:
                 "passage": found.passage,
                 "source_start": found.source_start,
                 "source_end": found.source_end,
+                **({"location": found.location} if found.location else {}),
             },
         )
         for found in cite(text, passages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,10 +99,17 @@ def citation_blocks(text: str, passages: Sequence[Passage]) -> list[CitationBloc
                 "end": found.end,
                 "source_start": found.source_start,
                 "source_end": found.source_end,
+                **_page(found.location),
             },
         )
         for found in cite(text, passages)
     ]
+
+
+def _page(location: str) -> dict[str, int]:
+    """Return the first page of a location, because LlamaIndex' locations are numbers."""
+    found = re.match(r"page (\d+)", location)
+    return {"page": int(found[1])} if found else {}
 
 
 def _response_fields(call: ModelCall, completion: Completion) -> dict[str, Any]:

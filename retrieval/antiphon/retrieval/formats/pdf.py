@@ -1,106 +1,201 @@
-"""Read PDF files with pypdf: text, title, page starts and numbered headings."""
+"""Read PDF files with PDFium: text in reading order, title, page starts and numbered headings."""
 
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
+import ctypes
+import re
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from antiphon.retrieval.document import LONE_SURROGATE, Document
 from antiphon.retrieval.formats.markup import numbered_headings
+from antiphon.retrieval.formats.pdf_layout import (
+    SOFT_HYPHEN,
+    Line,
+    in_reading_order,
+    joined,
+    page_text,
+    rotated,
+    without_hyphens,
+    without_running_lines,
+)
+from antiphon.retrieval.formats.text import without_controls
 
-_BREAK = "\n\n"
-_READING = threading.Lock()  # pypdf's logger is shared by all threads
+if TYPE_CHECKING:
+    from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
 
-logger = logging.getLogger("antiphon.retrieval")
+_READING = threading.Lock()  # PDFium may be used by one thread at a time
+_LIGATURES = str.maketrans(dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"), strict=True)))
+_WIDE_GAP = 1.5  # of the height of a line: where a line is split into columns or cells
+_LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
+_ENCRYPTED, _UNSUPPORTED = 4, 5  # error codes of PDFium
+_LISTED = 12
 
 
 def read_pdf_document(data: bytes, source: str) -> Document:
-    """Read a PDF as a document.
+    """Read a PDF as a document, without running headers, footers and page numbers.
+
+    Pages that cannot be read, and pages without text, are reported as warnings.
 
     Args:
         data: The bytes of the file.
         source: The name of the document.
 
     Raises:
-        ValueError: The file is encrypted with a password, or is damaged.
+        ValueError: The file is encrypted, or is damaged, or has no text on any page.
     """
-    text, title, pages = read_pdf(data, source)
-    return Document(text, source, {"title": title} if title else {}, numbered_headings(text), pages)
-
-
-def read_pdf(data: bytes, source: str) -> tuple[str, str, tuple[int, ...]]:
-    """Return the text of a PDF, its title (may be empty) and the first character of each page.
-
-    Messages of pypdf about the file are logged as one warning with the file's name.
-
-    Args:
-        data: The bytes of the file.
-        source: The name of the file, for the warning.
-
-    Raises:
-        ValueError: The file is encrypted with a password, or is damaged.
-    """
-    with _messages_with_source(source):
-        return _read(data)
-
-
-def _read(data: bytes) -> tuple[str, str, tuple[int, ...]]:
-    from pypdf import PdfReader
-    from pypdf.errors import DependencyError, PyPdfError
-
-    try:
-        reader = PdfReader(io.BytesIO(data))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise ValueError("it is encrypted with a password")
-        pages = [_clean(page.extract_text()) for page in reader.pages]
-        title = _clean(str((reader.metadata and reader.metadata.title) or ""))
-    except DependencyError as error:
-        raise ValueError("it is encrypted in a way that needs `pip install 'pypdf[crypto]'`") from error
-    # A damaged file can raise many kinds of errors; pypdf wraps only some of them.
-    except (PyPdfError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
-        raise ValueError(f"it is not a readable PDF ({type(error).__name__}: {error})") from error
-    starts, position = [], 0
-    for page in pages:
-        starts.append(position)
-        position += len(page) + len(_BREAK)
-    return _BREAK.join(pages), title, tuple(starts)
-
-
-def _clean(text: str) -> str:
-    return LONE_SURROGATE.sub("\ufffd", text).strip()
-
-
-class _MessageCollector(logging.Handler):
-    """Keeps the messages that are logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the message."""
-        self.messages.append(record.getMessage())
+    with _READING, _opened(data) as pdf:
+        pages, warnings = _pages(pdf)
+        title = _clean(pdf.get_metadata_value("Title"))
+        if attachments := pdf.count_attachments():
+            warnings.append(f"its attached files were not read: {attachments}")
+    texts = [page_text(lines) for lines in without_running_lines(pages)]
+    text, starts = joined(without_hyphens([_clean(text) for text in texts]))
+    if not text.strip() and warnings:
+        raise ValueError("it holds no text (scanned pages need OCR first); " + "; ".join(warnings))
+    metadata = {"title": title} if title else {}
+    return Document(text, source, metadata, numbered_headings(text), starts, warnings=tuple(warnings))
 
 
 @contextlib.contextmanager
-def _messages_with_source(source: str) -> Iterator[None]:
-    """Collect pypdf's messages, which name no file, and log them as one message that names it.
+def _opened(data: bytes) -> Iterator[PdfDocument]:
+    from pypdfium2 import PdfDocument, PdfiumError
 
-    Names and messages can contain any character of the file, so they are logged with ``repr``.
-    """
-    pypdf = logging.getLogger("pypdf")
-    collector = _MessageCollector()
-    with _READING:
-        propagates, pypdf.propagate = pypdf.propagate, False
-        pypdf.addHandler(collector)
+    try:
+        pdf = PdfDocument(data)
+    except PdfiumError as error:
+        code = getattr(error, "err_code", 0)
+        if code == _ENCRYPTED:
+            raise ValueError("it is encrypted with a password") from error
+        if code == _UNSUPPORTED:
+            raise ValueError("it is encrypted in a way that PDFium does not support") from error
+        reason = "its data are damaged" if b"%PDF-" in data[:1024] else "it does not begin with %PDF"
+        raise ValueError(f"it is not a readable PDF: {reason}") from error
+    try:
+        pdf.init_forms()
+        yield pdf
+    finally:
+        pdf.close()
+
+
+def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
+    """Return the lines of each page, and what is missing."""
+    from pypdfium2 import PdfiumError, raw
+
+    pages: list[list[Line]] = []
+    warnings: list[str] = []
+    scanned: list[str] = []
+    empty: list[str] = []
+    for number in range(1, len(pdf) + 1):
+        lines: list[Line] = []
         try:
-            yield
+            page = pdf[number - 1]
+            lines = _lines(page)
+            if not lines:
+                images = any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=3))
+                (scanned if images else empty).append(str(number))
+            page.close()
+        except (PdfiumError, ValueError, OverflowError) as error:
+            warnings.append(f"page {number} could not be read ({str(error).rstrip('.')})")
+        pages.append(lines)
+    if scanned:
+        warnings.append(f"{_named(scanned)} without text, only with pictures: OCR is needed")
+    if empty:
+        warnings.append(f"{_named(empty)} without text: blank, or the content is damaged")
+    if pdf.get_formtype() in (raw.FORMTYPE_XFA_FULL, raw.FORMTYPE_XFA_FOREGROUND):
+        warnings.append("its XFA form was not read")
+    return pages, warnings
+
+
+def _named(pages: list[str]) -> str:
+    more = f" and {len(pages) - _LISTED} more" if len(pages) > _LISTED else ""
+    return f"{'pages' if len(pages) > 1 else 'page'} {', '.join(pages[:_LISTED])}{more}"
+
+
+def _lines(page: PdfPage) -> list[Line]:
+    textpage = page.get_textpage()
+    width, height = page.get_width(), page.get_height()
+    turns = page.get_rotation() // 90
+    if turns % 2:
+        width, height = height, width
+    x, y, *_ = page.get_bbox()
+    lines = []
+    for text, (left, bottom, right, top) in _boxes(textpage):
+        if text.strip() and width and height:
+            box = ((left - x) / width, (bottom - y) / height, (right - x) / width, (top - y) / height)
+            lines.append(rotated(Line(text, *box), turns))
+    textpage.close()
+    lines = in_reading_order(lines)
+    fields = [*_annotations(page)]
+    return lines + [Line(field, 0.0, 0.5, 1.0, 0.5) for field in fields]
+
+
+_Box = tuple[float, float, float, float]
+
+
+def _boxes(textpage: PdfTextPage) -> Iterator[tuple[str, _Box]]:
+    """Yield the lines of a page with their boxes, split at wide gaps."""
+    from pypdfium2 import raw
+
+    for match in _LINE.finditer(textpage.get_text_range()):
+        line = match[0].rstrip("\r\n")
+        count = raw.FPDFText_CountRects(textpage, match.start(), len(line)) if line else 0
+        boxes = [textpage.get_rect(index) for index in range(max(count, 0))]
+        parts = [*_split(boxes)]
+        if len(parts) < 2:
+            yield line, _around(boxes)
+        else:
+            for part in parts:
+                yield " ".join(textpage.get_text_bounded(*_around(part)).split()), _around(part)
+
+
+def _split(boxes: list[_Box]) -> Iterator[list[_Box]]:
+    part: list[_Box] = []
+    for box in boxes:
+        if part and box[0] - part[-1][2] > _WIDE_GAP * (part[-1][3] - part[-1][1]):
+            yield part
+            part = []
+        part.append(box)
+    yield part
+
+
+def _around(boxes: list[_Box]) -> _Box:
+    if not boxes:
+        return (0.0, 0.0, 0.0, 0.0)
+    lefts, bottoms, rights, tops = zip(*boxes, strict=True)
+    return min(lefts), min(bottoms), max(rights), max(tops)
+
+
+def _annotations(page: PdfPage) -> Iterator[str]:
+    """Yield the values of form fields with their names, and the text of text boxes."""
+    from pypdfium2 import raw
+
+    form = page.formenv
+    for index in range(raw.FPDFPage_GetAnnotCount(page)):
+        annotation = raw.FPDFPage_GetAnnot(page, index)
+        try:
+            subtype = raw.FPDFAnnot_GetSubtype(annotation)
+            if subtype == raw.FPDF_ANNOT_FREETEXT:
+                yield _string(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")
+            elif subtype == raw.FPDF_ANNOT_WIDGET and form is not None:
+                value = _string(raw.FPDFAnnot_GetFormFieldValue, form, annotation)
+                name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation)
+                name = name or _string(raw.FPDFAnnot_GetFormFieldName, form, annotation)
+                if value and value != "Off":
+                    yield f"{name}: {value}" if name else value
         finally:
-            pypdf.removeHandler(collector)
-            pypdf.propagate = propagates
-    if collector.messages:
-        more = f" (and {len(collector.messages) - 1} more)" if len(collector.messages) > 1 else ""
-        logger.warning("%r: pypdf says %r%s", source, collector.messages[0], more)
+            raw.FPDFPage_CloseAnnot(annotation)
+
+
+def _string(function: Any, *arguments: Any) -> str:
+    """Return the UTF-16 string that a function of PDFium writes into a buffer."""
+    size = function(*arguments, None, 0)
+    buffer = ctypes.create_string_buffer(size)
+    function(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), size)
+    return buffer.raw[: max(size - 2, 0)].decode("utf-16-le", "replace").strip()
+
+
+def _clean(text: str) -> str:
+    return LONE_SURROGATE.sub("\ufffd", without_controls(text.translate(_LIGATURES))).strip()
