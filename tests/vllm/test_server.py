@@ -18,7 +18,7 @@ from langchain_openai import ChatOpenAI
 from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from antiphon.accel import RemoteLanguageModel
+from antiphon.accel import LanguageModel, RemoteLanguageModel
 from antiphon.accel.remote.errors import ModelNotFoundError, RequestRejectedError
 from antiphon.integrations.vllm import references_for
 from antiphon.pipelines import resolve_model
@@ -97,6 +97,19 @@ def test_answers_equal_those_of_vllm_without_drafts(server: Server, plain_texts:
     assert [each.text for each in answers] == plain_texts
     steps = sum(each.steps.steps for each in answers[::2])
     assert steps < MAX_NEW_TOKENS * len(answers[::2]) / 2, "matching references save most steps"
+
+
+def test_scores_equal_those_of_the_model_in_this_process(server: Server) -> None:
+    local, texts = LanguageModel.from_pretrained(resolve_model("smollm2"), dtype="float32"), [" Bees.", " Cows do.", ""]
+    for prompt in (HONEY, [{"role": "user", "content": HONEY}]):
+        assert remote_model(server).score(prompt, texts) == pytest.approx(local.score(prompt, texts), abs=1e-3)
+
+
+def test_a_response_prefix_is_continued(server: Server) -> None:
+    local = LanguageModel.from_pretrained(resolve_model("smollm2"), dtype="float32")
+    for prompt in (HONEY, [{"role": "user", "content": HONEY}]):
+        options = {"response_prefix": "Animals that make", "max_new_tokens": MAX_NEW_TOKENS}
+        assert remote_model(server).generate(prompt, **options).text == local.generate(prompt, **options).text  # type: ignore[arg-type]
 
 
 def ask_with_openai(server: Server, prompt: str, body: dict[str, Any]) -> None:

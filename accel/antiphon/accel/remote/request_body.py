@@ -65,7 +65,7 @@ def build_body(
         return COMPLETION_PATH, body | {"prompt": prompt + settings.response_prefix}
     conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
     prefix = conversation.assistant_prefix + settings.response_prefix
-    return CHAT_PATH, body | _conversation_fields(conversation, prefix, model)
+    return CHAT_PATH, body | conversation_fields(conversation, prefix, model)
 
 
 def add_references(body: dict[str, Any], references: Sequence[str], model: ServedModel) -> dict[str, Any]:
@@ -110,7 +110,17 @@ def _extensions(settings: Settings, model: ServedModel) -> dict[str, Any]:
     return {name: value for name, (value, _) in fields.items()} | {"return_token_ids": True}
 
 
-def _conversation_fields(conversation: Conversation, prefix: str, model: ServedModel) -> dict[str, Any]:
+def conversation_fields(conversation: Conversation, prefix: str, model: ServedModel) -> dict[str, Any]:
+    """Return the fields of a request that contain its messages and tools.
+
+    Args:
+        conversation: Messages and tools.
+        prefix: Beginning of the answer, which the server continues.
+        model: The model and its kind of server.
+
+    Raises:
+        ValueError: There is a prefix, and the server does not continue messages of the assistant.
+    """
     messages = [dict(message) for message in conversation.messages]
     fields: dict[str, Any] = {"messages": messages}
     if conversation.tools:
