@@ -60,7 +60,7 @@ HEAD = """\
 How fast Antiphon decodes, compared with greedy decoding and with prompt lookup, on several processors. Measure your own
 machine with:
 
-    antiphon bench speed --model reader --passages 3
+    antiphon bench speed --model smollm2 --passages 5
 
 This page is generated from stored results in a checkout, and a test checks that it is up to date:
 

@@ -17,12 +17,9 @@ def demo_answer_lines(rag: Rag) -> Iterator[str]:
     An answer is counted if it has 70 % of the words of an expected sentence, and again if it has 70 % of the words of
     all expected sentences: many questions expect two sentences, and the reader gives one.
     """
-    steps = tokens = 0
     said: list[tuple[DemoQuestion, str]] = []
     for number, one in enumerate(demo_questions(), start=1):
         answer = rag.ask(one.question)
-        steps += answer.steps.steps - 1
-        tokens += answer.steps.tokens - 1
         said.append((one, answer.text))
         yield f"{number}. **{one.question}**"
         yield from (f"   > {line}" for line in answer.text.splitlines())
@@ -30,7 +27,6 @@ def demo_answer_lines(rag: Rag) -> Iterator[str]:
         if one.answer and not any(_holds(passage.text, one.answer) for passage in answer.passages):
             yield "   (not among the passages found)"
     yield f"\n{count_right(said)}"
-    yield f"\n{tokens / max(1, steps):.2f} tokens per step after the prefill."
 
 
 def count_right(said: Sequence[tuple[DemoQuestion, str]]) -> str:

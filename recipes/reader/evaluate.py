@@ -67,7 +67,6 @@ class ReaderFigures:
         declined: Rate of declined unanswerable questions.
         wrongly_declined: Rate of declined answerable questions.
         unended: Rate of answers without an end or with a repeated quote.
-        tokens_per_step: Tokens per step after the prefill.
         seconds: Total time.
     """
 
@@ -79,7 +78,6 @@ class ReaderFigures:
     declined: float
     wrongly_declined: float
     unended: float
-    tokens_per_step: float
     seconds: float
 
 
@@ -94,7 +92,6 @@ def reader_figures(judged: Sequence[JudgedAnswer]) -> ReaderFigures:
     wanted = [one for one in judged if one.question.quotes]
     others = [one for one in judged if not one.question.quotes]
     answered = [one for one in wanted if not one.is_refusal]
-    steps = [one.answer.steps for one in judged]
     return ReaderFigures(
         answerable=len(wanted),
         unanswerable=len(others),
@@ -104,8 +101,7 @@ def reader_figures(judged: Sequence[JudgedAnswer]) -> ReaderFigures:
         declined=_share(one.is_refusal for one in others),
         wrongly_declined=_share(one.is_refusal for one in wanted),
         unended=1 - _share(one.is_ended for one in judged),
-        tokens_per_step=(sum(one.tokens for one in steps) - len(steps)) / max(1, sum(one.steps - 1 for one in steps)),
-        seconds=sum(one.seconds for one in steps),
+        seconds=sum(one.answer.steps.seconds for one in judged),
     )
 
 

@@ -65,7 +65,6 @@ def test_figures_are_shares_of_the_relevant_questions() -> None:
     assert result.declined == 0.5
     assert result.wrongly_declined == pytest.approx(1 / 3)
     assert result.unended == pytest.approx(0.2)
-    assert result.tokens_per_step == 5.0
     assert result.seconds == 10.0
 
 

@@ -132,6 +132,7 @@ class Rag:
         k: int | None = None,
         sessions: bool = True,
         context: TurnContext = NO_CONTEXT,
+        prefix_of: Callable[[Passage], PrefixCache] | None = None,
         **generation: Any,
     ) -> RequestPlan:
         """Retrieve passages and return the plan of the request, which decides everything but the generated text.
@@ -141,6 +142,7 @@ class Rag:
             k: passages to retrieve; by default those of the constructor.
             sessions: draft from answers to similar questions, if there is a store of sessions.
             context: the conversation that the question belongs to.
+            prefix_of: returns the KV cache for the prompt of one passage; by default that of the passage cache.
             **generation: options of `LanguageModel.stream`.
 
         Raises:
@@ -158,7 +160,7 @@ class Rag:
             context=replace(context, similar_answers=similar),
             prompt=self._custom_prompt,
             searcher=self.retriever,
-            passage_cache=self.passage_cache,
+            prefix_of=prefix_of or (self.passage_cache.prefix_of if self.passage_cache else None),
             **generation,
         )
 

@@ -6,7 +6,7 @@ it, so the same question about the same passages gets the same answer everywhere
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -17,7 +17,6 @@ from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.fitted_prompt import PromptBuilder
 from antiphon.pipelines.follow_up import resolve_question
-from antiphon.pipelines.passage_cache import PassageCache
 from antiphon.pipelines.passage_selection import (
     LineScorers,
     ScoringModel,
@@ -122,7 +121,7 @@ def plan_request(
     context: TurnContext = NO_CONTEXT,
     prompt: PromptFormat | None = None,
     searcher: Any = None,
-    passage_cache: PassageCache | None = None,
+    prefix_of: Callable[[Passage], PrefixCache] | None = None,
     **generation: Any,
 ) -> RequestPlan:
     """Return the plan for a question and its retrieved passages.
@@ -139,7 +138,7 @@ def plan_request(
         context: the conversation that the question belongs to.
         prompt: the prompt format; by default that of the model, for which passages may then be selected.
         searcher: the retriever, whose embedder is used to select passages if it is all-MiniLM-L6-v2.
-        passage_cache: keeps the KV caches of recently used passages.
+        prefix_of: returns the KV cache for the prompt of one passage, to select passages; by default a new one.
         **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ...
 
     Raises:
@@ -154,7 +153,7 @@ def plan_request(
         language_model, form, question, query, generation["max_new_tokens"], context.history, context.instructions
     )
     if prompt is None and selects_passages(language_model):
-        selected = _select(language_model, builder, found, searcher, passage_cache, generation)
+        selected = _select(language_model, builder, found, searcher, prefix_of, generation)
         fitted = selected.fitted_prompt
         citable = (*fitted.passages, *(each for each in found if not any(each is own for own in fitted.passages)))
     else:
@@ -187,7 +186,7 @@ def _select(
     builder: PromptBuilder,
     found: tuple[Passage, ...],
     searcher: Any,
-    passage_cache: PassageCache | None,
+    prefix_of: Callable[[Passage], PrefixCache] | None,
     generation: Mapping[str, Any],
 ) -> SelectedPrompt:
     """Select the passages and the lines that the answer starts with; see `select_passages`.
@@ -204,7 +203,7 @@ def _select(
         language_model,
         [builder.build((passage,)) for passage in found],
         LineScorers(relevance, similarity_scorer(builder.query, searcher)),
-        [passage_cache.prefix_of(passage) for passage in found] if passage_cache is not None else (),
+        [prefix_of(passage) for passage in found] if prefix_of is not None else (),
         join=builder.build_joined,
         **generation,
     )

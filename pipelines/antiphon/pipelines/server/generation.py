@@ -100,14 +100,16 @@ class RequestStarter:
             instructions=[message for message in earlier if message["role"] == "system"],
             references=passage_references(request.passages),
         )
-        plan = rag.plan(str(last["content"]), context=context, **{"stop": served.stop, **request.parameters})
+        options = {"stop": served.stop, **request.parameters}
+        plan = rag.plan(str(last["content"]), context=context, prefix_of=lambda _: tenant.new_prefix(), **options)
         plan = replace(
             plan,
             passages=(*plan.passages, *request.passages),
             references=(*request.predicted, *plan.references),
         )
         tokens = served.language_model.tokenize(plan.tokenized).tokens
-        return self._start(partial(plan.start, served.language_model), tokens, plan.passages, tenant)
+        started = self._start(partial(plan.start, served.language_model), tokens, plan.passages, tenant)
+        return replace(started, has_scored_prompt=plan.prefix is not None)
 
     def _start(
         self, start: Callable[..., Any], tokens: Sequence[int], passages: tuple[Passage, ...], tenant: Tenant

@@ -53,7 +53,7 @@ class ServerMetrics:
         completion, steps = event.completion, event.completion.steps
         self.generations.labels(completion.finish_reason).inc()
         self.prompt_tokens.inc(completion.usage.prompt_tokens)
-        self.cached_tokens.inc(max(completion.usage.prompt_tokens - steps.prefill_tokens, 0) if steps.steps else 0)
+        self.cached_tokens.inc(event.cached_tokens if steps.steps else 0)
         self.completion_tokens.inc(completion.usage.completion_tokens)
         self.steps.inc(steps.steps)
         self.drafted.inc(steps.drafted)

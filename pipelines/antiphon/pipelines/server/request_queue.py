@@ -31,11 +31,13 @@ class Started:
         stream: the stream that is decoded.
         passages: the passages that the text may cite.
         on_end: called once when decoding ends, for whatever reason.
+        has_scored_prompt: whether this request itself prefilled a part of the prompt before, to score lines.
     """
 
     stream: Stream
     passages: tuple[Passage, ...] = ()
     on_end: Callable[[], None] | None = None
+    has_scored_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,16 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of a generation, with the seconds from the request to its start, first token and end."""
+    """The last event of a generation, with the seconds from the request to its start, first token and end.
+
+    ``cached_tokens`` are the prompt tokens that an earlier request prefilled.
+    """
 
     completion: Completion
     queue_seconds: float
     first_token_seconds: float
     seconds: float
+    cached_tokens: int = 0
 
 
 Event = Started | Delta | Finished
@@ -121,9 +127,10 @@ class GenerationJob:
             first_token, num_tokens = 0.0, 0
             with started.stream as stream:
                 for text in () if self.is_cancelled else stream:
-                    first_token = first_token or perf_counter() - self.created
                     delta = _delta(stream, text, num_tokens)
                     num_tokens = delta.num_tokens
+                    if num_tokens and not first_token:
+                        first_token = perf_counter() - self.created
                     self.send(delta)
                     if self.is_cancelled:
                         break
@@ -131,7 +138,9 @@ class GenerationJob:
             if completion.usage.completion_tokens > num_tokens or completion.text == "":
                 self.send(_delta(stream, "", num_tokens))
             seconds = perf_counter() - self.created
-            return Finished(completion, dequeued - self.created, first_token or seconds, seconds)
+            cached = max(completion.usage.prompt_tokens - completion.steps.prefill_tokens, 0)
+            cached = 0 if started.has_scored_prompt else cached
+            return Finished(completion, dequeued - self.created, first_token or seconds, seconds, cached)
         finally:
             if started.on_end is not None:
                 started.on_end()

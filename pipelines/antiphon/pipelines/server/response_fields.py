@@ -28,6 +28,7 @@ def usage_object(finished: Sequence[Finished], *, is_predicted: bool) -> dict[st
     """Return the ``usage`` object of a request.
 
     Prompt tokens count once for all choices. Unlike OpenAI's, ``completion_tokens`` excludes rejected draft tokens.
+    The tokens that an answer starts with without generating them are prompt tokens (``response_prefix_tokens``).
 
     Args:
         finished: the finished choices of one prompt.
@@ -36,7 +37,10 @@ def usage_object(finished: Sequence[Finished], *, is_predicted: bool) -> dict[st
     completions = [each.completion for each in finished]
     prompt = completions[0].usage.prompt_tokens
     usage = usage_counts(prompt, sum(each.usage.completion_tokens for each in completions))
-    usage["prompt_tokens_details"] = {"cached_tokens": max(prompt - completions[0].steps.prefill_tokens, 0)}
+    usage["prompt_tokens_details"] = {
+        "cached_tokens": finished[0].cached_tokens,
+        "response_prefix_tokens": completions[0].usage.response_prefix_tokens,
+    }
     if is_predicted:
         accepted = sum(each.steps.accepted for each in completions)
         drafted = sum(each.steps.drafted for each in completions)

@@ -159,8 +159,7 @@ def _function_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usage(finished: Finished) -> dict[str, Any]:
-    usage, steps = finished.completion.usage, finished.completion.steps
-    cached = max(usage.prompt_tokens - steps.prefill_tokens, 0)
+    usage, cached = finished.completion.usage, finished.cached_tokens
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},  # cache writes are not billed here

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.accel import Origin
+from antiphon.pipelines.citations import cite
+from antiphon.pipelines.rendering.segments import cited_segments
 from antiphon.retrieval import Passage
 
 MAX_CONTEXT = 240
@@ -35,6 +37,7 @@ class SegmentTracker:
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
+        self._originals = passages
         self._passages = [_fold_whitespace(passage.text) for passage in passages]
         self._text = ""
         self._origins: list[Origin] = []
@@ -48,10 +51,13 @@ class SegmentTracker:
 
         Returns:
             For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also ``passage`` (from 1)
-            and the characters ``start`` to ``end`` of that passage.
+            and the characters ``start`` to ``end`` of that passage. Text that was not generated, with which an answer
+            starts, has the step None and ``quoted``.
         """
         begin = len(self._text)
         self._text += text
+        if not begin and not origins:
+            return self._quoted_segments(text)
         self._origins += origins
         segments: list[tuple[int, int, int, bool]] = []  # start, end, step, drafted
         while self._origins and self._origins[0].start < len(self._text):
@@ -63,6 +69,16 @@ class SegmentTracker:
                 break
             self._origins.pop(0)
         return [self._segment(*segment) for segment in segments]
+
+    def _quoted_segments(self, text: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for segment, citation in cited_segments(text, cite(text, self._originals)):
+            found.append({"text": segment, "step": None, "drafted": False, "quoted": True})
+            if citation is not None:
+                offset = self._originals[citation.passage - 1].start
+                span = {"start": citation.source_start - offset, "end": citation.source_end - offset}
+                found[-1] |= {"passage": citation.passage, **span}
+        return found
 
     def _segment(self, start: int, end: int, step: int, is_drafted: bool) -> dict[str, Any]:
         segment = {"text": self._text[start:end], "step": step, "drafted": is_drafted}

@@ -90,7 +90,8 @@ export class Answer {
   }
 
   showStats({ usage, metrics }) {
-    this.stats.textContent = `${usage.completion_tokens} tokens in ${metrics.steps} steps, ` +
+    const quoted = usage.prompt_tokens_details.response_prefix_tokens;
+    this.stats.textContent = (quoted ? `${quoted} tokens quoted, not generated; ` : "") + `${usage.completion_tokens} tokens in ${metrics.steps} steps, ` +
       `${metrics.tokens_per_step.toFixed(2)} tokens per step, ${metrics.seconds.toFixed(1)} s ` +
       `(first token after ${metrics.time_to_first_token_seconds.toFixed(1)} s); without drafts it takes ${usage.completion_tokens} steps`;
   }
