@@ -203,8 +203,8 @@ def test_invalid_input_is_refused_and_changes_nothing(empty: Collection) -> None
     for vectors in (VECTORS[:1], VECTORS[:2, :5], np.full((2, DIM), np.nan, np.float32)):
         with pytest.raises(ValueError, match=r"each passage needs one|is needed|not a number"):
             empty.upsert(PASSAGES[:2], vectors)
-    with pytest.raises(TypeError, match="where asks for 'page' = 3; both are texts"):
-        empty.vector_search(QUERIES[0], 3, {"page": 3})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="where has the name 3; names of metadata are texts"):
+        empty.vector_search(QUERIES[0], 3, {3: "page"})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="k is 0"):
         empty.vector_search(QUERIES[0], 0)
     with pytest.raises(ValueError, match="is needed"):

@@ -1,6 +1,5 @@
 from .chunk import chunk_document as chunk_document
 from .collection import Collection as Collection
-from .collection import MetadataFilter as MetadataFilter
 from .collection import PassageIndex as PassageIndex
 from .document import Document as Document
 from .document import Heading as Heading
@@ -20,6 +19,7 @@ from .errors import IndexMismatch as IndexMismatch
 from .errors import IndexNotFound as IndexNotFound
 from .errors import WouldDropDocuments as WouldDropDocuments
 from .file_discovery import SkippedFile as SkippedFile
+from .filters import MetadataFilter as MetadataFilter
 from .fusion import Fusion as Fusion
 from .fusion import convex_combination as convex_combination
 from .fusion import reciprocal_rank_fusion as reciprocal_rank_fusion

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from antiphon.retrieval.errors import IndexMismatch
+from antiphon.retrieval.filters import MetadataFilter
 from antiphon.retrieval.fusion import Fusion
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_index.flat import Vectors
-
-MetadataFilter = Mapping[str, str]
-"""A filter: for every entry, ``source`` or the metadata field of that name must have exactly this value."""
 
 
 class PassageIndex(Protocol):
@@ -100,19 +98,6 @@ def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple
         raise ValueError(f"{len(passages)} passages and {len(vectors)} vectors; each passage needs one.")
     places = sorted({passage.id: place for place, passage in enumerate(passages)}.values())
     return [passages[place] for place in places], vectors[places]
-
-
-def check_filter(where: MetadataFilter | None) -> dict[str, str]:
-    """Return a filter as a dictionary.
-
-    Raises:
-        TypeError: A name or a value is not a string.
-    """
-    conditions = dict(where or {})
-    for name, value in conditions.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"where asks for {name!r} = {value!r}; both are texts, as in a passage's metadata.")
-    return conditions
 
 
 def require_same_embedder(collection: str, made_by: str, embedder: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from antiphon.retrieval.file_discovery import SkippedFile
+from antiphon.retrieval.filters import json_metadata
 from antiphon.retrieval.index_folder.disk_space import require_free_space
 from antiphon.retrieval.index_folder.generations import require_index_folder
 from antiphon.retrieval.index_folder.store import StoredIndex, read_index, write_index
@@ -319,10 +321,13 @@ def _silent(stage: str, done: int, total: int) -> None:
 
 
 def _require_whole(passages: Sequence[Passage]) -> None:
-    """Refuse passages that UTF-8 cannot encode, before anything is embedded."""
+    """Refuse passages that cannot be saved, before anything is embedded."""
     for passage in passages:
         facts = {"text": passage.text, "id": passage.id, "source": passage.source}
-        facts |= {f"metadata {name!r}": f"{name}{value}" for name, value in passage.metadata.items()}
+        facts |= {
+            f"metadata {name!r}": json.dumps([name, value], ensure_ascii=False)
+            for name, value in json_metadata(passage).items()
+        }
         broken = next((name for name, value in facts.items() if LONE_SURROGATE.search(value)), None)
         if broken:
             raise ValueError(

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from antiphon.retrieval.collection import MetadataFilter, require_same_embedder
+from antiphon.retrieval.collection import require_same_embedder
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.errors import IndexMismatch
+from antiphon.retrieval.filters import MetadataFilter
 from antiphon.retrieval.fusion import Fusion
 from antiphon.retrieval.index_folder.generations import index_version
 from antiphon.retrieval.index_folder.store import PassageTable, StoredIndex, read_index

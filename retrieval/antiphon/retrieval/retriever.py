@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.retrieval.collection import Collection, HybridIndex, MetadataFilter, PassageIndex
+from antiphon.retrieval.collection import Collection, HybridIndex, PassageIndex
 from antiphon.retrieval.embedders.protocol import Embedder
+from antiphon.retrieval.filters import MetadataFilter
 from antiphon.retrieval.fusion import Fusion, convex_combination
 from antiphon.retrieval.index_folder.store import read_index
 from antiphon.retrieval.local_index import LocalIndex, embedder_of_index

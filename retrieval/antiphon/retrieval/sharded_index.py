@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.retrieval.collection import MetadataFilter, PassageIndex, keep_last_of_each_id, require_same_embedder
+from antiphon.retrieval.collection import PassageIndex, keep_last_of_each_id, require_same_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
+from antiphon.retrieval.filters import MetadataFilter
 from antiphon.retrieval.index_folder.store import read_index
 from antiphon.retrieval.indexing import index_passages
 from antiphon.retrieval.local_index import embedder_of_index

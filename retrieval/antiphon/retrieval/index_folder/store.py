@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.retrieval.collection import MetadataFilter, check_filter
 from antiphon.retrieval.errors import IndexCorrupt
+from antiphon.retrieval.filters import MetadataFilter, json_metadata
+from antiphon.retrieval.index_folder.filter_sql import sql_condition
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
 from antiphon.retrieval.index_folder.write_lock import WriteLock
 from antiphon.retrieval.passage import Passage
@@ -133,7 +134,7 @@ class PassageTable:
 
     def allowed(self, where: MetadataFilter) -> NDArray[np.bool_]:
         """Return a mask of shape (passages,) that is True for the passages that match a filter."""
-        sql, values = _condition(where)
+        sql, values = sql_condition(where)
         allowed = np.zeros(len(self), np.bool_)
         allowed[[row for (row,) in self._query(_ROWS.format(allowed=sql), values)]] = True
         return allowed
@@ -152,12 +153,12 @@ class PassageTable:
         words = dict.fromkeys(re.findall(r"\w+", question.lower()))
         if not words:
             return []
-        sql, values = _condition(where) if where else ("", ())
+        sql, values = sql_condition(where) if where else ("", ())
         allowed = f"rowid in (select row from passages where {sql})" if sql else "true"
         asked = " OR ".join(f'"{word}"' for word in words)
         return self._query(_BM25.format(allowed=allowed), (asked, *values, k))
 
-    def _query(self, sql: str, values: tuple[int | str, ...] = ()) -> list[tuple[Any, ...]]:
+    def _query(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._connection.execute(sql, values).fetchall()
 
@@ -257,28 +258,14 @@ def _write_passages(path: Path, passages: Sequence[Passage]) -> None:
         connection.execute(_SCHEMA)
         connection.execute(_WORDS)
         connection.executemany(f"insert into passages ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", _records(passages))
-        words = ((row, passage.metadata.get("title", ""), passage.text) for row, passage in enumerate(passages))
+        words = ((row, str(passage.metadata.get("title") or ""), passage.text) for row, passage in enumerate(passages))
         connection.executemany("insert into words (rowid, title, text) values (?, ?, ?)", words)
 
 
 def _records(passages: Sequence[Passage]) -> Iterator[tuple[Any, ...]]:
     for row, passage in enumerate(passages):
-        metadata = json.dumps(dict(passage.metadata), ensure_ascii=False)
+        metadata = json.dumps(json_metadata(passage), ensure_ascii=False)
         yield row, passage.id, passage.text, passage.source, passage.start, passage.end, metadata
-
-
-def _condition(where: MetadataFilter) -> tuple[str, tuple[str, ...]]:
-    """Return the SQL condition of a filter, and the values of its parameters."""
-    parts: list[str] = []
-    values: list[str] = []
-    for name, value in check_filter(where).items():
-        if name == "source":
-            parts.append("source = ?")
-        else:
-            parts.append("exists (select 1 from json_each(metadata) where key = ? and value = ?)")
-            values.append(name)
-        values.append(value)
-    return " and ".join(parts) or "true", tuple(values)
 
 
 def _passage(record: tuple[Any, ...]) -> Passage:

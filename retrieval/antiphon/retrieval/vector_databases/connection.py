@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from antiphon.retrieval.collection import Collection
 from antiphon.retrieval.errors import DatabaseUnavailable
+from antiphon.retrieval.filters import json_metadata
 from antiphon.retrieval.passage import Passage
 
 TIMEOUT = 30.0
@@ -23,7 +24,7 @@ Item = TypeVar("Item")
 
 def passage_fields(passage: Passage) -> dict[str, Any]:
     """Return the fields of a passage that a server stores, by the names in `FIELDS`."""
-    return {name: getattr(passage, name) for name in FIELDS} | {"metadata": dict(passage.metadata)}
+    return {name: getattr(passage, name) for name in FIELDS} | {"metadata": json_metadata(passage)}
 
 
 def batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

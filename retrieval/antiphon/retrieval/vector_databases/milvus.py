@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from antiphon.retrieval.collection import MetadataFilter, check_filter, keep_last_of_each_id, require_same_embedder
+from antiphon.retrieval.collection import keep_last_of_each_id, require_same_embedder
+from antiphon.retrieval.filters import Comparison, Filter, MetadataFilter, parse_filter
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_databases.connection import (
     FIELDS,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _SCHEMES = ("http", "https", "tcp", "unix")
 _BATCH = 500  # maximum rows per request, because a server accepts 64 MB
 _CONNECT_FAILED = 2  # Milvus's error code of a failed connection
+_SIGNS = {"$eq": "==", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_ALWAYS = "start >= 0"
 _MOST_HITS = 16_384  # the limit of Milvus
 
 
@@ -36,7 +39,8 @@ class MilvusIndex:
 
     The server chooses the vector index (AUTOINDEX). Keyword search is Milvus's BM25 over texts without headings,
     without stemming. Inserted passages are found at once (strong consistency). A change of more than 500 passages is
-    not atomic. Texts are limited to 65,535 bytes, ids to 512.
+    not atomic. Texts are limited to 65,535 bytes, ids to 512. Filters need fields with values of one type: if a field has
+    numbers and texts, or numbers and booleans, ``$not`` and equality can differ from other indexes.
 
     Args:
         uri: The address of a server, such as ``http://127.0.0.1:19530``.
@@ -183,13 +187,32 @@ def _schema(dim: int) -> Any:
 
 def _expression(where: MetadataFilter | None) -> str:
     """Return a filter in Milvus's language; strings are quoted as in JSON."""
-    conditions = check_filter(where).items()
-    fields = ("source" if name == "source" else f"metadata[{_quoted(name)}]" for name, _ in conditions)
-    return " and ".join(f"{field} == {_quoted(value)}" for field, (_, value) in zip(fields, conditions, strict=True))
+    condition = parse_filter(where)
+    return "" if condition is None else _condition(condition)
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _condition(condition: Filter) -> str:
+    if not isinstance(condition, Comparison):
+        parts = [f"({_condition(part)})" for part in condition.parts]
+        if condition.operator == "$not":
+            return f"not {parts[0]}"
+        word, empty = ("and", _ALWAYS) if condition.operator == "$and" else ("or", f"not ({_ALWAYS})")
+        return f" {word} ".join(parts) or empty
+    sign, value = _SIGNS[condition.operator], _quoted(condition.value)
+    if condition.name == "source":
+        return f"source {sign} {value}" if isinstance(condition.value, str) else f"not ({_ALWAYS})"
+    field = f"metadata[{_quoted(condition.name)}]"
+    if condition.value is None:
+        return f"not (exists {field})"
+    if isinstance(condition.value, list | dict):
+        raise TypeError(f"Milvus cannot compare {condition.name!r} with {condition.value!r}; ask for single values.")
+    # Comparisons of a missing field are null, so that `not` would not be true.
+    equal = f" or json_contains({field}, {value})" if condition.operator == "$eq" else ""
+    return f"exists {field} and ({field} {sign} {value}{equal})"
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _passage(entity: dict[str, Any], score: float) -> Passage:

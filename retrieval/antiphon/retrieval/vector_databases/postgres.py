@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from antiphon.retrieval.collection import MetadataFilter, check_filter, keep_last_of_each_id, require_same_embedder
+from antiphon.retrieval.collection import keep_last_of_each_id, require_same_embedder
+from antiphon.retrieval.filters import Comparison, Filter, MetadataFilter, is_number, json_metadata, parse_filter
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_databases.connection import TIMEOUT, close_on_error, name_unreachable_server
 from antiphon.retrieval.vector_index.flat import Vectors, check_k, normalized
@@ -42,13 +43,13 @@ comment on table {table} is {made_by};
 """
 _MADE_BY = "select to_regclass(%s) is not null, obj_description(to_regclass(%s), 'pg_class')"
 _COLUMNS = 'id, text, source, start, "end", metadata'
-_ALLOWED = "metadata @> %(metadata)s and source = coalesce(%(source)s, source)"
+_SIGNS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _NEAREST = f"""
-select {_COLUMNS}, -(vector <#> %(vector)s) from {{table}} where {_ALLOWED} order by vector <#> %(vector)s limit %(k)s
+select {_COLUMNS}, -(vector <#> %(vector)s) from {{table}} where {{allowed}} order by vector <#> %(vector)s limit %(k)s
 """
 _MATCHING = f"""
 select {_COLUMNS}, ts_rank_cd(words, query, 1) as rank from {{table}}, to_tsquery('english', %(words)s) query
-where words @@ query and {_ALLOWED} order by rank desc, id limit %(k)s
+where words @@ query and {{allowed}} order by rank desc, id limit %(k)s
 """
 _STAGING = "create temp table put (like {table}) on commit drop"
 _COPY = f"copy put ({_COLUMNS}, vector) from stdin with (format binary)"
@@ -120,7 +121,7 @@ class PgvectorIndex:
             with connection.cursor().copy(_COPY) as copy:
                 copy.set_types(_TYPES)
                 for each, vector in zip(passages, vectors, strict=True):
-                    facts = (each.id, each.text, each.source, each.start, each.end, Jsonb(dict(each.metadata)))
+                    facts = (each.id, each.text, each.source, each.start, each.end, Jsonb(json_metadata(each)))
                     copy.write_row((*facts, HalfVector(vector)))
             connection.execute(self._sql(_UPSERT))
 
@@ -150,13 +151,13 @@ class PgvectorIndex:
                 connection.execute(self._sql(_SCHEMA, dim=Literal(self._dim), made_by=Literal(fingerprint)))
 
     def _found(self, select: str, k: int, where: MetadataFilter | None, **values: Any) -> list[Passage]:
-        from psycopg.types.json import Jsonb
+        from psycopg.sql import SQL
 
-        conditions = check_filter(where)
-        source = conditions.pop("source", None)
-        values |= {"k": check_k(k, k), "source": source, "metadata": Jsonb(conditions)}
+        condition = parse_filter(where)
+        allowed = "true" if condition is None else _condition(condition, values)
+        values["k"] = check_k(k, k)
         with self._connection() as connection:
-            rows = connection.execute(self._sql(select), values).fetchall()
+            rows = connection.execute(self._sql(select, allowed=SQL(allowed)), values).fetchall()
         return [
             Passage(text, identifier, place, start, end, float(score), metadata)
             for identifier, text, place, start, end, metadata, score in rows
@@ -193,6 +194,56 @@ class PgvectorIndex:
         connection.execute(_SESSION)
         register_vector(connection)
         return connection
+
+
+def _condition(condition: Filter, values: dict[str, Any]) -> str:
+    """Return the SQL condition of a filter; its names and values are added to the parameters ``values``."""
+    if not isinstance(condition, Comparison):
+        parts = [f"({_condition(part, values)})" for part in condition.parts]
+        if condition.operator == "$not":
+            return f"not {parts[0]}"
+        joined = " and ".join(parts) if condition.operator == "$and" else " or ".join(parts)
+        return joined or ("true" if condition.operator == "$and" else "false")
+
+    def parameter(value: Any) -> str:
+        name = f"filter{len(values)}"
+        values[name] = value
+        return f"%({name})s"
+
+    sign = _SIGNS[condition.operator]
+    if condition.name == "source":
+        is_text = isinstance(condition.value, str)
+        return f'source collate "C" {sign} {parameter(condition.value)}' if is_text else "false"
+    if condition.operator == "$eq":
+        return _equality(condition, parameter)
+    if is_number(condition.value):
+        field, kind = "({field} #>> '{{}}')::numeric", "number"
+    else:
+        field, kind = "({field} #>> '{{}}') collate \"C\"", "string"
+    wanted = parameter(condition.value)
+
+    def test(json: str) -> str:
+        compared = f"{field.replace('{field}', json)} {sign} {wanted}"
+        return f"case jsonb_typeof({json}) when '{kind}' then {compared} else false end"
+
+    json = f"metadata -> {parameter(condition.name)}"
+    items = f"case jsonb_typeof({json}) when 'array' then {json} else '[]' end"
+    return f"{test(json)} or exists (select 1 from jsonb_array_elements({items}) item where {test('item.value')})"
+
+
+def _equality(condition: Comparison, parameter: Callable[[Any], str]) -> str:
+    """Return the SQL condition that a field, or an item of its list, has a value."""
+    from psycopg.types.json import Jsonb
+
+    name, value = condition.name, condition.value
+    json, in_list = f"metadata -> {parameter(name)}", f"metadata @> {parameter(Jsonb({name: [value]}))}"
+    if value is None:
+        return f"coalesce(jsonb_typeof({json}), 'null') = 'null' or {in_list}"
+    if isinstance(value, list | dict):
+        items = f"case jsonb_typeof({json}) when 'array' then {json} else '[]' end"
+        wanted = parameter(Jsonb(value))
+        return f"coalesce({json} = {wanted} or {wanted} in (select jsonb_array_elements({items})), false)"
+    return f"metadata @> {parameter(Jsonb({name: value}))} or {in_list}"
 
 
 def _shown(conninfo: str) -> str:

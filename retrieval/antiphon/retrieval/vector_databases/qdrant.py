@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, uuid5
 
-from antiphon.retrieval.collection import MetadataFilter, check_filter, keep_last_of_each_id, require_same_embedder
+from antiphon.retrieval.collection import keep_last_of_each_id, require_same_embedder
+from antiphon.retrieval.filters import Comparison, Filter, MetadataFilter, is_number, parse_filter
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_databases.connection import (
     TIMEOUT,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from antiphon.retrieval.embedders.protocol import Embedder
 
+_NEVER = ""  # no fact is empty
 _BATCH = 500  # maximum points per request, because a server accepts 32 MB
 
 
@@ -122,20 +125,85 @@ class QdrantIndex:
 
 
 def _filter(where: MetadataFilter | None) -> Any:
-    from qdrant_client.models import FieldCondition, Filter, MatchValue
+    condition = parse_filter(where)
+    return None if condition is None else _condition(condition)
 
-    conditions = check_filter(where).items()
-    return Filter(must=[FieldCondition(key="facts", match=MatchValue(value=_fact(*each))) for each in conditions])
+
+def _condition(condition: Filter) -> Any:
+    from qdrant_client import models
+
+    if not isinstance(condition, Comparison):
+        parts = [_condition(part) for part in condition.parts]
+        if condition.operator == "$not":
+            return models.Filter(must_not=parts)
+        if not parts:
+            parts = [models.FieldCondition(key="facts", match=models.MatchValue(value=_NEVER))]
+            return models.Filter(must_not=parts) if condition.operator == "$and" else models.Filter(must=parts)
+        return models.Filter(must=parts) if condition.operator == "$and" else models.Filter(should=parts)
+    if condition.operator != "$eq":
+        return _range(condition)
+    if condition.value is None:
+        null, known = (_has(_fact(condition.name, None)), _has(_presence(condition.name)))
+        return models.Filter(should=[null, models.Filter(must_not=[known])])
+    return models.Filter(must=[_has(_fact(condition.name, condition.value))])
+
+
+def _has(fact: str) -> Any:
+    from qdrant_client import models
+
+    return models.FieldCondition(key="facts", match=models.MatchValue(value=fact))
+
+
+def _range(condition: Comparison) -> Any:
+    """Return the condition of an order, which Qdrant has for numbers and dates, but not for other texts."""
+    from qdrant_client import models
+
+    sign, value = condition.operator.removeprefix("$"), condition.value
+    if is_number(value):
+        order = models.FieldCondition(key="value", range=models.Range(**{sign: value}))
+    elif moment := _moment(value):
+        order = models.FieldCondition(key="date", range=models.DatetimeRange(**{sign: moment}))
+    else:
+        raise ValueError(
+            f"{condition.operator} of {condition.name!r} is the text {value!r}; Qdrant orders numbers and dates only."
+        )
+    name = models.FieldCondition(key="name", match=models.MatchValue(value=condition.name))
+    nested = models.Nested(key="orders", filter=models.Filter(must=[name, order]))
+    return models.Filter(must=[models.NestedCondition(nested=nested)])
 
 
 def _payload(passage: Passage) -> dict[str, Any]:
-    facts = {**passage.metadata, "source": passage.source}
-    return {"passage": passage_fields(passage), "facts": [_fact(*each) for each in facts.items()]}
+    fields = passage_fields(passage)
+    facts, orders = [], []
+    for name, value in {**fields["metadata"], "source": passage.source}.items():
+        items = [value, *value] if isinstance(value, list) else [value]
+        facts += [_fact(name, item) for item in items]
+        facts += [_presence(name)] if value is not None else []
+        orders += [{"name": name, "value": item} for item in items if is_number(item)]
+        orders += [{"name": name, "date": moment} for item in items if (moment := _moment(item))]
+    return {"passage": fields, "facts": facts, "orders": orders}
 
 
-def _fact(name: str, value: str) -> str:
+def _fact(name: str, value: Any) -> str:
     """Encode a name and its value as one string for filters; Qdrant's paths into metadata cannot express every name."""
-    return json.dumps([name, value], ensure_ascii=False)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps([name, value], ensure_ascii=False, sort_keys=True)
+
+
+def _presence(name: str) -> str:
+    return json.dumps([name], ensure_ascii=False)
+
+
+def _moment(value: Any) -> str | None:
+    """Return a text that is an ISO 8601 date or time for Qdrant, else None; without a time zone it is in UTC."""
+    if not isinstance(value, str) or not value[:4].isdigit() or "-" not in value:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
 
 
 def _id(identifier: str) -> str:

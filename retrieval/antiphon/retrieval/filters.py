@@ -1,0 +1,182 @@
+"""Filters of metadata: parsed once, then translated for each index. `matches` defines what they mean."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.retrieval.passage import Passage
+
+MetadataFilter = Mapping[str, Any]
+"""A filter, such as ``{"lang": "de", "year": {"$gte": 2020}, "$or": [{"open": True}, {"tags": "new"}]}``.
+
+All entries must match. A name is ``source`` or a metadata field; its value is the wanted value, or operators with their
+values. A field with a list matches if one of its items does. None matches null and a missing field. Dates are compared
+as ISO 8601 texts, and numbers are never equal to booleans.
+"""
+
+EQUAL, IN, COMPARE = ("$eq", "$ne"), ("$in", "$nin"), ("$gt", "$gte", "$lt", "$lte")
+OPERATORS = (*EQUAL, *IN, *COMPARE)
+"""The operators of a field."""
+
+JUNCTIONS = ("$and", "$or", "$not")
+"""The operators of filters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A field, an operator (``$eq`` or one of `COMPARE`), and a value."""
+
+    name: str
+    operator: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Junction:
+    """``$and``, ``$or`` or ``$not`` of filters; ``$not`` has one part."""
+
+    operator: str
+    parts: tuple[Filter, ...]
+
+
+Filter = Comparison | Junction
+"""A parsed filter."""
+
+
+def parse_filter(where: MetadataFilter | None) -> Filter | None:
+    """Parse a filter; None if it accepts everything.
+
+    Raises:
+        TypeError: The filter or a name in it has the wrong type, or a value is not a JSON value or a date.
+        ValueError: An operator is unknown; the message names it.
+    """
+    if where is None:
+        return None
+    if not isinstance(where, Mapping):
+        raise TypeError(f"where is {type(where).__name__}; a dictionary of metadata names and values is needed.")
+    parts = [part for name, value in where.items() for part in _entry(name, value)]
+    return _joined("$and", parts) if parts else None
+
+
+def matches(condition: Filter | None, passage: Passage) -> bool:
+    """Return whether a passage matches a filter.
+
+    Args:
+        condition: The filter from `parse_filter`.
+        passage: The passage.
+    """
+    if condition is None:
+        return True
+    if isinstance(condition, Junction):
+        results = [matches(part, passage) for part in condition.parts]
+        if condition.operator == "$not":
+            return not results[0]
+        return all(results) if condition.operator == "$and" else any(results)
+    value = passage.source if condition.name == "source" else json_value(passage.metadata.get(condition.name))
+    if condition.operator == "$eq" and _same(value, condition.value):
+        return True
+    items = value if isinstance(value, list) else [value]
+    return any(_compared(item, condition.operator, condition.value) for item in items)
+
+
+def json_value(value: Any, name: str = "value") -> Any:
+    """Return a value of metadata as it is saved: dates as ISO 8601 texts, other sequences as lists, NaN as None.
+
+    Args:
+        value: A JSON value, a date, a time, a number of NumPy, a tuple, a set, or any nesting of them.
+        name: The name of the field, for the message.
+
+    Raises:
+        TypeError: It is of another type.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): json_value(inner, name) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_value(inner, name) for inner in value]
+    if hasattr(value, "item") and hasattr(value, "dtype"):
+        return json_value(value.item(), name)
+    raise TypeError(f"The metadata {name!r} is {value!r} ({type(value).__name__}); JSON values and dates can be saved.")
+
+
+def json_metadata(passage: Passage) -> dict[str, Any]:
+    """Return the metadata of a passage as they are saved.
+
+    Raises:
+        TypeError: A value is neither a JSON value nor a date.
+    """
+    return {str(name): json_value(value, str(name)) for name, value in passage.metadata.items()}
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, and not a boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _entry(name: Any, value: Any) -> Iterator[Filter]:
+    if not isinstance(name, str):
+        raise TypeError(f"where has the name {name!r}; names of metadata are texts.")
+    if name in ("$and", "$or"):
+        if not isinstance(value, list | tuple) or not value:
+            raise TypeError(f"{name} is {value!r}; a list of at least one filter is needed.")
+        parts = [parse_filter(each) for each in value]
+        # A filter without conditions accepts everything.
+        if name == "$and" or all(part is not None for part in parts):
+            yield _joined(name, [part for part in parts if part is not None])
+    elif name == "$not":
+        yield Junction("$not", (parse_filter(value) or Junction("$and", ()),))
+    elif name.startswith("$"):
+        raise ValueError(f"There is no operator {name!r} for filters; there are {', '.join(JUNCTIONS)}.")
+    elif isinstance(value, Mapping) and any(str(key).startswith("$") for key in value):
+        for operator, operand in value.items():
+            yield _comparison(name, str(operator), operand)
+    else:
+        yield _comparison(name, "$eq", value)
+
+
+def _comparison(name: str, operator: str, operand: Any) -> Filter:
+    if operator == "$not":
+        return Junction("$not", (_joined("$and", list(_entry(name, operand))),))
+    if operator not in OPERATORS:
+        known = ", ".join((*OPERATORS, "$not"))
+        raise ValueError(f"There is no operator {operator!r} (for {name!r}); there are {known}.")
+    value = json_value(operand, name)
+    if operator in IN:
+        if not isinstance(value, list):
+            raise TypeError(f"{operator} of {name!r} is {operand!r}; a list of values is needed.")
+        found: Filter = Junction("$or", tuple(Comparison(name, "$eq", each) for each in value))
+        return found if operator == "$in" else Junction("$not", (found,))
+    if operator in COMPARE and not (is_number(value) or isinstance(value, str)):
+        raise TypeError(f"{operator} of {name!r} is {operand!r}; a number, a text or a date is needed.")
+    if operator == "$ne":
+        return Junction("$not", (Comparison(name, "$eq", value),))
+    return Comparison(name, operator, value)
+
+
+def _joined(operator: str, parts: list[Filter]) -> Filter:
+    return parts[0] if len(parts) == 1 else Junction(operator, tuple(parts))
+
+
+def _compared(value: Any, operator: str, wanted: Any) -> bool:
+    if operator == "$eq":
+        return _same(value, wanted)
+    if is_number(value) != is_number(wanted) or isinstance(value, str) != isinstance(wanted, str) or value is None:
+        return False
+    if operator == "$gt":
+        return bool(value > wanted)
+    if operator == "$gte":
+        return bool(value >= wanted)
+    return bool(value < wanted) if operator == "$lt" else bool(value <= wanted)
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
