@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError
+
+from antiphon.accel.text.template_traits import adapt_messages, template_traits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,24 +86,51 @@ def _apply(
     *,
     add_generation_prompt: bool = True,
 ) -> str:
-    from jinja2 import TemplateError
-
     _check(messages)
     if tokenizer.chat_template is None:
         raise ValueError(
             f"The tokenizer of {tokenizer.name_or_path or 'this model'!r} has no chat template and so cannot write "
             "messages; pass the prompt as one text (str), or set tokenizer.chat_template."
         )
-    try:
-        turns = [dict(message) for message in messages]
-        schemas: Any = [dict(tool) for tool in tools] or None
+    traits = template_traits(tokenizer)
+    adapted = adapt_messages(messages, traits)
+    schemas: Any = [dict(tool) for tool in tools] or (None if traits.takes_no_tools else [])
+
+    def render(turns: Sequence[Mapping[str, Any]]) -> str:
         return str(
             tokenizer.apply_chat_template(
-                turns, tools=schemas, add_generation_prompt=add_generation_prompt, tokenize=False
+                [dict(turn) for turn in turns],
+                tools=schemas,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
             )
         )
-    except TemplateError as error:
-        raise ValueError(f"The chat template rejects these messages ({error}); change their roles or order.") from error
+
+    try:
+        return render(adapted)
+    except _REJECTIONS as error:
+        place = _first_rejected(adapted, render)
+        name = "" if place is None else f" at message {place} ({adapted[place]['role']})"
+        raise ValueError(
+            f"The chat template rejects this conversation{name}: {error}. Change the role, order or content of its "
+            "messages, or use a model whose template supports them."
+        ) from error
+
+
+_REJECTIONS = (TemplateError, TypeError, KeyError, AttributeError, ValueError)
+"""What a template raises about messages: its own errors, and those of filters and missing fields."""
+
+
+def _first_rejected(
+    messages: Sequence[Mapping[str, Any]], render: Callable[[Sequence[Mapping[str, Any]]], str]
+) -> int | None:
+    """Return the index of the first message with which the conversation is rejected."""
+    for end in range(1, len(messages) + 1):
+        try:
+            render(messages[:end])
+        except _REJECTIONS:
+            return end - 1
+    return None
 
 
 def _check(messages: Sequence[Mapping[str, Any]]) -> None:

@@ -1,0 +1,176 @@
+"""What a chat template can express, found by rendering short conversations with it, and messages adapted to that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["TemplateTraits", "adapt_messages", "template_traits"]
+
+Messages = Sequence[Mapping[str, Any]]
+
+_SYSTEM, _FIRST, _ANSWER, _LAST, _LATER = ("PROBE-SYSTEM", "PROBE-FIRST", "PROBE-ANSWER", "PROBE-LAST", "PROBE-LATER")
+
+OMITTED = "(The beginning of the conversation is left out.)"
+"""The user turn before a conversation that starts with the assistant, for templates that demand one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTraits:
+    """What a chat template can express.
+
+    Attributes:
+        has_system_role: A system message at the start is written before the first user message, whatever follows.
+        has_later_system: A system message between other messages is written where it is.
+        alternates: User and assistant have to take turns, beginning with the user.
+        takes_system_alone: A conversation of nothing but a system message is written.
+        takes_text: The content of a message is written if it is text; else it has to be a list of parts.
+        takes_no_tools: Rendering without tools is possible; else an empty list of tools has to be given.
+    """
+
+    has_system_role: bool
+    has_later_system: bool
+    alternates: bool
+    takes_system_alone: bool = True
+    takes_text: bool = True
+    takes_no_tools: bool = True
+
+
+def template_traits(tokenizer: PreTrainedTokenizerBase) -> TemplateTraits:
+    """Return the traits of a tokenizer's chat template, found by rendering probes once for each template.
+
+    Args:
+        tokenizer: Tokenizer with a chat template.
+    """
+    return _probe(_Template(str(tokenizer.chat_template), tokenizer))
+
+
+class _Template:
+    """A template with a tokenizer that renders it; equal to another one of the same text."""
+
+    def __init__(self, text: str, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.text = text
+        self.tokenizer = tokenizer
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Template) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def render(self, messages: Messages, tools: Any = None) -> str:
+        """Return the text, or an empty one if the template rejects the messages."""
+        try:
+            turns = [dict(message) for message in messages]
+            return str(
+                self.tokenizer.apply_chat_template(turns, tools=tools, add_generation_prompt=True, tokenize=False)
+            )
+        except Exception:  # noqa: BLE001 - a template may raise anything, by itself or in a filter
+            return ""
+
+
+@lru_cache(maxsize=64)
+def _probe(template: _Template) -> TemplateTraits:
+    user, answer = _text("user", _FIRST), _text("assistant", _ANSWER)
+    last, system, later = _text("user", _LAST), _text("system", _SYSTEM), _text("system", _LATER)
+    takes_no_tools = bool(template.render([user])) or not template.render([user], [])
+    tools: Any = None if takes_no_tools else []
+
+    takes_text = _FIRST in template.render([user], tools) or _FIRST not in template.render([_with_parts(user)], tools)
+
+    def render(*messages: dict[str, Any]) -> str:
+        return template.render(messages if takes_text else [_with_parts(message) for message in messages], tools)
+
+    return TemplateTraits(
+        has_system_role=all(
+            _in_order(text, _SYSTEM, _FIRST) for text in (render(system, user), render(system, user, answer, last))
+        ),
+        has_later_system=_in_order(render(user, answer, later, last), _FIRST, _ANSWER, _LATER, _LAST),
+        alternates=not (
+            _in_order(render(user, last), _FIRST, _LAST) and _in_order(render(answer, last), _ANSWER, _LAST)
+        ),
+        takes_system_alone=_SYSTEM in render(system),
+        takes_text=takes_text,
+        takes_no_tools=takes_no_tools,
+    )
+
+
+def _text(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def _in_order(text: str, *parts: str) -> bool:
+    """Return whether each part occurs once in a text, in this order."""
+    places = [text.find(part) for part in parts]
+    return min(places) >= 0 and places == sorted(places) and all(text.count(part) == 1 for part in parts)
+
+
+def adapt_messages(messages: Messages, traits: TemplateTraits) -> list[dict[str, Any]]:
+    """Return messages that a template with these traits can express, with all their text.
+
+    1. System messages that the template cannot write become a part of the next user message.
+    2. If user and assistant have to take turns: empty assistant messages are left out, adjacent messages of one role
+       are merged, and a conversation that starts with the assistant gets a user message before it.
+    3. Text becomes a list of parts if the template demands it.
+
+    Args:
+        messages: The messages.
+        traits: The traits of the template.
+    """
+    adapted = _without_system([dict(message) for message in messages], traits)
+    if traits.alternates:
+        adapted = _alternating(adapted)
+    return adapted if traits.takes_text else [_with_parts(message) for message in adapted]
+
+
+def _without_system(messages: list[dict[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
+    """Return the messages; the text of system messages that cannot be written is put before the next user message."""
+    kept: list[dict[str, Any]] = []
+    held: list[str] = []
+    is_start = traits.takes_system_alone or any(message["role"] != "system" for message in messages)
+    for message in messages:
+        is_start = is_start and message["role"] == "system"
+        if message["role"] == "system" and not (traits.has_system_role if is_start else traits.has_later_system):
+            held.append(str(message["content"]))
+        elif message["role"] == "user" and held:
+            kept.append({**message, "content": _joined([*held, str(message["content"])])})
+            held = []
+        else:
+            kept.append(message)
+    if held:
+        kept.append({"role": "user", "content": _joined(held)})
+    return kept
+
+
+def _alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] == "assistant" and not message.get("content") and not message.get("tool_calls"):
+            continue
+        if turns and _can_merge(turns[-1], message):
+            turns[-1] = {**turns[-1], "content": _joined([str(turns[-1]["content"]), str(message["content"])])}
+        else:
+            turns.append(message)
+    first = next((place for place, message in enumerate(turns) if message["role"] != "system"), None)
+    if first is not None and turns[first]["role"] == "assistant":
+        turns.insert(first, {"role": "user", "content": OMITTED})
+    return turns
+
+
+def _can_merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    is_turn = one["role"] == other["role"] and one["role"] in ("user", "assistant")
+    return is_turn and not one.get("tool_calls") and not other.get("tool_calls")
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return "\n\n".join(text for text in texts if text)
+
+
+def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message

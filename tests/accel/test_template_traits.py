@@ -1,0 +1,129 @@
+"""Chat templates: every conversation is written with all its text, or refused by message and reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.accel.testing.tiny import byte_tokenizer
+from antiphon.accel.text.chat_template import apply_chat_template
+from antiphon.accel.text.template_traits import OMITTED, TemplateTraits, template_traits
+
+RECORDED = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
+
+TURN = "<{{ m.role }}>{{ m.content }}"
+LOOP = "{%- for m in messages -%}"
+
+TEMPLATES = {
+    "free": LOOP + TURN + "{%- endfor -%}<assistant>",
+    "no system": LOOP
+    + "{%- if m.role == 'system' -%}{{ raise_exception('System role not supported') }}{%- endif -%}"
+    + "{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception('Alternate') }}{%- endif -%}"
+    + TURN
+    + "{%- endfor -%}<assistant>",
+    "drops system": LOOP + "{%- if m.role != 'system' -%}" + TURN + "{%- endif -%}{%- endfor -%}<assistant>",
+    "system in the last turn": "{%- if messages[0].role == 'system' -%}{%- set sys = messages[0].content -%}"
+    "{%- set messages = messages[1:] -%}{%- endif -%}"
+    + LOOP
+    + "{%- if m.role == 'system' -%}{{ raise_exception('only at the start') }}{%- endif -%}"
+    + "<{{ m.role }}>{% if loop.last and sys is defined %}{{ sys }}|{% endif %}{{ m.content }}"
+    + "{%- endfor -%}<assistant>",
+    "parts": LOOP + "<{{ m.role }}>{%- for part in m.content -%}{{ part.text }}{%- endfor -%}{%- endfor -%}<assistant>",
+    "tools demanded": "{%- if tools is none -%}{{ raise_exception('no tools') }}{%- endif -%}"
+    + LOOP
+    + TURN
+    + "{%- endfor -%}<assistant>",
+}
+
+
+def tokenizer_with(template: str) -> Any:
+    tokenizer: Any = byte_tokenizer()
+    tokenizer.chat_template = template
+    tokenizer.bos_token, tokenizer.eos_token = "<s>", "</s>"
+    return tokenizer
+
+
+def conversation(*turns: str) -> list[dict[str, Any]]:
+    """Return messages written as "role text"."""
+    return [{"role": role, "content": content} for role, _, content in (turn.partition(" ") for turn in turns)]
+
+
+CONVERSATIONS = {
+    "a question with instructions": conversation("system S1.", "user U1."),
+    "two turns": conversation("system S1.", "user U1.", "assistant A1.", "user U2."),
+    "two questions": conversation("system S1.", "user U1.", "user U2."),
+    "a cancelled answer": conversation("user U1.", "assistant ", "user U2."),
+    "a truncated memory": conversation("assistant A1.", "user U1."),
+    "instructions alone": conversation("system S1."),
+    "instructions later": conversation("user U1.", "assistant A1.", "system S2.", "user U2."),
+}
+
+
+def recorded() -> Sequence[Any]:
+    files = sorted(RECORDED.glob("*.jinja"))
+    absent = pytest.mark.skip(reason=f"recorded templates are absent: {RECORDED}")
+    return [pytest.param(file.read_text(encoding="utf-8"), id=file.stem) for file in files] or [
+        pytest.param("", id="recorded", marks=absent)
+    ]
+
+
+OWN = [pytest.param(template, id=name) for name, template in TEMPLATES.items()]
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+@pytest.mark.parametrize("template", [*OWN, *recorded()])
+def test_every_conversation_is_written_with_all_its_text_in_order(template: str, name: str) -> None:
+    messages = CONVERSATIONS[name]
+    text = apply_chat_template(messages, (), tokenizer_with(template))
+    said = [str(message["content"]) for message in messages if message["content"]]
+    places = [text.find(each) for each in said]
+    assert min(places) >= 0, text
+    users = [place for place, each in zip(places, said, strict=True) if each.startswith(("U", "A"))]
+    assert users == sorted(users)
+
+
+@pytest.mark.parametrize(
+    ("name", "traits"),
+    [
+        ("free", TemplateTraits(True, True, False)),
+        ("no system", TemplateTraits(False, False, True, False)),
+        ("drops system", TemplateTraits(False, False, False, False)),
+        ("system in the last turn", TemplateTraits(False, False, False, False)),
+        ("parts", TemplateTraits(True, True, False, takes_text=False)),
+        ("tools demanded", TemplateTraits(True, True, False, takes_no_tools=False)),
+    ],
+)
+def test_traits_are_found_by_rendering(name: str, traits: TemplateTraits) -> None:
+    assert template_traits(tokenizer_with(TEMPLATES[name])) == traits
+
+
+def test_instructions_precede_the_first_question_if_there_is_no_system_role() -> None:
+    tokenizer = tokenizer_with(TEMPLATES["no system"])
+    text = apply_chat_template(CONVERSATIONS["two turns"], (), tokenizer)
+    assert text == "<user>S1.\n\nU1.<assistant>A1.<user>U2.<assistant>"
+    later = apply_chat_template(CONVERSATIONS["instructions later"], (), tokenizer)
+    assert later == "<user>U1.<assistant>A1.<user>S2.\n\nU2.<assistant>"
+
+
+def test_turns_are_merged_if_the_template_demands_alternation() -> None:
+    tokenizer = tokenizer_with(TEMPLATES["no system"])
+    assert apply_chat_template(CONVERSATIONS["a cancelled answer"], (), tokenizer) == "<user>U1.\n\nU2.<assistant>"
+    memory = apply_chat_template(CONVERSATIONS["a truncated memory"], (), tokenizer)
+    assert memory == f"<user>{OMITTED}<assistant>A1.<user>U1.<assistant>"
+
+
+def test_a_conversation_that_a_template_can_write_is_unchanged() -> None:
+    messages = CONVERSATIONS["instructions later"]
+    expected = "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+    assert apply_chat_template(messages, (), tokenizer_with(TEMPLATES["free"])) == expected
+
+
+def test_a_rejected_conversation_names_the_message_and_the_reason() -> None:
+    refusing = LOOP + "{%- if m.role == 'tool' -%}{{ raise_exception('no tools here') }}{%- endif -%}" + TURN
+    tokenizer = tokenizer_with(refusing + "{%- endfor -%}")
+    messages = [*conversation("user U1."), {"role": "tool", "content": "5", "tool_call_id": "1"}]
+    with pytest.raises(ValueError, match=r"rejects this conversation at message 1 \(tool\): no tools here"):
+        apply_chat_template(messages, (), tokenizer)
