@@ -120,22 +120,26 @@ def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
     Args:
         pages: The text of each page.
     """
-    text, starts = "", []
+    parts: list[str] = []
+    starts, length = [], 0
     for page in pages:
-        gap = ""
-        if page and text:
-            text, gap = _continued(text, page)
-        starts.append(len(text) + len(gap))
-        text += gap + page
-    return text, tuple(starts)
+        if page and parts:
+            before, gap = _continued(parts[-1], page)
+            length += len(before) - len(parts[-1]) + len(gap)
+            parts[-1:] = [before, gap]
+        starts.append(length)
+        if page:
+            parts.append(page)
+            length += len(page)
+    return "".join(parts), tuple(starts)
 
 
 def _continued(text: str, following: str) -> tuple[str, str]:
     """Return the text without a hyphen at its end, and the gap before what follows on the next page or column."""
-    if _HYPHEN_AT_END.search(text) and following[0].islower():
+    if _HYPHEN_AT_END.search(text[-2:]) and following[0].islower():
         return text[:-1], ""
     goes_on = following[0].islower() or _is_full_line(text)
-    return text, "\n" if goes_on and not _ENDS_SENTENCE.search(text) else "\n\n"
+    return text, "\n" if goes_on and not _ENDS_SENTENCE.search(text[-9:]) else "\n\n"
 
 
 def without_hyphens(pages: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from antiphon.retrieval.segmentation import Span
 if TYPE_CHECKING:
     from docutils import nodes
 
-_INCLUDE = re.compile(r"^\s*\.\. ((?:literal)?include):: *(\S+)", re.MULTILINE)
+_INCLUDE = re.compile(r"^\s*\.\. ((?:literal)?include):: *([^\s<]\S*)", re.MULTILINE)
 _COMMENT = re.compile(r"[ \t]*\.\.(?:[ \t]|\r?\n?$)")
 _WORDS = re.compile(r"\S+")
 
