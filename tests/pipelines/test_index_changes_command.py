@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from antiphon.pipelines.cli import app
 

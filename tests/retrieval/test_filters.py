@@ -188,3 +188,38 @@ def test_metadata_of_any_type_survive_search_and_reranking(tmp_path: Path) -> No
     assert read_index(tmp_path / "i").passages[0].metadata == facts
     [found] = Retriever.open(tmp_path / "i", embedder=EMBEDDER).search("owl", 1)
     assert (found.metadata, found.location, found.text_with_headings) == (facts, "page 3", "An owl.")
+
+
+def llama_index_filters() -> Any:
+    from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
+
+    tags = MetadataFilter(key="tags", value=["red", "new"], operator=FilterOperator.ALL)
+    years = MetadataFilter(key="year", value=2021, operator=FilterOperator.GTE)
+    either = MetadataFilters(filters=[tags, years], condition=FilterCondition.OR)
+    return MetadataFilters(filters=[either, MetadataFilter(key="lang", value="en", operator=FilterOperator.NE)])
+
+
+def langchain_filter() -> Any:
+    from langchain_core.structured_query import Comparator, Comparison, Operation, Operator
+
+    tags = Comparison(comparator=Comparator.CONTAIN, attribute="tags", value="new")
+    years = Comparison(comparator=Comparator.GTE, attribute="year", value=2021)
+    either = Operation(operator=Operator.OR, arguments=[tags, years])
+    english = Comparison(comparator=Comparator.EQ, attribute="lang", value="en")
+    return Operation(operator=Operator.AND, arguments=[either, Operation(operator=Operator.NOT, arguments=[english])])
+
+
+@pytest.mark.parametrize("make", [llama_index_filters, langchain_filter])
+def test_filters_of_the_frameworks_mean_the_same(make: Callable[[], Any]) -> None:
+    condition = parse_filter(make())
+    assert [number for number, passage in enumerate(PASSAGES) if matches(condition, passage)] == [0, 3]
+
+
+def test_operators_of_the_frameworks_that_are_not_supported_are_named() -> None:
+    from langchain_core.structured_query import Comparator, Comparison
+    from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter
+
+    with pytest.raises(ValueError, match=r"The operator 'text_match' \(for 'a'\) is not supported; there are =="):
+        parse_filter(MetadataFilter(key="a", value="b", operator=FilterOperator.TEXT_MATCH))
+    with pytest.raises(ValueError, match=r"The operator 'like' \(for 'a'\) is not supported; there are eq"):
+        parse_filter(Comparison(comparator=Comparator.LIKE, attribute="a", value="b"))

@@ -134,6 +134,12 @@ def test_headers_of_a_message_are_decoded_into_metadata(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("header", [b"=?iso-8859-1?q?Gr=FC=DFe?=\n an =?utf-8?b?w7ZzdGU=?=", "Grüße an öste".encode()])
+def test_headers_are_decoded_as_encoded_words_or_as_utf8(tmp_path: Path, header: bytes) -> None:
+    document = read_document(saved(tmp_path, "a.eml", b"Subject: " + header + b"\n\ntext\n"))
+    assert document.metadata["title"] == "Grüße an öste"
+
+
 def test_a_message_of_html_only_is_read_as_a_page(tmp_path: Path) -> None:
     content = b"Subject: x\nContent-Type: text/html; charset=iso-8859-1\n\n<p>Gr\xfc\xdfe</p><script>1</script>"
     assert read_document(saved(tmp_path, "a.eml", content)).text == "x\n\nGrüße"

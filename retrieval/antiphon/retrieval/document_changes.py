@@ -70,7 +70,12 @@ def plan_change(
 
 
 def is_below(source: str, places: Sequence[str]) -> bool:
-    """Return whether the path of a document is one of several real paths, or below one."""
+    """Return whether a document is one of several files, or below one of several folders.
+
+    Args:
+        source: The path of the document.
+        places: The real paths of the files and folders.
+    """
     path = real_path(source)
     return any(path == place or path.startswith(place.rstrip(os.sep) + os.sep) for place in places)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from antiphon.retrieval.filter_types import as_mapping
 from antiphon.retrieval.passage import Passage
 
 MetadataFilter = Mapping[str, Any]
@@ -47,8 +48,8 @@ Filter = Comparison | Junction
 """A parsed filter."""
 
 
-def parse_filter(where: MetadataFilter | None) -> Filter | None:
-    """Parse a filter; None if it accepts everything.
+def parse_filter(where: Any) -> Filter | None:
+    """Parse a `MetadataFilter`, or a filter of LlamaIndex or LangChain; None if it accepts everything.
 
     Raises:
         TypeError: The filter or a name in it has the wrong type, or a value is not a JSON value or a date.
@@ -56,6 +57,7 @@ def parse_filter(where: MetadataFilter | None) -> Filter | None:
     """
     if where is None:
         return None
+    where = as_mapping(where)
     if not isinstance(where, Mapping):
         raise TypeError(f"where is {type(where).__name__}; a dictionary of metadata names and values is needed.")
     parts = [part for name, value in where.items() for part in _entry(name, value)]

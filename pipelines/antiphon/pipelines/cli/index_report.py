@@ -50,7 +50,7 @@ def index_documents(paths: Sequence[Path], out: Path, *, yes: bool = False, **op
 
 
 def show_index(report: IndexReport) -> None:
-    """Print what was indexed, what was skipped and why, and the embedder."""
+    """Print the numbers of files and passages, the embedder, and the skipped files with the reasons."""
     reused = f" ({report.reused} of them embedded before)" if report.reused else ""
     kept = f", {report.kept} passages of other documents kept" if report.kept else ""
     dropped = f", {len(report.dropped)} documents dropped" if report.dropped else ""

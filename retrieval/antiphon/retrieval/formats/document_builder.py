@@ -26,7 +26,7 @@ class DocumentBuilder:
 
         Args:
             text: The text. Control characters are removed, and so is white space around it.
-            place: Where it is in the file, such as ``{"slide": "3"}``. None: the place of the block before it.
+            place: Its place in the file, such as ``{"slide": "3"}``. None: that of the block before it.
             gap: The white space before it.
         """
         text = printable(text).strip("\n").rstrip()
@@ -49,7 +49,7 @@ class DocumentBuilder:
         Args:
             title: The title.
             level: Its level; 1 is the outermost.
-            place: Where it is in the file.
+            place: Its place in the file.
         """
         title = " ".join(printable(title).split())
         if title:
@@ -77,7 +77,7 @@ class DocumentBuilder:
 
         Args:
             document: The document.
-            place: Where it is in the file.
+            place: Its place in the file.
             level: Added to the levels of its headings.
         """
         text = document.text.strip("\n").rstrip()

@@ -35,6 +35,10 @@ def open_office(data: bytes, kind: str, main: str) -> zipfile.ZipFile:
 def read_part(archive: zipfile.ZipFile, name: str) -> bytes:
     """Return the bytes of a file in an archive.
 
+    Args:
+        archive: The archive.
+        name: The name of the file.
+
     Raises:
         ValueError: It is damaged, or compressed in an unknown way.
     """

@@ -39,8 +39,8 @@ class MilvusIndex:
 
     The server chooses the vector index (AUTOINDEX). Keyword search is Milvus's BM25 over texts without headings,
     without stemming. Inserted passages are found at once (strong consistency). A change of more than 500 passages is
-    not atomic. Texts are limited to 65,535 bytes, ids to 512. Filters need fields with values of one type: if a field has
-    numbers and texts, or numbers and booleans, ``$not`` and equality can differ from other indexes.
+    not atomic. Texts are limited to 65,535 bytes, ids to 512. If a field has values of several types, such as numbers
+    and texts, ``$not`` and equality can differ from other indexes.
 
     Args:
         uri: The address of a server, such as ``http://127.0.0.1:19530``.

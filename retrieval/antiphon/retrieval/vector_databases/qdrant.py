@@ -180,7 +180,7 @@ def _payload(passage: Passage) -> dict[str, Any]:
         facts += [_fact(name, item) for item in items]
         facts += [_presence(name)] if value is not None else []
         orders += [{"name": name, "value": item} for item in items if is_number(item)]
-        orders += [{"name": name, "date": moment} for item in items if (moment := _moment(item))]
+        orders += [{"name": name, "date": moment.isoformat()} for item in items if (moment := _moment(item))]
     return {"passage": fields, "facts": facts, "orders": orders}
 
 
@@ -195,15 +195,15 @@ def _presence(name: str) -> str:
     return json.dumps([name], ensure_ascii=False)
 
 
-def _moment(value: Any) -> str | None:
-    """Return a text that is an ISO 8601 date or time for Qdrant, else None; without a time zone it is in UTC."""
+def _moment(value: Any) -> datetime | None:
+    """Return the moment of a text that is an ISO 8601 date or time, else None; without a time zone it is in UTC."""
     if not isinstance(value, str) or not value[:4].isdigit() or "-" not in value:
         return None
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _id(identifier: str) -> str:
