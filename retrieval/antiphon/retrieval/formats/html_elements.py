@@ -18,7 +18,7 @@ BLOCKS = frozenset(
         "pre search section summary table tbody tfoot thead ul xmp",
     )
 )
-"""Elements that are paragraphs of their own. Unknown elements are inline, as in browsers."""
+"""Elements that begin a paragraph. Unknown elements are inline, as in browsers."""
 
 LINES = frozenset(["br", "caption", "dt", "li", "option", "tr"])
 """Elements that begin and end a line."""
@@ -66,7 +66,7 @@ _OPENING, _CLOSING = (re.compile(rf"{bracket}{_NESTING}\b", re.IGNORECASE) for b
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table: its cells, None in the place of what a wide cell spans, and whether all are headers."""
+    """A row of a table: its cells (None in the columns that a wider cell covers), and whether all are headers."""
 
     cells: tuple[LexborNode | None, ...]
     is_header: bool
@@ -118,7 +118,7 @@ def is_furniture(node: LexborNode) -> bool:
 
 
 def data_rows(table: LexborNode) -> list[Row]:
-    """Return the rows of a table with data; an empty list if the table only lays out a page.
+    """Return the rows of a table with data; an empty list if the table is only used for layout.
 
     A table with data has at least two rows and two columns, short cells, and no headings, lists or tables in them.
     """
