@@ -140,6 +140,11 @@ def test_headers_are_decoded_as_encoded_words_or_as_utf8(tmp_path: Path, header:
     assert document.metadata["title"] == "Grüße an öste"
 
 
+def test_a_header_with_a_damaged_encoding_is_kept_as_it_is(tmp_path: Path) -> None:
+    document = read_document(saved(tmp_path, "a.eml", b"Subject: =?utf-8?b?abcde?= x\n\ntext\n"))
+    assert document.metadata["title"] == "=?utf-8?b?abcde?= x"
+
+
 def test_a_message_of_html_only_is_read_as_a_page(tmp_path: Path) -> None:
     content = b"Subject: x\nContent-Type: text/html; charset=iso-8859-1\n\n<p>Gr\xfc\xdfe</p><script>1</script>"
     assert read_document(saved(tmp_path, "a.eml", content)).text == "x\n\nGrüße"

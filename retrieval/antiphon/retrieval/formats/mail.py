@@ -6,6 +6,7 @@ import mimetypes
 import re
 from collections.abc import Iterator
 from email import message_from_bytes
+from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import parsedate_to_datetime
@@ -19,7 +20,14 @@ _SHOWN = ("From", "To", "Cc", "Date")
 _KNOWN = ("subject", "from", "date", "message-id", "received", "to")
 _SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\r\n\r\n))From [^\n]*\n")
 _QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)
-_BROKEN = (ValueError, LookupError, TypeError, AttributeError, AssertionError)  # from damaged headers and encodings
+_BROKEN = (
+    MessageError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+)  # from damaged headers and encodings
 
 
 def read_mail_document(data: bytes, source: str) -> Document:
@@ -153,11 +161,12 @@ def _text(part: Message) -> str:
 
 def _header(message: Message, name: str) -> str:
     raw = next((str(value) for key, value in message.raw_items() if key.lower() == name.lower()), "")
+    # Headers may be UTF-8, which the parser keeps as escaped bytes.
+    text = raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     try:
-        # Headers may be UTF-8, which the parser keeps as escaped bytes.
-        return _decoded(raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        return _decoded(text)
     except _BROKEN:
-        return ""
+        return " ".join(text.split())
 
 
 def _decoded(header: object) -> str:

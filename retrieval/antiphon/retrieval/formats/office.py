@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
+from xml.parsers.expat import ExpatError
 
 from antiphon.retrieval.formats.limits import open_zip
+
+PARSER_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, ExpatError, SyntaxError, LookupError, ValueError, TypeError),
+    *(AttributeError, AssertionError, ArithmeticError, NotImplementedError, OSError),
+)
+"""The errors that parsers of Office files raise for damaged ones, because they check little."""
 
 _DOCTYPES = tuple("<!DOCTYPE".encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be"))
 _TITLE = "docProps/core.xml"

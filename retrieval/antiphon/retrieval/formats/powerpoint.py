@@ -8,7 +8,7 @@ from typing import Any
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
-from antiphon.retrieval.formats.office import open_office, title_of
+from antiphon.retrieval.formats.office import PARSER_ERRORS, open_office, title_of
 
 _MAX_SHAPES = 200_000
 
@@ -33,8 +33,7 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
             _add_slide(slide, builder, {"slide": str(number)})
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    # A damaged file can raise many kinds of errors. python-pptx wraps some of them; those of lxml are SyntaxErrors.
-    except (SyntaxError, PythonPptxError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+    except (PythonPptxError, *PARSER_ERRORS) as error:
         raise ValueError(f"it is not a readable presentation ({type(error).__name__}: {error})") from error
     return builder.build(source, {"title": title_of(archive)})
 

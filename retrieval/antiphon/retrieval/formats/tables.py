@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import datetime
 import io
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -13,7 +12,7 @@ from typing import Any
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
-from antiphon.retrieval.formats.office import open_office, title_of
+from antiphon.retrieval.formats.office import PARSER_ERRORS, open_office, title_of
 from antiphon.retrieval.formats.text import decode
 
 MAX_SHEETS = 1000
@@ -50,8 +49,7 @@ def read_excel_document(data: bytes, source: str) -> Document:
                 sheet.reset_dimensions()  # the size that the file states can be wrong
                 builder.add_heading(sheet.title, 1, {"sheet": sheet.title})
                 _add_table(builder, _sheet_rows(sheet, counter))
-    # A damaged file can raise many kinds of errors, because openpyxl checks little.
-    except (zipfile.BadZipFile, LookupError, ValueError, TypeError, AttributeError, OSError, SyntaxError) as error:
+    except PARSER_ERRORS as error:
         known = isinstance(error, _TooLargeError)
         raise ValueError(
             str(error) if known else f"it is not a readable workbook ({type(error).__name__}: {error})"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-import zipfile
 from typing import Any
-from xml.parsers.expat import ExpatError
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.html import read_html_document
-from antiphon.retrieval.formats.office import open_office, title_of
+from antiphon.retrieval.formats.office import PARSER_ERRORS, open_office, title_of
 
 # The title is level 1, so headings are one level lower than in Word. These style names are the same in all languages.
 _STYLES = "\n".join(
@@ -41,8 +39,7 @@ def read_word_document(data: bytes, source: str) -> Document:
         ).value
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    # A damaged file can raise many kinds of errors, because mammoth checks nothing.
-    except (zipfile.BadZipFile, ExpatError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+    except PARSER_ERRORS as error:
         raise ValueError(f"it is not a readable Word document ({type(error).__name__}: {error})") from error
     html = _FIRST_ROW.sub(_header, _BACK_LINK.sub("", html))
     page = f"<!doctype html><meta charset=utf-8><body>{html}</body>"
