@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel, PrefixCache, Step, Stream
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import PromptInput, encode_prompt
+from antiphon.accel.text.messages import PromptInput, ReferenceInput, check_references, encode_prompt
 from antiphon.accel.text.parameters import Parameters, Settings
 
 HERMES = """\
@@ -65,13 +65,13 @@ class ScriptedModel(LanguageModel):
         self,
         prompt: PromptInput,
         *,
-        references: Sequence[str] = (),
+        references: Sequence[ReferenceInput] = (),
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Stream:
         tokens = encode_prompt(prompt, self.tokenizer)
         text = str(self.tokenizer.decode(tokens))
-        self.asked.append((text, tuple(references)))
+        self.asked.append((text, tuple(check_references(references))))
         answer = scripted_answer(text) or (self.answer(text) if callable(self.answer) else self.answer)
         if answer is None:
             return super().stream(prompt, references=references, prefix=prefix, **parameters)
@@ -87,7 +87,7 @@ class ScriptedModel(LanguageModel):
         self,
         prompts: Sequence[PromptInput],
         *,
-        references: Sequence[Sequence[str]] = (),
+        references: Sequence[Sequence[ReferenceInput]] = (),
         prefixes: Sequence[PrefixCache] = (),
         **parameters: Unpack[Parameters],
     ) -> list[Stream]:

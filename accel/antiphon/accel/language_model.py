@@ -28,6 +28,7 @@ from antiphon.accel.text.messages import (
     Conversation,
     Message,
     PromptInput,
+    ReferenceInput,
     TokenizedPrompt,
     tokenize_prompt,
 )
@@ -155,7 +156,7 @@ class LanguageModel:
         self,
         prompt: PromptInput,
         *,
-        references: Sequence[str] = (),
+        references: Sequence[ReferenceInput] = (),
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Completion:
@@ -166,7 +167,7 @@ class LanguageModel:
         self,
         prompts: Sequence[PromptInput],
         *,
-        references: Sequence[Sequence[str]] = (),
+        references: Sequence[Sequence[ReferenceInput]] = (),
         seeds: Sequence[int] | None = None,
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
@@ -197,7 +198,7 @@ class LanguageModel:
         self,
         prompts: Sequence[PromptInput],
         *,
-        references: Sequence[Sequence[str]] = (),
+        references: Sequence[Sequence[ReferenceInput]] = (),
         prefixes: Sequence[PrefixCache] = (),
         **parameters: Unpack[Parameters],
     ) -> list[Stream]:
@@ -221,7 +222,7 @@ class LanguageModel:
     def _batch(
         self,
         prompts: Sequence[PromptInput],
-        references: Sequence[Sequence[str]],
+        references: Sequence[Sequence[ReferenceInput]],
         settings: Sequence[Settings],
         prefixes: Sequence[PrefixCache] = (),
         *,
@@ -247,7 +248,7 @@ class LanguageModel:
         self,
         prompt: PromptInput,
         *,
-        references: Sequence[str] = (),
+        references: Sequence[ReferenceInput] = (),
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Stream:
@@ -259,7 +260,7 @@ class LanguageModel:
         Args:
             prompt: A text, which is tokenized with the tokenizer's special tokens; or messages, or a `Conversation` of
                 messages and tools, which go through the chat template.
-            references: Texts that the answer may repeat; drafts are copied from them.
+            references: Texts, or spans of a tokenized prompt, that the answer may repeat; drafts are copied from them.
             prefix: The prefix cache of a conversation: the part of the prompt that it holds is not prefilled again, and
                 afterwards it holds the tokens of this request.
             **parameters: As in `Settings`.
@@ -274,7 +275,11 @@ class LanguageModel:
         return self._stream(started, started.generation.steps())
 
     def _start(
-        self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
+        self,
+        prompt: PromptInput,
+        references: Sequence[ReferenceInput],
+        settings: Settings,
+        prefix: PrefixCache | None = None,
     ) -> StartedRequest:
         """Return a request that is ready to be decoded."""
         table = self._recycling_table(settings.recycling)

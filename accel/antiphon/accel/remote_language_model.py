@@ -23,7 +23,9 @@ from antiphon.accel.text.messages import (
     CountedPrompt,
     Message,
     PromptInput,
+    ReferenceInput,
     TokenizedPrompt,
+    check_references,
     encode_prompt,
 )
 from antiphon.accel.text.parameters import Parameters, Settings, check, check_texts
@@ -115,7 +117,7 @@ class RemoteLanguageModel:
         self,
         prompt: PromptInput,
         *,
-        references: Sequence[str] = (),
+        references: Sequence[ReferenceInput] = (),
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Completion:
@@ -126,7 +128,7 @@ class RemoteLanguageModel:
         self,
         prompts: Sequence[PromptInput],
         *,
-        references: Sequence[Sequence[str]] = (),
+        references: Sequence[Sequence[ReferenceInput]] = (),
         seeds: Sequence[int] | None = None,
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
@@ -165,7 +167,7 @@ class RemoteLanguageModel:
         self,
         prompt: PromptInput,
         *,
-        references: Sequence[str] = (),
+        references: Sequence[ReferenceInput] = (),
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> RemoteStream:
@@ -238,8 +240,8 @@ class RemoteLanguageModel:
         tools = {"tools": [dict(tool) for tool in conversation.tools]} if conversation.tools else {}
         return body | {"messages": [dict(message) for message in conversation.messages]} | tools
 
-    def _stream(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> RemoteStream:
-        sources = check_texts("references", references)
+    def _stream(self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings) -> RemoteStream:
+        sources = check_references(references)  # spans of a prompt need no sending: servers draft from the prompt
         send = partial(self._send, prompt, sources, settings)
         return RemoteStream(
             self.client,

@@ -19,7 +19,14 @@ from antiphon.accel.decoding.request import Request, prepare
 from antiphon.accel.decoding.score_processors import penalties
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.text.completion import Completion
-from antiphon.accel.text.messages import PromptInput, TokenizedPrompt, begin_answer, tokenize_prompt
+from antiphon.accel.text.messages import (
+    PromptInput,
+    ReferenceInput,
+    TokenizedPrompt,
+    begin_answer,
+    check_references,
+    tokenize_prompt,
+)
 from antiphon.accel.text.parameters import Settings, check, check_lengths, check_texts
 
 if TYPE_CHECKING:
@@ -89,7 +96,7 @@ class RequestBuilder:
     def start(
         self,
         prompt: PromptInput,
-        references: Sequence[str],
+        references: Sequence[ReferenceInput],
         settings: Settings,
         prefix: PrefixCache | None,
         *,
@@ -111,7 +118,8 @@ class RequestBuilder:
         """
         read = tokenize_prompt(prompt, self.tokenizer)
         begun = begin_answer(read, settings.response_prefix, self.tokenizer)
-        sources = [read.tokens_of(each) or each for each in check_texts("references", references)]
+        check_references(references)
+        sources = [read.tokens_of(each) or each for each in references]
         request = self.build(begun.tokens, settings, prefix)
         options = options.with_num_draft_tokens(settings.num_draft_tokens)
         options = options if settings.drafter is None else replace(options, drafter=settings.drafter)

@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.accel import PrefixCache, TextModel
 from antiphon.accel.text.completion import TextStream
-from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt
+from antiphon.accel.text.messages import CountedPrompt, Message, ReferenceInput, TokenizedPrompt
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.fitted_prompt import PromptBuilder
 from antiphon.pipelines.follow_up import resolve_question
@@ -45,7 +45,7 @@ class RequestPlan:
         passages: the passages that the answer may cite; those of the prompt come first.
         prompt: the prompt as text or messages.
         tokenized: the tokens of the prompt, or their number if only the model's server knows them.
-        references: texts to draft from.
+        references: what drafts are copied from: spans of the prompt, and texts that are not in it.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
         quotes: the quotes that ``response_prefix`` consists of, with their places in the passages.
         stop: strings that end the answer.
@@ -60,7 +60,7 @@ class RequestPlan:
     passages: tuple[Passage, ...]
     prompt: Prompt
     tokenized: TokenizedPrompt | CountedPrompt
-    references: tuple[str, ...]
+    references: tuple[ReferenceInput, ...]
     response_prefix: str = ""
     quotes: tuple[Quote, ...] = ()
     stop: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ def plan_request(
         passages=citable,
         prompt=fitted.prompt,
         tokenized=fitted.tokenized,
-        references=tuple(dict.fromkeys(references)),
+        references=tuple(_span_or_text(fitted.tokenized, each) for each in dict.fromkeys(references)),
         response_prefix=options.pop("response_prefix", None) or "",
         quotes=selected.quotes,
         stop=(*((stop,) if isinstance(stop, str) else stop), *fitted.prompt.stop),
@@ -179,6 +179,11 @@ def plan_request(
         prefix=selected.prefix,
         dropped_messages=len(context.history) - len(builder.history),
     )
+
+
+def _span_or_text(prompt: TokenizedPrompt | CountedPrompt, text: str) -> ReferenceInput:
+    """Return the span of a prompt that holds a text, or the text if the prompt does not hold it."""
+    return (prompt.span_of(text) if isinstance(prompt, TokenizedPrompt) else None) or text
 
 
 def _select(

@@ -18,7 +18,7 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from antiphon.accel import LanguageModel, PrefixCache, Step, Stream
-from antiphon.accel.text.messages import PromptInput
+from antiphon.accel.text.messages import PromptInput, ReferenceInput
 from antiphon.accel.text.parameters import Parameters
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
@@ -209,7 +209,7 @@ class Failing(ScriptedModel):
         self,
         prompt: PromptInput,
         *,
-        references: Sequence[str] = (),
+        references: Sequence[ReferenceInput] = (),
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Stream:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from antiphon.accel.text.chat_template import apply_chat_template
+from antiphon.accel.text.parameters import check_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -16,8 +17,11 @@ __all__ = [
     "CountedPrompt",
     "Message",
     "PromptInput",
+    "PromptSpan",
+    "ReferenceInput",
     "TokenizedPrompt",
     "begin_answer",
+    "check_references",
     "encode_prompt",
     "tokenize_prompt",
 ]
@@ -45,6 +49,17 @@ class Conversation:
     tool_choice: Any = None
 
 
+class PromptSpan(NamedTuple):
+    """A part of a prompt that the answer may repeat: its tokens from ``start`` to ``end``, which is exclusive."""
+
+    start: int
+    end: int
+
+
+ReferenceInput: TypeAlias = str | PromptSpan
+"""What drafts are copied from: a text, or a span of the prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
     """A prompt that has been tokenized; pass it on in place of the prompt so that it is not tokenized again.
@@ -66,17 +81,22 @@ class TokenizedPrompt:
         """Number of tokens."""
         return len(self.tokens)
 
-    def tokens_of(self, reference: str) -> tuple[int, ...]:
-        """Find a text in the prompt, and return the tokens that are completely inside it; none if it is not found.
+    def span_of(self, text: str) -> PromptSpan | None:
+        """Find a text in the prompt, and return the tokens that are completely inside it; None if it is not found."""
+        start = self.text.find(text) if text and self.offsets else -1
+        if start < 0:
+            return None
+        end = start + len(text)
+        inside = [place for place, (first, last) in enumerate(self.offsets) if start <= first < last <= end]
+        return PromptSpan(inside[0], inside[-1] + 1) if inside else None
+
+    def tokens_of(self, reference: ReferenceInput) -> tuple[int, ...]:
+        """Return the tokens of a span, or of a text that is found in the prompt; none if it is not found.
 
         Copied tokens match the model's output better than those of the reference tokenized alone.
         """
-        start = self.text.find(reference) if reference and self.offsets else -1
-        if start < 0:
-            return ()
-        end = start + len(reference)
-        inside = [place for place, (first, last) in enumerate(self.offsets) if start <= first < last <= end]
-        return self.tokens[inside[0] : inside[-1] + 1] if inside else ()
+        span = reference if isinstance(reference, PromptSpan) else self.span_of(reference)
+        return () if span is None else self.tokens[span.start : span.end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +174,14 @@ def encode_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> li
         tokenizer: Tokenizer of the model.
     """
     return list(tokenize_prompt(prompt, tokenizer).tokens)
+
+
+def check_references(references: Sequence[ReferenceInput]) -> list[str]:
+    """Return the references that are texts, without spans of the prompt.
+
+    Raises:
+        TypeError: As `check_texts`.
+    """
+    if isinstance(references, str):
+        return check_texts("references", references)
+    return check_texts("references", [each for each in references if not isinstance(each, PromptSpan)])

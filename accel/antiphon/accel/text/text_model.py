@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 from antiphon.accel.text.completion import Completion, TextStream
-from antiphon.accel.text.messages import CountedPrompt, PromptInput, TokenizedPrompt
+from antiphon.accel.text.messages import CountedPrompt, PromptInput, ReferenceInput, TokenizedPrompt
 from antiphon.accel.text.parameters import Parameters
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class TextModel(Protocol):
         self,
         prompt: PromptInput,
         *,
-        references: Sequence[str] = (),
+        references: Sequence[ReferenceInput] = (),
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Completion:
@@ -64,7 +64,7 @@ class TextModel(Protocol):
         self,
         prompts: Sequence[PromptInput],
         *,
-        references: Sequence[Sequence[str]] = (),
+        references: Sequence[Sequence[ReferenceInput]] = (),
         seeds: Sequence[int] | None = None,
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
@@ -83,7 +83,7 @@ class TextModel(Protocol):
         self,
         prompt: PromptInput,
         *,
-        references: Sequence[str] = (),
+        references: Sequence[ReferenceInput] = (),
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> TextStream:

@@ -127,8 +127,11 @@ def _race(language_model: LanguageModel, plans: Sequence[RequestPlan]) -> bool:
     """Run the race, print its table and our texts, and return whether all programs generated the same tokens."""
     from antiphon.pipelines.benchmark.race import race
     from antiphon.pipelines.benchmark.run import Job
+    from antiphon.pipelines.references import passage_references
 
-    jobs = [Job(language_model.tokenize(plan.tokenized).tokens, plan.references) for plan in plans]
+    jobs = [
+        Job(language_model.tokenize(plan.tokenized).tokens, tuple(passage_references(plan.passages))) for plan in plans
+    ]
     with _live_speeds() as on_progress:
         results = race(language_model, jobs, RACE_TOKENS, on_progress)
     console.out.print(race_table(results))
