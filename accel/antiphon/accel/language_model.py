@@ -254,8 +254,7 @@ class LanguageModel:
     ) -> Stream:
         """Continue a text, or answer messages, as a stream of pieces of text.
 
-        Generation ends before the first ``stop`` string, at an end-of-sequence token, after ``max_new_tokens``, or when
-        the context window is full.
+        It ends before the first ``stop`` string, at an end of sequence, after ``max_new_tokens``, or at the context's end.
 
         Args:
             prompt: A text, which is tokenized with the tokenizer's special tokens; or messages, or a `Conversation` of
@@ -275,11 +274,7 @@ class LanguageModel:
         return self._stream(started, started.generation.steps())
 
     def _start(
-        self,
-        prompt: PromptInput,
-        references: Sequence[ReferenceInput],
-        settings: Settings,
-        prefix: PrefixCache | None = None,
+        self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings, prefix: PrefixCache | None
     ) -> StartedRequest:
         """Return a request that is ready to be decoded."""
         table = self._recycling_table(settings.recycling)

@@ -228,9 +228,7 @@ def _has_answer(
     )
 
 
-def _fit_lines(
-    language_model: ScoringModel, lines: Sequence[CandidateLine], max_tokens: int
-) -> list[CandidateLine]:
+def _fit_lines(language_model: ScoringModel, lines: Sequence[CandidateLine], max_tokens: int) -> list[CandidateLine]:
     """Return the first line, and those after it that fit completely into ``max_tokens`` tokens."""
     counts = (len(language_model.tokenizer.encode(line.text, add_special_tokens=False)) + 1 for line in lines)
     ends = accumulate(counts)

@@ -154,19 +154,27 @@ def plan_request(
     )
     if prompt is None and selects_passages(language_model):
         selected = _select(language_model, builder, found, searcher, prefix_of, generation)
-        fitted = selected.fitted_prompt
-        citable = (*fitted.passages, *(each for each in found if not any(each is own for own in fitted.passages)))
+        own = selected.fitted_prompt.passages
+        citable = (*own, *(each for each in found if not any(each is one for one in own)))
     else:
         builder = builder.without_oldest_messages(found)
-        fitted = builder.build(found)
-        selected, citable = SelectedPrompt(fitted, None, generation), fitted.passages
-    options = dict(selected.options)
-    stop = options.pop("stop", None) or ()
+        selected = SelectedPrompt(builder.build(found), None, generation)
+        citable = selected.fitted_prompt.passages
+    refusal = REFUSAL if form is reader_prompt else ""
+    return _plan(builder, selected, citable, context, refusal)
+
+
+def _plan(
+    builder: PromptBuilder, selected: SelectedPrompt, citable: tuple[Passage, ...], context: TurnContext, refusal: str
+) -> RequestPlan:
+    """Return the plan of a selected prompt, whose answer may cite the given passages."""
+    fitted, options = selected.fitted_prompt, dict(selected.options)
     references = [*(fitted.prompt.answers or passage_references(fitted.passages)), *context.references]
-    references += answer_references(context.similar_answers, fitted.tokenized, language_model.tokenizer)
+    references += answer_references(context.similar_answers, fitted.tokenized, builder.language_model.tokenizer)
+    stop = options.pop("stop", None) or ()
     return RequestPlan(
-        question=question,
-        query=query,
+        question=builder.question,
+        query=builder.query,
         passages=citable,
         prompt=fitted.prompt,
         tokenized=fitted.tokenized,
@@ -174,7 +182,7 @@ def plan_request(
         response_prefix=options.pop("response_prefix", None) or "",
         quotes=selected.quotes,
         stop=(*((stop,) if isinstance(stop, str) else stop), *fitted.prompt.stop),
-        refusal=REFUSAL if form is reader_prompt else "",
+        refusal=refusal,
         parameters=options,
         prefix=selected.prefix,
         dropped_messages=len(context.history) - len(builder.history),
