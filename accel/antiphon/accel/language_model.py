@@ -254,7 +254,7 @@ class LanguageModel:
     ) -> Stream:
         """Continue a text, or answer messages, as a stream of pieces of text.
 
-        It ends before the first ``stop`` string, at an end of sequence, after ``max_new_tokens``, or at the context's end.
+        It ends before a ``stop`` string, at an end of sequence, after ``max_new_tokens``, or if the context is full.
 
         Args:
             prompt: A text, which is tokenized with the tokenizer's special tokens; or messages, or a `Conversation` of
