@@ -26,11 +26,15 @@ from antiphon.accel.engines.openvino.paged_attention import set_cache_shapes
 from antiphon.accel.engines.openvino.runtime import core
 from antiphon.accel.engines.openvino.sequence import PagedSequence
 from antiphon.accel.engines.openvino.store import load_or_convert
+from antiphon.accel.engines.openvino.weights import attach_weights
 
 BRANCHES = (ROOT, ROOT, 1, 0, 2)
 """Parents of a tree of two interleaved branches: no row's depth equals its slot."""
 
 MEMORY = 2**22
+
+OWNERS: list[Any] = []
+"""Owners of the memory of the converted models' constants."""
 
 SMALL = 4096
 """Constants of fewer elements are stored in float32."""
@@ -46,7 +50,9 @@ def model_of(family: str = "llama", seed: int = 0) -> Any:
 def graph_of(model: Any) -> Any:
     """Return the converted model, read back from a file; converted once."""
     with TemporaryDirectory() as folder:
-        return load_or_convert(Path(folder) / "model", lambda: paged_model(model, declared_traits(model)))
+        graph = load_or_convert(Path(folder) / "model", lambda: paged_model(model, declared_traits(model)))
+    OWNERS.extend(attach_weights(graph, model))
+    return graph
 
 
 def engine_of(model: Any, *, memory: int = MEMORY, chunk: int = 512, precision: str = "f32") -> OpenVINOEngine:
@@ -90,11 +96,20 @@ def in_precision(model: Any, dtype: torch.dtype) -> Any:
     return model.to(dtype)
 
 
+def compiled(graph: Any, precision: str = "f32") -> Any:
+    """Compile a graph as it is."""
+    set_cache_shapes(graph)
+    return core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+
+
+def layer_types(compiled_graph: Any) -> set[str]:
+    """Return the kinds of nodes that OpenVINO runs."""
+    return {node.get_rt_info()["layerType"].astype(str) for node in compiled_graph.get_runtime_model().get_ops()}
+
+
 def unpacked_bytes(graph: Any) -> int:
     """Return the bytes of large float32 constants in a graph after OpenVINO has compiled it."""
-    set_cache_shapes(graph)
-    compiled = core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    facts = [(node, node.get_rt_info()) for node in compiled.get_runtime_model().get_ops()]
+    facts = [(node, node.get_rt_info()) for node in compiled(graph).get_runtime_model().get_ops()]
     constants = [
         (prod(node.get_output_shape(0)), info["outputPrecisions"].astype(str))
         for node, info in facts

@@ -1,7 +1,6 @@
 """16-bit weights stay 16-bit in memory: the compiled graph has no float32 copy of them."""
 
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,26 +10,28 @@ from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.conversion import paged_model
-from antiphon.accel.engines.openvino.store import load_or_convert
-from antiphon.accel.engines.torch.traits import declared_traits
-from tests.accel.openvino.builders import in_precision, unpacked_bytes
+from antiphon.accel.engines.openvino.graph import PagedGraph
+from antiphon.accel.engines.openvino.runtime import supports_precision
+from antiphon.accel.engines.openvino.weights import DECOMPRESSION
+from tests.accel.openvino.builders import compiled, graph_of, in_precision, layer_types, unpacked_bytes
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return in_precision(tiny_model(hidden_size=128), torch.bfloat16)
+def test_a_converted_model_has_no_unpacked_weights() -> None:
+    assert unpacked_bytes(graph_of(in_precision(tiny_model(hidden_size=128), torch.bfloat16))) == 0
 
 
-def test_a_stored_graph_has_no_unpacked_weights(model: Any, tmp_path: Path) -> None:
-    graph = load_or_convert(tmp_path / "model", lambda: paged_model(model, declared_traits(model)))
-    assert unpacked_bytes(graph) == 0
-
-
-def test_unmarked_weights_would_be_unpacked(model: Any, tmp_path: Path) -> None:
-    graph = load_or_convert(tmp_path / "model", lambda: paged_model(model, declared_traits(model)))
-    marked = [node for node in graph.get_ops() if "decompression_0" in node.get_rt_info()]
+def test_unmarked_weights_would_be_unpacked() -> None:
+    graph: Any = graph_of(in_precision(tiny_model(hidden_size=128), torch.bfloat16))
+    marked = [node for node in graph.get_ops() if DECOMPRESSION in node.get_rt_info()]
     for node in marked:
-        del node.get_rt_info()["decompression_0"]
+        del node.get_rt_info()[DECOMPRESSION]
     weights = sum(prod(node.get_output_shape(0)) for node in marked)
     assert unpacked_bytes(graph) > 3 * weights > 0
+
+
+def test_the_products_of_an_mlp_block_are_not_fused_in_bfloat16() -> None:
+    """OpenVINO's fused MLP block keeps a second copy of its weights."""
+    graph: Any = graph_of(in_precision(tiny_model(hidden_size=128, intermediate_size=256), torch.bfloat16))
+    if not supports_precision("bf16") or "LLMMLP" not in layer_types(compiled(graph.clone(), "bf16")):
+        pytest.skip("OpenVINO does not fuse MLP blocks on this processor")
+    assert "LLMMLP" not in layer_types(PagedGraph(graph, precision="bf16", threads=2)._compiled)

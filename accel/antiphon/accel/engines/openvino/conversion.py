@@ -1,15 +1,18 @@
-"""Converts a model of transformers to an OpenVINO graph with paged attention. Reads and writes no files."""
+"""Converts a model of transformers to an OpenVINO graph with paged attention. Reads and writes no files.
+
+The graph has no large weights: they are inputs, which `weights.attach_weights` replaces by the model's own memory.
+"""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from antiphon.accel.engines.openvino.paged_attention import (
@@ -22,6 +25,7 @@ from antiphon.accel.engines.openvino.paged_attention import (
     to_openvino,
     tracing,
 )
+from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, large_weights
 from antiphon.accel.engines.torch.traits import Traits
 
 if TYPE_CHECKING:
@@ -33,8 +37,8 @@ INPUTS = ("input_ids", "position_ids", "rows", *TABLES)
 EXPERTS = "batched_mm"
 """Implementation of mixture-of-experts layers in transformers: the only one whose trace is valid for any routing."""
 
-SMALL = 4096
-"""Tensors with fewer elements are not stored in half precision."""
+LINEAR = "antiphon::linear"
+"""Name of the operation that a linear layer becomes in the traced graph."""
 
 
 class UnsupportedModelError(ValueError):
@@ -43,10 +47,10 @@ class UnsupportedModelError(ValueError):
 
 @torch.no_grad()
 def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
-    """Convert a model to a graph with paged attention.
+    """Convert a model to a graph with paged attention, without reading or copying its large weights.
 
-    Its inputs are `INPUTS` and ``key_cache.i`` and ``value_cache.i`` for each layer; its output is ``logits`` in
-    float32, shape (1, len(rows), vocab). Weights whose values are exact in half precision are stored in it.
+    Its inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer, and each large weight by the name of
+    the parameter after `INPUT_PREFIX`; its output is ``logits`` in float32, shape (1, len(rows), vocab).
 
     Args:
         model: The loaded model, which is not changed.
@@ -57,19 +61,20 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     """
     if (reason := unsupported_reason(traits)) is not None:
         raise UnsupportedModelError(reason)
-    traced = _float32(model)
+    weights = large_weights(model)
+    traced = _with_placeholders(model, weights.values())
     try:
         traced.set_attn_implementation(PAGED)
         _trace_experts(traced)
         heads = _heads(traced)
-        graph = _graph(traced, heads, windows_of(traits), sliced=traits.takes_logits_to_keep)
+        forward = _Forward(traced, windows_of(traits), list(weights), sliced=traits.takes_logits_to_keep)
+        graph = _graph(forward, heads)
     except UnsupportedModelError:
         raise
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         raise UnsupportedModelError(f"it cannot be converted ({type(error).__name__}: {first[:200]})") from error
-    _name(graph, heads)
-    _shrink(graph)
+    _name(graph, heads, weights)
     return graph
 
 
@@ -89,28 +94,70 @@ def windows_of(traits: Traits) -> list[int]:
     return [traits.attention_spans[kind].window or 0 for kind in traits.layer_kinds]
 
 
-class _Forward(torch.nn.Module):
-    """The model as a function of tensors only, so that it can be traced."""
+class _Forward:
+    """The model as a function of tensors only, so that it can be traced: large weights are arguments too.
 
-    def __init__(self, model: PreTrainedModel, windows: Sequence[int], *, sliced: bool) -> None:
-        super().__init__()
+    Args:
+        model: The model with placeholders.
+        windows: Sliding window of each layer in tokens, 0 for none.
+        names: Names of the large weights, in the order of the last arguments.
+        sliced: Whether the model computes the logits of some rows only.
+    """
+
+    def __init__(self, model: PreTrainedModel, windows: Sequence[int], names: Sequence[str], *, sliced: bool) -> None:
         self.model = model
         self.windows = windows
         self.sliced = sliced
+        parameters = dict(model.named_parameters())
+        self.placeholders = [parameters[name].data for name in names]
+        places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                places.setdefault(id(parameter), []).append((module._parameters, name))
+        self._places = [places[id(parameters[name])] for name in names]  # several for a tied weight
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
-        """Return the logits after ``rows``; ``others`` are the tensors named in `TABLES`, then the KV cache."""
-        tables, caches = others[: len(TABLES)], others[len(TABLES) :]
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
+        """Return the logits after ``rows``; ``others`` are the tensors of `TABLES`, the KV cache, the large weights."""
+        first = len(others) - len(self._places)
+        for weight, places in zip(others[first:], self._places, strict=True):
+            for parameters, name in places:
+                parameters[name] = weight
+        tables, caches = others[: len(TABLES)], others[len(TABLES) : first]
         kept = {"logits_to_keep": rows} if self.sliced else {}
-        with tracing(Tracing(caches, tables, self.windows)):
+        with tracing(Tracing(caches, tables, self.windows)), _SymbolicLinear():
             logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **kept).logits
         return logits if self.sliced else logits[:, rows]
 
 
-def _float32(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a float32 copy whose configuration can be changed; it shares the weights that are float32 already."""
+class _SymbolicLinear(TorchFunctionMode):
+    """Records linear layers in the trace without computing them: placeholders would be copied to full matrices."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.nn.functional.linear:
+            return func(*args, **(kwargs or {}))
+        return _linear(*args, **(kwargs or {}))
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product: Tensor = torch.ops.antiphon.linear(input, weight)
+    return product if bias is None else product + bias
+
+
+def _linear_to_openvino(context: Any) -> list[Any]:
+    from openvino import opset13
+
+    return [opset13.matmul(context.get_input(0), context.get_input(1), False, True).output(0)]
+
+
+def _with_placeholders(model: PreTrainedModel, weights: Iterable[Tensor]) -> PreTrainedModel:
+    """Return a float32 copy whose large weights are placeholders of one number each, expanded to their shape."""
+    large = {id(weight) for weight in weights}
     memo: dict[int, Any] = {
-        id(weights): torch.nn.Parameter(weights.detach().float(), requires_grad=False) for weights in model.parameters()
+        id(weight): torch.nn.Parameter(
+            torch.zeros(()).expand(weight.shape) if id(weight) in large else weight.detach().float(),
+            requires_grad=False,
+        )
+        for weight in model.parameters()
     }
     copied: PreTrainedModel = copy.deepcopy(model, memo).float().eval()
     return copied
@@ -124,23 +171,22 @@ def _trace_experts(model: PreTrainedModel) -> None:
 def _heads(model: PreTrainedModel) -> list[CacheShape]:
     """Return the cache shape of every layer, recorded during a forward pass."""
     ids = torch.ones((1, 5), dtype=torch.long)
-    with tracing(Tracing()) as seen:
+    with tracing(Tracing()) as seen, _SymbolicLinear():
         model(input_ids=ids, position_ids=torch.arange(5)[None], use_cache=False)
     if not seen.shapes:
         raise UnsupportedModelError("its attention does not go through transformers' interface of attention functions")
     return seen.shapes
 
 
-def _graph(
-    model: PreTrainedModel, heads: Sequence[CacheShape], windows: Sequence[int], *, sliced: bool
-) -> openvino.Model:
+def _graph(forward: _Forward, heads: Sequence[CacheShape]) -> openvino.Model:
     """Trace the model and convert the trace with OpenVINO's frontend."""
+    import openvino
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch import ConversionExtension
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
-    if len(windows) != len(heads):
-        raise UnsupportedModelError(f"it declares {len(windows)} layers, and {len(heads)} attend")
+    if len(forward.windows) != len(heads):
+        raise UnsupportedModelError(f"it declares {len(forward.windows)} layers, and {len(heads)} attend")
     example = (
         torch.ones((1, 5), dtype=torch.long),
         torch.arange(5)[None],
@@ -151,23 +197,31 @@ def _graph(
             for own in heads
             for size in (own.key_size, own.value_size)
         ),
+        *forward.placeholders,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the self-test finds actual errors
-        forward = _Forward(model, windows, sliced=sliced)
-        traced = torch.jit.trace(forward, example, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+        traced = torch.jit.trace(  # type: ignore[no-untyped-call]
+            lambda *tensors: forward(*tensors), example, check_trace=False, strict=False
+        )
         frontend = FrontEndManager().load_by_framework("pytorch")
-        frontend.add_extension(ConversionExtension(OPERATION, to_openvino))
+        for operation, translate in ((OPERATION, to_openvino), (LINEAR, _linear_to_openvino)):
+            frontend.add_extension(ConversionExtension(operation, translate))
         # The frontend holds no reference to the decoder, so a variable keeps it during the conversion.
         decoder = TorchScriptPythonDecoder(traced)
-        return frontend.convert(frontend.load(decoder))
+        loaded = frontend.load(decoder)
+        weights = loaded.get_inputs()[len(example) - len(forward.placeholders) :]
+        for place, weight in zip(weights, forward.placeholders, strict=True):  # some operations need known shapes
+            loaded.set_partial_shape(place, openvino.PartialShape(list(weight.shape)))
+            loaded.set_element_type(place, openvino.Type.f32)
+        return frontend.convert(loaded)
 
 
 def _shape(table: str) -> tuple[int, ...]:
     return () if table == "max_context_len" else (1,)
 
 
-def _name(graph: openvino.Model, heads: Sequence[CacheShape]) -> None:
+def _name(graph: openvino.Model, heads: Sequence[CacheShape], weights: Mapping[str, Tensor]) -> None:
     """Set names and shapes of inputs and output."""
     import openvino
 
@@ -177,7 +231,8 @@ def _name(graph: openvino.Model, heads: Sequence[CacheShape]) -> None:
         for states, size in (("key", own.key_size), ("value", own.value_size))
     }
     flat = {name: [1, -1] if name in ("input_ids", "position_ids") else [-1] for name in INPUTS}
-    shapes = flat | {"max_context_len": []} | memory
+    own = {INPUT_PREFIX + name: list(weight.shape) for name, weight in weights.items()}
+    shapes = flat | {"max_context_len": []} | memory | own
     for given, (name, shape) in zip(graph.inputs, shapes.items(), strict=True):
         given.get_tensor().set_names({name})
         given.get_node().set_friendly_name(name)
@@ -186,27 +241,10 @@ def _name(graph: openvino.Model, heads: Sequence[CacheShape]) -> None:
     graph.validate_nodes_and_infer_types()
 
 
-def _shrink(graph: openvino.Model) -> None:
-    """Store weights as bfloat16 if that is exact: file size and memory traffic are halved."""
-    import openvino
-    from openvino import opset13
-
-    for constant in graph.get_ordered_ops():
-        if constant.get_type_name() != "Constant" or constant.get_element_type() != openvino.Type.f32:
-            continue
-        shape = list(constant.get_output_shape(0))
-        if len(shape) < 2 or np.prod(shape) < SMALL:
-            continue
-        weights = torch.from_numpy(np.array(constant.get_data()))
-        half = weights.bfloat16()
-        if not torch.equal(half.float(), weights):
-            continue
-        tensor = openvino.Tensor(openvino.Type.bf16, openvino.Shape(shape))
-        tensor.data.view(np.int16)[...] = half.view(torch.int16).numpy()
-        kept = openvino.op.Constant(tensor)
-        kept.set_friendly_name(constant.get_friendly_name())
-        again = opset13.convert(kept, "f32")
-        # Without this mark OpenVINO would convert the weights to float32 when it loads the graph.
-        again.get_rt_info()["decompression_0"] = ""
-        for reader in list(constant.output(0).get_target_inputs()):
-            reader.replace_source_output(again.output(0))
+_library: Any = torch.library.Library("antiphon", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch leaves it untyped
+_library.define("linear(Tensor input, Tensor weight) -> Tensor")
+_library.impl(
+    "linear",
+    lambda input, weight: input.new_zeros((*input.shape[:-1], weight.shape[0])),
+    "CompositeExplicitAutograd",
+)

@@ -40,7 +40,7 @@ before these are prefilled in separate passes."""
 MIN_BIGRAM_WINDOW = 256
 """Smallest sliding window for which bigrams are computed: the trees that compute them do not fit smaller ones."""
 
-PREALLOCATED_TOKENS, PREALLOCATED_BYTES = 8192, 256 << 20
+PREALLOCATED_TOKENS, PREALLOCATED_BYTES = 4096, 256 << 20
 """Maximum number of bytes of the KV cache that are written in advance, so that the system provides the memory.
 
 On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and each layer has its own pages: without

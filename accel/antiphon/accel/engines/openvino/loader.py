@@ -28,11 +28,19 @@ from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes
-from antiphon.accel.engines.openvino.runtime import PRECISIONS, is_installed, supports_precision, version
+from antiphon.accel.engines.openvino.runtime import (
+    PRECISIONS,
+    is_installed,
+    return_freed_memory,
+    supports_precision,
+    version,
+)
 from antiphon.accel.engines.openvino.self_test import run_self_test
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
+from antiphon.accel.engines.openvino.weights import Owners, attach_weights
 from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.engines.torch.traits import declared_traits
 
 if TYPE_CHECKING:
@@ -115,6 +123,7 @@ def load_engine(
             report(STAGE, NUM_STAGES, NUM_STAGES)
     if result != stored_result:
         save_compatibility(key, setting, result)
+        return_freed_memory()
     if reason := _rejection(result, if_faster=if_faster):
         return LoadResult(None, reason)
     Thread(target=engine.preallocate, name="antiphon-memory", daemon=True).start()
@@ -183,19 +192,29 @@ def _compile(
 ) -> tuple[OpenVINOEngine, bool]:
     """Return the engine of the stored or newly converted graph, and whether it was converted now."""
     traits, model_ref, is_converted = declared_traits(model), ref(model), Event()
+    checkpoint = checkpoint_of(model)
+    files = [] if checkpoint is None else [each.path for each in checkpoint.files]
+
+    owners: Owners = []
 
     def convert() -> openvino.Model:
         is_converted.set()
         report(STAGE, 0, NUM_STAGES)
         graph = paged_model(model, traits)
-        return compression.compress(graph, weights) if weights else graph
+        if not weights:
+            return graph
+        owners.extend(attach_weights(graph, model, files))
+        return compression.compress(graph, weights)
 
     def find_bigrams(forward: Callable[[Draft, int], Tensor]) -> Bigrams | None:
         alive = model_ref()
         return None if alive is None else bigrams.load_or_compute_bigrams(alive, forward)
 
+    converted = load_or_convert(folder_of(key), convert)
+    owners[:] = attach_weights(converted, model, files)
     graph = PagedGraph(
-        load_or_convert(folder_of(key), convert),
+        converted,
+        weights=owners,
         precision=PRECISIONS[_dtype_name(model.dtype)],
         threads=torch.get_num_threads(),
         is_compressed=bool(weights),

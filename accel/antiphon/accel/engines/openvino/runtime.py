@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -49,3 +52,10 @@ def cpu_name() -> str:
 def supports_precision(precision: str) -> bool:
     """Return whether this CPU has instructions for a precision ("f32" or "bf16"); every CPU has them for float32."""
     return precision == "f32" or precision.upper() in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def return_freed_memory() -> None:
+    """Return memory that conversion and self-test have freed to the system; glibc would keep it for this process."""
+    if sys.platform == "linux":
+        with suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,7 @@
 """Converted models in the user's cache: one folder per model, written atomically.
 
-A damaged folder is written again; if the cache is not writable,
-the model is converted for this process only.
+A folder has the graph without large weights, a few hundred kilobytes; compressed weights are stored with it. A damaged
+folder is written again; if the cache is not writable, the model is converted for this process only.
 """
 
 from __future__ import annotations
@@ -26,19 +26,26 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, version
+from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.files import remove_stale_folders, sync_file, temporary_folder
 
 if TYPE_CHECKING:
     import openvino
 
-FORMAT = 2
-"""Version of the conversion. Raise it when the conversion changes: older folders are then ignored."""
+FORMAT = 3
+"""Version of the conversion. Raise it when the conversion changes: older folders are then removed."""
 
 GRAPH, WEIGHTS, RECEIPT = "graph.xml", "graph.bin", "receipt.json"
-"""The files of a folder. The receipt contains the checksums of the other two and is written last."""
+"""The files of a folder. The receipt contains the format and the checksums of the other two; it is written last."""
+
+HASHED = 2**26
+"""Larger files, which hold compressed weights, are recognised by size and time instead of a checksum."""
 
 HALF_TYPES = ("bf16", "f16")
 """Names of half precisions in graph files."""
+
+SAMPLE = 16
+"""Number of values of each tensor in a fingerprint if its file identifies the rest."""
 
 UNFINISHED = ".unfinished-"
 STALE = 3600.0
@@ -51,6 +58,8 @@ Convert = Callable[[], "openvino.Model"]
 def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
     """Return 32 characters that identify a converted model: its weights, its configuration and library versions.
 
+    Weights that `load_pretrained` read from files are identified by these files, others by their values.
+
     Args:
         model: The loaded model.
         weights: "int8" or "int4" for compressed weights, or empty.
@@ -61,10 +70,13 @@ def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
     versions = libraries | {"format": str(FORMAT)}
     if weights:
         versions |= {"weights": weights, "nncf": compression.version()}
-    total.update(json.dumps([type(model).__name__, settings, versions], sort_keys=True, default=str).encode())
+    checkpoint = checkpoint_of(model)
+    files = [] if checkpoint is None else [each.identity for each in checkpoint.files]
+    facts = [type(model).__name__, settings, versions, files]
+    total.update(json.dumps(facts, sort_keys=True, default=str).encode())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(_bytes(tensor).tobytes())
+        total.update(_bytes(tensor if checkpoint is None else _sample(tensor)).tobytes())
     return total.hexdigest()[:32]
 
 
@@ -102,8 +114,7 @@ def load_or_convert(folder: Path, convert: Convert) -> openvino.Model:
 def read_graph(folder: Path) -> openvino.Model | None:
     """Return the graph of a folder, or None if it is missing or damaged."""
     try:
-        receipt = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))
-        if receipt != {name: _sum(folder / name) for name in (GRAPH, WEIGHTS)}:
+        if json.loads((folder / RECEIPT).read_text(encoding="utf-8")) != _receipt(folder):
             return None
         return _load(folder)
     except (OSError, ValueError, RuntimeError):
@@ -121,6 +132,7 @@ def store_graph(folder: Path, graph: openvino.Model) -> None:
         OSError: The folder is not writable, or the disk is full.
     """
     remove_stale_folders(folder.parent, UNFINISHED, older_than=STALE)
+    _remove_old_formats(folder.parent)
     with temporary_folder(folder.parent, UNFINISHED) as temporary:
         _write(temporary, graph)
         if read_graph(folder) is None:
@@ -140,8 +152,7 @@ def _write(folder: Path, graph: openvino.Model) -> None:
     for name in (GRAPH, WEIGHTS):
         sync_file(folder / name)
     _check(folder, graph)
-    receipt = {name: _sum(folder / name) for name in (GRAPH, WEIGHTS)}
-    (folder / RECEIPT).write_text(json.dumps(receipt), encoding="utf-8")
+    (folder / RECEIPT).write_text(json.dumps(_receipt(folder)), encoding="utf-8")
     sync_file(folder / RECEIPT)
 
 
@@ -183,9 +194,30 @@ def _load(folder: Path) -> openvino.Model:
     return core().read_model(folder / GRAPH)
 
 
+def _remove_old_formats(parent: Path) -> None:
+    """Remove the folders of earlier versions, which contain all weights and are not read any more."""
+    for receipt in parent.glob(f"*/{RECEIPT}"):
+        with suppress(OSError, ValueError, AttributeError):
+            if json.loads(receipt.read_text(encoding="utf-8")).get("format", 0) < FORMAT:
+                shutil.rmtree(receipt.parent, ignore_errors=True)
+
+
+def _receipt(folder: Path) -> dict[str, object]:
+    return {"format": FORMAT} | {name: _sum(folder / name) for name in (GRAPH, WEIGHTS)}
+
+
 def _sum(path: Path) -> str:
+    facts = path.stat()
+    if facts.st_size > HASHED:
+        return f"{facts.st_size} {facts.st_mtime_ns}"
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    """Return a few values of a tensor: they show that it was changed after it was read from its file."""
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(len(flat) // SAMPLE, 1)]
 
 
 def _bytes(weights: Tensor) -> NDArray[np.uint8]:

@@ -21,6 +21,7 @@ from antiphon.accel.engines.torch import bigrams, cost_store, determinism
 from antiphon.accel.engines.torch.attention import EXACT, implementation_of, use_attention
 from antiphon.accel.engines.torch.batched_forward import BatchMode, batched_forward
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, find_bita_weights
+from antiphon.accel.engines.torch.checkpoint import Checkpoint
 from antiphon.accel.engines.torch.compiled_sequence import (
     CompiledSequence,
     CompiledSteps,
@@ -48,6 +49,7 @@ class TorchEngine:
         scheduler: The scheduler that decodes on this engine; None before the first request.
         selected: Results of `antiphon.accel.engines.selection.select_engine` for the model.
         compiled_steps: Compiled steps of the model.
+        checkpoint: Files that `loading.load_pretrained` read the weights from; None if they are unknown.
     """
 
     name = "torch"
@@ -59,6 +61,7 @@ class TorchEngine:
         self.scheduler: object | None = None
         self.selected: dict[str, object] = {}
         self.compiled_steps = CompiledSteps()
+        self.checkpoint: Checkpoint | None = None
         self._traits: dict[Setting, Traits] = {}
         self._batch_modes: dict[Setting, BatchMode | None] = {}
         self._costs: dict[Setting, StepCost] = {}

@@ -1,22 +1,41 @@
-"""Loads a causal model and its tokenizer by name or folder, and chooses device and precision."""
+"""Loads a causal model and its tokenizer by name or folder, and chooses device and precision.
+
+It also records which files a model was loaded from, so that weights are identified without reading them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from antiphon.accel.engines.torch.checkpoint import Checkpoint, CheckpointFile
+from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.processor import has_bfloat16_units
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["check_causal", "choose_device", "choose_dtype", "load_pretrained"]
+__all__ = [
+    "check_causal",
+    "checkpoint_of",
+    "choose_device",
+    "choose_dtype",
+    "load_pretrained",
+]
 
 LOCATION_OPTIONS = ("cache_dir", "code_revision", "gguf_file", "local_files_only", "revision", "subfolder", "token")
 """Options that locate a checkpoint; config and tokenizer need them too."""
+
+RECORDED_OPTIONS = frozenset(LOCATION_OPTIONS) - {"gguf_file", "subfolder"} | {
+    "attn_implementation",
+    "trust_remote_code",
+}
+"""Options with which the weights are those of the files; others, such as adapters or quantisation, may change them."""
 
 
 def load_pretrained(
@@ -54,7 +73,9 @@ def load_pretrained(
         tokenizer = AutoTokenizer.from_pretrained(name, **shared)
         if dtype == "auto":
             dtype = choose_dtype(config.dtype, placement)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, device_map=placement, **model_kwargs)
+        files = _checkpoint_files(name, shared)
+        options: dict[str, Any] = {"dtype": dtype, "device_map": placement, "output_loading_info": True} | model_kwargs
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
     except NotCausalError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
@@ -63,7 +84,46 @@ def load_pretrained(
             f"No language model could be loaded from {name!r} ({_first_sentence(error)}); give a folder with a "
             "transformers checkpoint, or a name on the Hugging Face Hub, which must be within reach or already cached."
         ) from error
+    model, report = loaded
+    found = _checkpoint_files(name, shared)
+    is_unchanged = files in ((), found)  # there were none if they have been downloaded now
+    if found and is_unchanged and not report["missing_keys"] and set(model_kwargs) <= RECORDED_OPTIONS:
+        engine_of(model).checkpoint = Checkpoint(found, _versions(model))
     return model, tokenizer
+
+
+def checkpoint_of(model: PreTrainedModel) -> Checkpoint | None:
+    """Return the files that a model was loaded from; None if they are unknown or its parameters were changed since."""
+    found = engine_of(model).checkpoint
+    return found if found is not None and found.versions == _versions(model) else None
+
+
+def _versions(model: PreTrainedModel) -> tuple[tuple[int, int], ...]:
+    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())
+
+
+def _checkpoint_files(name: str, location: dict[str, Any]) -> tuple[CheckpointFile, ...]:
+    """Return the safetensors files of a checkpoint on this machine; none if it has other files, or cannot be found."""
+    from transformers.utils.hub import cached_file
+
+    folder = Path(name)
+    if not folder.is_dir():
+        with suppress(OSError, ValueError):
+            options = {key: value for key, value in location.items() if key in ("cache_dir", "revision")}
+            folder = Path(str(cached_file(name, "config.json", **options, local_files_only=True))).parent
+    is_adapter = (folder / "adapter_config.json").is_file()  # its other weights lie elsewhere
+    paths = [] if is_adapter else sorted(folder.glob("*.safetensors"))
+    with suppress(OSError):  # a file was removed meanwhile
+        return tuple(_checkpoint_file(path.resolve(strict=True)) for path in paths)
+    return ()
+
+
+def _checkpoint_file(path: Path) -> CheckpointFile:
+    facts = path.stat()
+    with path.open("rb") as file:
+        header = file.read(int.from_bytes(file.read(8), "little") if facts.st_size >= 8 else 0)
+    digest = hashlib.sha256(header).hexdigest()
+    return CheckpointFile(path, f"{path} {facts.st_size} {facts.st_mtime_ns} {facts.st_ino} {digest}")
 
 
 CAUSAL = "ForCausalLM|LMHead|ForConditionalGeneration"

@@ -1,0 +1,32 @@
+"""The files that a model was loaded from: they identify its weights without reading them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """A safetensors file of a checkpoint when the model was loaded.
+
+    Attributes:
+        path: Path of the file, with symbolic links resolved.
+        identity: Path, size, modification time, inode, and a digest of the header, which lists all tensors.
+    """
+
+    path: Path
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The files that a model was loaded from.
+
+    Attributes:
+        files: The safetensors files.
+        versions: Address and torch's version counter of each parameter after loading.
+    """
+
+    files: tuple[CheckpointFile, ...]
+    versions: tuple[tuple[int, int], ...]

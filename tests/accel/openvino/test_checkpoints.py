@@ -1,0 +1,125 @@
+"""Checkpoints on OpenVINO: identified by their files, shared in memory, and converted again when they change."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from antiphon.accel.engines.torch.loading import checkpoint_of, load_pretrained
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+
+from antiphon.accel.engines.openvino.conversion import paged_model
+from antiphon.accel.engines.openvino.loader import load_engine
+from antiphon.accel.engines.openvino.store import fingerprint, folder_of
+from antiphon.accel.engines.openvino.weights import attach_weights, large_weights
+from antiphon.accel.engines.torch.traits import declared_traits
+from tests.accel.openvino.builders import in_precision
+
+pytestmark = pytest.mark.slow
+
+
+def save(model: Any, folder: Path, **options: Any) -> Path:
+    model.save_pretrained(folder, **options)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path, dtype: str = "float32") -> Any:
+    return load_pretrained(folder, dtype=dtype, device="cpu")[0]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return save(in_precision(tiny_model(hidden_size=128), torch.bfloat16), tmp_path / "model")
+
+
+def test_a_checkpoint_has_the_same_fingerprint_each_time(saved: Path) -> None:
+    assert fingerprint(load(saved)) == fingerprint(load(saved))
+    assert fingerprint(load(saved)) != fingerprint(load(saved, "bfloat16"))
+
+
+def test_a_replaced_checkpoint_has_another_fingerprint_and_is_converted_again(saved: Path) -> None:
+    stages: list[int] = []
+
+    def start() -> str:
+        model = load(saved)
+        assert load_engine(model, memory=2**22, report=lambda _, done, total: stages.append(done)).engine is not None
+        return fingerprint(model)
+
+    before = start()
+    assert start() == before
+    assert stages == [0, 1, 2]
+    save(tiny_model(hidden_size=128, seed=1), saved)
+    assert start() != before
+    assert stages == [0, 1, 2, 0, 1, 2]
+    assert folder_of(before).is_dir()
+
+
+def test_only_the_time_of_a_file_changes_the_fingerprint(saved: Path) -> None:
+    before = fingerprint(load(saved))
+    os.utime(saved / "model.safetensors", (1, 1))
+    assert fingerprint(load(saved)) != before
+
+
+def test_a_removed_checkpoint_is_an_error_although_its_graph_is_stored(saved: Path) -> None:
+    assert load_engine(load(saved), memory=2**22).engine is not None
+    (saved / "model.safetensors").unlink()
+    with pytest.raises(OSError, match="No language model could be loaded"):
+        load(saved)
+
+
+def test_symbolic_links_are_resolved_as_in_the_cache_of_the_hub(saved: Path, tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "main"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(sorted(saved.iterdir())):
+        shutil.copy(path, blobs / str(number))
+        (snapshot / path.name).symlink_to(blobs / str(number))
+    checkpoint = checkpoint_of(load(snapshot))
+    assert checkpoint is not None
+    assert [each.path.parent for each in checkpoint.files] == [blobs]
+
+
+def test_all_shards_of_a_checkpoint_are_shared(tmp_path: Path) -> None:
+    folder = save(
+        in_precision(tiny_model(hidden_size=128), torch.bfloat16), tmp_path / "shards", max_shard_size="150KB"
+    )
+    model = load(folder)
+    checkpoint = checkpoint_of(model)
+    assert checkpoint is not None
+    files = [each.path for each in checkpoint.files]
+    assert len(files) > 1
+    owners = attach_weights(paged_model(model, declared_traits(model)), model, files)
+    assert sum(each.nbytes for each in owners) == sum(each.nbytes for each in large_weights(model).values()) / 2
+    with Path("/proc/self/maps").open() as maps:
+        mapped = {line.split(maxsplit=5)[5].strip() for line in maps if ".safetensors" in line}
+    assert mapped >= {str(path) for path in files}
+
+
+def test_weights_that_were_changed_after_loading_are_identified_by_their_values(saved: Path) -> None:
+    model, before = load(saved), fingerprint(load(saved))
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1
+    assert checkpoint_of(model) is None
+    changed = fingerprint(model)
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1
+    assert len({before, changed, fingerprint(model)}) == 3
+
+
+def test_options_that_can_change_weights_leave_the_checkpoint_unknown(saved: Path) -> None:
+    model, _ = load_pretrained(saved, device="cpu", dtype="float32", ignore_mismatched_sizes=True)
+    assert checkpoint_of(model) is None
+
+
+def test_a_checkpoint_without_some_weights_is_unknown(tmp_path: Path) -> None:
+    model: Any = tiny_model()
+    weights = {name: each for name, each in model.state_dict().items() if name != "lm_head.weight"}
+    model.save_pretrained(tmp_path, state_dict=weights)
+    byte_tokenizer().save_pretrained(tmp_path)
+    assert checkpoint_of(load(tmp_path)) is None
