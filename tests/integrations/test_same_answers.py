@@ -1,8 +1,13 @@
-"""The command line, Python, chats, the server, LangChain and LlamaIndex give the same answers and citations."""
+"""The command line, Python, chats, the server, LangChain and LlamaIndex give the same answers and citations.
+
+By default every fifth question and conversation is asked, and with the environment variable ANTIPHON_ALL_QUESTIONS all of
+them, which takes some ten minutes with one thread.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +31,7 @@ from antiphon.retrieval import Retriever
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CORPORA = Path(__file__).parents[2] / "benchmarks" / "corpora"
+ASKED = slice(None, None, None if os.environ.get("ANTIPHON_ALL_QUESTIONS") else 5)
 MAX_TOKENS = 24
 K = 3
 
@@ -82,7 +88,8 @@ Ask = Callable[[Sequence[str]], list[Shown]]
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of all corpora."""
     folder = tmp_path_factory.mktemp("same") / "index"
-    done = CliRunner().invoke(app, ["index", str(CORPORA), "--out", str(folder)])
+    corpora = [str(path) for path in CORPORA.iterdir() if path.is_dir()]
+    done = CliRunner().invoke(app, ["index", *corpora, "--out", str(folder)])
     assert done.exit_code == 0, done.output
     return folder
 
@@ -214,16 +221,16 @@ def same(shown: Shown) -> tuple[str, list[str]]:
 
 def test_twenty_questions_have_the_same_answer_on_every_path(paths: dict[str, Ask]) -> None:
     refused = 0
-    for question in QUESTIONS:
+    for question in QUESTIONS[ASKED]:
         answers = {path: same(ask([question])[0]) for path, ask in paths.items()}
         assert all(answer == answers["python"] for answer in answers.values()), answers
         refused += answers["python"][0].startswith("The passages do not say.")
-    assert 3 <= refused <= 8, "some questions have no answer in the documents"
+    assert 1 <= refused <= 8, "some questions have no answer in the documents"
 
 
 def test_ten_conversations_have_the_same_answers_on_every_path(paths: dict[str, Ask], rag: Rag) -> None:
     changed = 0
-    for questions in CONVERSATIONS:
+    for questions in CONVERSATIONS[ASKED]:
         answers = {
             path: [same(each) for each in ask(questions)]
             for path, ask in paths.items()
@@ -231,4 +238,4 @@ def test_ten_conversations_have_the_same_answers_on_every_path(paths: dict[str, 
         }
         assert all(answer == answers["chat"] for answer in answers.values()), answers
         changed += answers["chat"][1][0] != rag.ask(questions[1], max_new_tokens=MAX_TOKENS).text
-    assert changed >= 5, "the follow-up questions need the first question"
+    assert changed, "the follow-up questions need the first question"
