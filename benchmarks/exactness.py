@@ -351,7 +351,8 @@ def exactness(
     changed a deterministic output.
     """
     from antiphon.accel.engines.selection import parse_engine_name
-    from antiphon.pipelines.cli.preparation import STAGES, dtype_named, load_language_model
+    from antiphon.pipelines.cli.index_report import STAGES
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]

@@ -66,7 +66,7 @@ def _prompt_text(rag: Rag, stream: AnswerStream) -> str:
     from antiphon.accel.text.messages import encode_prompt
 
     tokenizer = rag.language_model.tokenizer
-    content = stream.prompt.content
+    content = stream.plan.prompt.content
     if isinstance(content, str):
         return content
     if tokenizer is None:

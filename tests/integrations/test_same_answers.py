@@ -1,7 +1,7 @@
 """The command line, Python, chats, the server, LangChain and LlamaIndex give the same answers and citations.
 
-By default every fifth question and conversation is asked. With the environment variable ANTIPHON_ALL_QUESTIONS all of them
-are, which takes some ten minutes with one thread.
+By default every fifth question and conversation is asked; with the environment variable ANTIPHON_ALL_QUESTIONS all are,
+which takes some ten minutes with one thread.
 """
 
 from __future__ import annotations

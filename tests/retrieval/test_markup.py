@@ -197,6 +197,9 @@ def test_titles_in_literal_blocks_of_rst_are_no_headings() -> None:
 
 
 def test_rst_with_unknown_roles_and_directives_is_read_whole() -> None:
-    text = "Bees\n====\n\nSee :ref:`wax` and :py:func:`x`.\n\n.. automodule:: bees\n   :members:\n\n.. toctree::\n\n   wax\n"
+    text = (
+        "Bees\n====\n\nSee :ref:`wax` and :py:func:`x`.\n\n"
+        ".. automodule:: bees\n   :members:\n\n.. toctree::\n\n   wax\n"
+    )
     document = rst(text)
     assert (document.text, document.warnings) == (text, ())
