@@ -31,6 +31,7 @@ def turns(*questions: str) -> list[Message]:
         "Who maintains this?",
         "Are these settings kept after a restart?",
         "On Windows?",
+        "Why is wireless internet not allowed there?",
         "What else does the server log to the disk?",
     ],
 )
@@ -47,6 +48,7 @@ def test_a_question_with_a_connective_or_a_pronoun_or_of_few_words_is_a_follow_u
         "Which option sets the port that the server listens on?",
         "How often are API keys rotated?",
         "What does the item limit do?",
+        "Are there limits on the size of uploads?",
     ],
 )
 def test_a_question_that_says_what_it_is_about_is_unchanged(question: str) -> None:
