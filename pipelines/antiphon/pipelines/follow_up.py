@@ -29,7 +29,8 @@ MIN_WORDS = 2
 _CONNECTIVES = re.compile(r"(and|but|or|so|then|also|why|why not|what about|how about|what else|anything else)\b", re.I)
 _REFERENCES = re.compile(
     r"\b(it|its|itself|they|them|their|theirs|themselves|he|him|his|she|her|hers|this|these|those|instead|otherwise|else)\b"
-    r"|\bthe (same|other|former|latter)\b|\b(that|there)\b(?=\s*[?.,]|$)|\b(do|does|did|about|with|for|to|is|was) that\b",
+    r"|\bthe (same|other|former|latter)\b|\b(that|there)\b(?=\s*[?.,]|$)"
+    r"|\b(do|does|did|about|with|for|to|is|was) that\b",
     re.I,
 )
 _IMPERSONAL = re.compile(
