@@ -19,25 +19,19 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 MODEL = "Qwen/Qwen3-8B"
-BLOCKS = [
-    pytest.param(block, id=f"{page}-{number}")
-    for page in (
-        "start",
-        "citations",
-        "chat",
-        "sessions",
-        "drafters",
-        "lookahead",
-        "bita",
-        "language-model",
-        "concepts",
-    )
-    for number, block in enumerate(
-        re.findall(
-            r"^```python\n(.*?)^```$", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
-        )
-    )
-]
+PAGES = ("start", "citations", "chat", "sessions", "drafters", "lookahead", "bita", "language-model", "concepts")
+CONTINUING = ("language-model",)
+"""Pages whose blocks use the names of the blocks before them."""
+
+
+def blocks_of(page: str) -> list[str]:
+    """Return the Python blocks of a page; those of a continuing page include the blocks before them."""
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return ["".join(blocks[: end + 1]) for end in range(len(blocks))] if page in CONTINUING else blocks
+
+
+BLOCKS = [pytest.param(block, id=f"{page}-{number}") for page in PAGES for number, block in enumerate(blocks_of(page))]
 
 
 @pytest.fixture(scope="module")

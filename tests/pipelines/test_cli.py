@@ -122,7 +122,10 @@ def test_json_holds_the_whole_answer_and_plain_decoding_the_same_text(index_fold
             ("ask", "?", "--index", "INDEX", "--model", "MODEL", "--sessions", "typo/x.sqlite"),
             "There is no folder 'typo'",
         ),
-        (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--k", "3", "--max-new-tokens", "999"), "context window"),
+        (
+            ("ask", "why " * 200, "--index", "INDEX", "--model", "MODEL", "--k", "3", "--max-new-tokens", "999"),
+            "context window",
+        ),
     ],
 )
 def test_invalid_input_is_refused_with_one_line(

@@ -94,6 +94,14 @@ def _complete_question(given: Question) -> str:
     return resolve_question(_question(given), _history(given))
 
 
+def _found_documents(found: Mapping[str, Any]) -> list[Document]:
+    """Return the documents of a question, or raise an error if there are none."""
+    documents: list[Document] = found["context"]
+    if not documents:
+        raise ValueError(f"The search found no document for {found['question']!r}; an answer needs at least one.")
+    return documents
+
+
 class _Planned:
     """The plan of a request and its documents, in the order of the plan's passages; traces show neither."""
 
@@ -106,7 +114,8 @@ class _Planned:
 
 
 def _plan(chat: ReferenceChatModel, found: dict[str, Any]) -> _Planned:
-    question, documents, earlier = found["question"], found["context"], _history(found["given"])
+    question, earlier = found["question"], _history(found["given"])
+    documents = _found_documents(found)
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
     context = TurnContext(
@@ -128,10 +137,8 @@ def _answer_chain(
     chat: ReferenceChatModel, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]
 ) -> Runnable[Any, Any]:
     """Return the Runnable that answers this question; LangChain runs and streams it."""
-    question, documents = found["question"], found["context"]
+    question, documents = found["question"], _found_documents(found)
     if prompt is not None:
-        if not documents:
-            raise ValueError(f"The search found no document for {question!r}; an answer needs at least one.")
         more = found["given"] if isinstance(found["given"], Mapping) else {}
         context = "\n\n".join(document.page_content for document in documents)
         values = {**more, "question": question, "context": context}
