@@ -35,8 +35,11 @@ QUESTIONS = (
 MAX_NEW_TOKENS = 100
 """Maximum number of generated tokens of an answer."""
 
-RACE_TOKENS = 96
+RACE_TOKENS = 48
 """Maximum number of generated tokens of each text of the race."""
+
+RACE_QUESTIONS = 2
+"""Number of questions of the race, so that the demo takes two minutes at its first start."""
 
 RACER = "smollm2"
 """The bundled model that races; the extractive model answers by quoting, which is not decoding."""
@@ -84,10 +87,11 @@ def run_demo(
     for question in questions:
         _ask(Rag(retriever, answering), question, STOPS.get(model, ()))
     racing = _load(RACER, engine) if model == DEFAULT_MODEL else answering
-    plans = [Rag(retriever, racing).plan(question, max_new_tokens=RACE_TOKENS) for question in questions]
+    raced = questions[:RACE_QUESTIONS]
+    plans = [Rag(retriever, racing).plan(question, max_new_tokens=RACE_TOKENS) for question in raced]
     console.out.print()
     console.out.rule(f"A race: {RACER if model == DEFAULT_MODEL else model} answers freely")
-    console.out.print(_RACE.format(len(questions), len(plans[0].passages), racing.model.dtype), style="dim")
+    console.out.print(_RACE.format(len(raced), len(plans[0].passages), racing.model.dtype), style="dim")
     return _race(racing, plans)
 
 

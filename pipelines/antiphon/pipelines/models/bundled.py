@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -140,8 +141,9 @@ def _convert(folder: Path, report: Progress) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     report(_CONVERTING, 1, 3)
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    with _file_read_once():
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.model_max_length = CONTEXT_TOKENS
     report(_CONVERTING, 2, 3)
     # The loaded model is marked as quantized and cannot be saved, so copy its weights into a new model.
@@ -155,6 +157,21 @@ def _convert(folder: Path, report: Progress) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     report(_CONVERTING, 3, 3)
+
+
+@contextmanager
+def _file_read_once() -> Iterator[None]:
+    """Let transformers read a GGUF file and build its table of names once, not for each part: half of the time."""
+    import gguf
+
+    originals = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    try:
+        for name, original in originals.items():
+            setattr(gguf, name, functools.cache(original))
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(gguf, name, original)
 
 
 def _model_folder(folder: Path) -> str:
