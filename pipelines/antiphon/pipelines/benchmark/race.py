@@ -24,7 +24,7 @@ TITLES = {
 }
 """The programs in the order of the race, with their names for people."""
 
-WARM_UP_TOKENS = 8
+WARM_UP_TOKENS = 2
 """Tokens that each program generates before it is timed."""
 
 

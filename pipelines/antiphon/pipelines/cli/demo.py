@@ -35,7 +35,7 @@ QUESTIONS = (
 MAX_NEW_TOKENS = 100
 """Maximum number of generated tokens of an answer."""
 
-RACE_TOKENS = 64
+RACE_TOKENS = 48
 """Maximum number of generated tokens of each text of the race."""
 
 RACE_QUESTIONS = 1
