@@ -165,7 +165,7 @@ class _Group:
                 each.sequence.keep(())
 
     def _parts(self, request: ScoreRequest, sequence: CachedSequence) -> list[_Part]:
-        """Return the continuations in parts that one forward pass verifies, without those that none can verify."""
+        """Split the continuations into parts that fit one forward pass; those that fit none are left out."""
         longest = max(map(len, request.continuations), default=0)
         parts = [_Part()]
         for index, tokens in sorted(enumerate(request.continuations), key=lambda each: tuple(each[1])):

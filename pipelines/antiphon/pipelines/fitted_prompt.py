@@ -79,23 +79,24 @@ class PromptBuilder:
         tokenized = self.language_model.tokenize(prompt.content)
         return FittedPrompt(tuple(passages), prompt, tokenized) if self._fits(tokenized.count) else None
 
-    def without_oldest_messages(self, found: tuple[Passage, ...]) -> PromptBuilder:
-        """Return a builder whose conversation fits with all passages: it starts at the earliest possible user message.
+    def build_with_history(self, found: tuple[Passage, ...]) -> tuple[PromptBuilder, FittedPrompt]:
+        """Return the prompt after as much of the conversation as fits with all passages, and a builder with that.
+
+        The conversation then starts at the earliest possible user message. Passages are left out only if they do not
+        fit without any conversation.
 
         Args:
-            found: the passages.
+            found: the passages, best first.
+
+        Raises:
+            ValueError: not even one passage fits.
         """
-        roles = [message["role"] for message in self.history]
-        starts = [0, *(place for place, role in enumerate(roles) if place and role == "user"), len(roles)]
-
-        def fits_from(start: int) -> bool:
-            shorter = replace(self, history=self.history[start:])
-            return self._fits(self.language_model.tokenize(shorter.prompt(found).content).count)
-
-        if not roles or fits_from(0):
-            return self
-        first = bisect_left(starts[:-1], True, lo=1, key=fits_from)
-        return replace(self, history=self.history[starts[first] :])
+        starts = [place for place, message in enumerate(self.history) if place and message["role"] == "user"]
+        builders = [self, *(replace(self, history=self.history[start:]) for start in (*starts, len(self.history)))]
+        if (whole := self.build_joined(found)) is not None:
+            return self, whole
+        shorter = bisect_left(builders[:-1], True, lo=1, key=lambda each: each.build_joined(found) is not None)
+        return builders[shorter], builders[shorter].build(found)
 
     def prompt(self, passages: Sequence[Passage]) -> Prompt:
         """Return the prompt: instructions, conversation, then the question with its passages.

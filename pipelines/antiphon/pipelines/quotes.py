@@ -112,7 +112,7 @@ def _read_table(text: str) -> list[_Line]:
 
 
 def _locate(text: str, lines: Sequence[tuple[str, bool]]) -> list[_Line]:
-    """Return lines that stand in a text one after the other, with their places in it."""
+    """Return lines that follow each other in a text, with their places in it."""
     found: list[_Line] = []
     at = 0
     for line, is_quotable in lines:

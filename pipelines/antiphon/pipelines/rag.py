@@ -14,7 +14,7 @@ from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.follow_up import resolve_question, rewrite_question
 from antiphon.pipelines.passage_cache import PassageCache
 from antiphon.pipelines.passage_selection import selects_passages
-from antiphon.pipelines.prompt import PromptFormat, check_text, prompt_format
+from antiphon.pipelines.prompt import PromptFormat, check_text
 from antiphon.pipelines.relevance import bundled_relevance
 from antiphon.pipelines.request_plan import NO_CONTEXT, RequestPlan, TurnContext, plan_request
 from antiphon.pipelines.sessions import SessionStore
@@ -70,11 +70,10 @@ class Rag:
         self.retriever = retriever
         self.language_model = language_model
         self.k = k
-        self.prompt = prompt or prompt_format(language_model)
+        self.prompt = prompt
         self.sessions = sessions
         self.passage_cache = PassageCache(passage_cache_tokens) if passage_cache_tokens else None
         self.rewrite = rewrite
-        self._custom_prompt = prompt
         if prompt is None and selects_passages(language_model):
             bundled_relevance()  # loaded now, so that the first question does not wait for it
 
@@ -158,7 +157,7 @@ class Rag:
             found,
             query=query,
             context=replace(context, similar_answers=similar),
-            prompt=self._custom_prompt,
+            prompt=self.prompt,
             searcher=self.retriever,
             prefix_of=prefix_of or (self.passage_cache.prefix_of if self.passage_cache else None),
             **generation,

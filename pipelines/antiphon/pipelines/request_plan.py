@@ -107,6 +107,18 @@ class TurnContext:
     references: Sequence[str] = ()
     similar_answers: Sequence[str] = ()
 
+    @classmethod
+    def of(cls, messages: Sequence[Message], references: Sequence[str] = ()) -> TurnContext:
+        """Return the context of earlier messages of all roles; those of tools are left out.
+
+        Args:
+            messages: the earlier messages, oldest first.
+            references: texts to draft from.
+        """
+        history = [message for message in messages if message["role"] in ("user", "assistant")]
+        instructions = [message for message in messages if message["role"] == "system"]
+        return cls(history, instructions, references)
+
 
 NO_CONTEXT = TurnContext()
 """The context of a single question."""
@@ -157,9 +169,9 @@ def plan_request(
         own = selected.fitted_prompt.passages
         citable = (*own, *(each for each in found if not any(each is one for one in own)))
     else:
-        builder = builder.without_oldest_messages(found)
-        selected = SelectedPrompt(builder.build(found), None, generation)
-        citable = selected.fitted_prompt.passages
+        builder, fitted = builder.build_with_history(found)
+        selected = SelectedPrompt(fitted, None, generation)
+        citable = fitted.passages
     refusal = REFUSAL if form is reader_prompt else ""
     return _plan(builder, selected, citable, context, refusal)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from antiphon.accel.engines.torch.loading import checkpoint_of, load_pretrained
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
@@ -16,7 +17,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of
-from antiphon.accel.engines.openvino.weights import attach_weights, large_weights
+from antiphon.accel.engines.openvino.weights import SAMPLE, _StoredWeights, attach_weights, large_weights
 from antiphon.accel.engines.torch.traits import declared_traits
 from tests.accel.openvino.builders import in_precision
 
@@ -123,3 +124,13 @@ def test_a_checkpoint_without_some_weights_is_unknown(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path, state_dict=weights)
     byte_tokenizer().save_pretrained(tmp_path)
     assert checkpoint_of(load(tmp_path)) is None
+
+
+def test_a_stored_weight_that_agrees_with_a_sample_only_is_not_used(tmp_path: Path) -> None:
+    stored = torch.zeros(2 * SAMPLE, 4)
+    save_file({"weight": stored.bfloat16()}, tmp_path / "model.safetensors")
+    weights = _StoredWeights([tmp_path / "model.safetensors"])
+    assert weights.find(stored).dtype == torch.bfloat16
+    other = stored.clone()
+    other[0, 1] = 0.1  # not in the sample, and not exact in 16 bits
+    assert weights.find(other) is other

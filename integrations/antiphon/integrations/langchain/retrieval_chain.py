@@ -118,15 +118,11 @@ def _plan(chat: ReferenceChatModel, found: dict[str, Any]) -> _Planned:
     documents = _found_documents(found)
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
-    context = TurnContext(
-        history=[message for message in earlier if message["role"] in ("user", "assistant")],
-        instructions=[message for message in earlier if message["role"] == "system"],
-    )
     plan = plan_request(
         chat.language_model,
         question,
         numbered,
-        context=context,
+        context=TurnContext.of(earlier),
         stop=chat.stop or (),
         max_new_tokens=chat.max_tokens or Settings().max_new_tokens,
     )

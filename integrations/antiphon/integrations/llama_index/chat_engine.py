@@ -64,11 +64,7 @@ class AntiphonChatEngine(BaseChatEngine):
     def _stream(self, message: str, chat_history: list[ChatMessage] | None) -> AnswerStream:
         if chat_history is not None:
             self._history = list(chat_history)
-        turns = chat_messages(self._history)
-        context = TurnContext(
-            history=[turn for turn in turns if turn["role"] in ("user", "assistant")],
-            instructions=[turn for turn in turns if turn["role"] == "system"],
-        )
+        context = TurnContext.of(chat_messages(self._history))
         return self.rag.stream(message, context=context, on_end=self._record, **self.generation)
 
     def _record(self, answer: Answer) -> None:

@@ -25,13 +25,12 @@ from antiphon.pipelines.server.response_fields import file_name
 from antiphon.pipelines.server.service import Service, key_of, service_of
 from antiphon.retrieval import LocalIndex, Passage, Retriever, chunk_document, read_document
 from antiphon.retrieval.chunk import MAX_TOKENS
+from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats import SUFFIXES
 
 logger = logging.getLogger("antiphon.server")
 
 MAX_NAME_LENGTH = 120
-UPLOADED = "uploaded/"
-"""The prefix of the sources of uploaded documents, which are names and not paths."""
 
 router = APIRouter(responses=ERRORS, tags=["Documents"])
 

@@ -95,11 +95,7 @@ class RequestStarter:
             raise unsupported_parameter(
                 "messages", f"The model {served.id!r} needs a last message of the user, and no tools."
             )
-        context = TurnContext(
-            history=[message for message in earlier if message["role"] in ("user", "assistant")],
-            instructions=[message for message in earlier if message["role"] == "system"],
-            references=passage_references(request.passages),
-        )
+        context = TurnContext.of(earlier, passage_references(request.passages))
         options = {"stop": served.stop, **request.parameters}
         plan = rag.plan(str(last["content"]), context=context, prefix_of=lambda _: tenant.new_prefix(), **options)
         plan = replace(
@@ -108,18 +104,29 @@ class RequestStarter:
             references=(*request.predicted, *plan.references),
         )
         tokens = served.language_model.tokenize(plan.tokenized).tokens
-        started = self._start(partial(plan.start, served.language_model), tokens, plan.passages, tenant)
-        return replace(started, has_scored_prompt=plan.prefix is not None)
+        start = partial(plan.start, served.language_model)
+        return self._start(start, tokens, plan.passages, tenant, has_scored_prompt=plan.prefix is not None)
 
     def _start(
-        self, start: Callable[..., Any], tokens: Sequence[int], passages: tuple[Passage, ...], tenant: Tenant
+        self,
+        start: Callable[..., Any],
+        tokens: Sequence[int],
+        passages: tuple[Passage, ...],
+        tenant: Tenant,
+        *,
+        has_scored_prompt: bool = False,
     ) -> Started:
-        """Start a stream with the tenant's prefix cache and token recycling table, if its prompt is not too long."""
+        """Start a stream with the tenant's token recycling table, if its prompt is not too long.
+
+        It also gets the tenant's prefix cache, unless the prompt has one from scoring lines.
+        """
         max_tokens = self._settings.max_prompt_tokens
         if max_tokens is not None and len(tokens) > max_tokens:
             raise ApiError(
                 413, f"The prompt has {len(tokens)} tokens; the limit of this server is {max_tokens}. Shorten it."
             )
+        if has_scored_prompt:
+            return Started(start(recycling=tenant.table), passages, has_scored_prompt=True)
         prefix = tenant.take(tokens)
         keep_prefix = partial(self._tenants.keep, tenant, tuple(tokens), prefix)
         try:

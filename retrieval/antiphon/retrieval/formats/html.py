@@ -95,8 +95,7 @@ def read_html_document(data: bytes, source: str) -> Document:
     """
     decoded = decode_text(data, declared_encoding(data))
     text, title, headings = read_html(decoded.text)
-    warnings = (decoded.warning,) if decoded.warning else ()
-    return Document(text, source, {"title": title} if title else {}, headings, warnings=warnings)
+    return Document(text, source, {"title": title} if title else {}, headings, warnings=decoded.warnings)
 
 
 def read_html(markup: str) -> tuple[str, str, tuple[Heading, ...]]:

@@ -59,7 +59,7 @@ def read_markdown_document(data: bytes, source: str) -> Document:
     metadata, start = front_matter(decoded.text)
     text = decoded.text[start:]
     is_myst = bool(_MYST.search(text))
-    warnings = [decoded.warning] if decoded.warning else []
+    warnings = [*decoded.warnings]
     if is_myst:
         files = _MYST_INCLUDE.findall(text)
         warnings += [f"its {name} of {file} was not resolved; index that file as well" for name, file in files]

@@ -1,11 +1,9 @@
-"""Read plain text. The readers of Markdown and reStructuredText can be imported from here as well."""
+"""Read plain text."""
 
 from __future__ import annotations
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.markup import plain_headings
-from antiphon.retrieval.formats.markup import read_markdown_document as read_markdown_document
-from antiphon.retrieval.formats.rst import read_rst_document as read_rst_document
 from antiphon.retrieval.formats.text import decode_text
 
 
@@ -20,5 +18,4 @@ def read_text_document(data: bytes, source: str) -> Document:
         ValueError: The bytes are binary.
     """
     decoded = decode_text(data)
-    warnings = (decoded.warning,) if decoded.warning else ()
-    return Document(decoded.text, source, {}, plain_headings(decoded.text), warnings=warnings)
+    return Document(decoded.text, source, {}, plain_headings(decoded.text), warnings=decoded.warnings)

@@ -32,7 +32,7 @@ def read_rst_document(data: bytes, source: str) -> Document:
     decoded = decode_text(data)
     tree = _parsed(decoded.text)
     text = without_spans(decoded.text, _comments(tree, decoded.text))
-    warnings = [decoded.warning] if decoded.warning else []
+    warnings = [*decoded.warnings]
     warnings += [f"its {name} of {file} was not resolved; index that file as well" for name, file in _includes(tree)]
     return Document(text, source, {}, rst_headings(text), warnings=tuple(warnings))
 

@@ -55,6 +55,11 @@ class DecodedText:
     text: str
     warning: str = ""
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warning, or nothing."""
+        return (self.warning,) if self.warning else ()
+
 
 def decode(data: bytes, encoding: str | None = None) -> str:
     """Return the text of `decode_text` or, with an encoding, the text in that encoding.

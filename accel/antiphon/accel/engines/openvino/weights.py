@@ -90,12 +90,17 @@ def _constant(weight: Tensor, name: str, owners: Owners) -> Any:
 def _as_half(weight: Tensor) -> Tensor:
     """Return float32 weights in bfloat16 if that is exact, which halves the memory that a forward pass reads."""
     half = weight.bfloat16()
+    return half if _is_exact(half, weight) else weight
+
+
+def _is_exact(half: Tensor, weight: Tensor) -> bool:
+    """Return whether 16-bit values equal float32 ones, part by part, so that no whole copy is made."""
     parts = (slice(start, start + SMALL) for start in range(0, len(weight), SMALL))
-    return half if all(torch.equal(half[part].float(), weight[part]) for part in parts) else weight
+    return all(torch.equal(half[part].float(), weight[part]) for part in parts)
 
 
 class _StoredWeights:
-    """Finds float32 weights in the files that they were loaded from, where they may have 16 bits.
+    """Finds float32 weights in the files that they were loaded from, which may hold them in 16 bits.
 
     Args:
         files: Safetensors files; their tensors are mapped, not read.
@@ -110,7 +115,7 @@ class _StoredWeights:
         if not self._tensors:
             self._map()
         found = self._tensors.get(_key(weight))
-        return _as_half(weight) if found is None else found
+        return _as_half(weight) if found is None or not _is_exact(found, weight) else found
 
     def _map(self) -> None:
         from safetensors import safe_open
