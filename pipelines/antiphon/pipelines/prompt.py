@@ -151,7 +151,7 @@ def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
         question: the question.
         passages: the passages, best first.
     """
-    docs = "\n".join(passage.text for passage in passages)
+    docs = "\n".join(map(_with_columns, passages))
     return Prompt(f"docs:\n{docs}\nquery: {question}\nanswer:", stop=_NEXT_QUESTION)
 
 
@@ -162,7 +162,7 @@ def guided_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
         question: the question.
         passages: the passages, best first.
     """
-    docs = "\n".join(passage.text for passage in passages)
+    docs = "\n".join(map(_with_columns, passages))
     return Prompt(f"{GUIDELINES}\n\ndocs: [\n{docs}]\nquery: {question}\nresponse:", stop=_NEXT_QUESTION)
 
 
@@ -177,7 +177,13 @@ def _titled(passage: Passage) -> str:
     """Return the passage with its heading before it, unless the passage already starts with the heading."""
     heading = heading_of(passage)
     has_heading = not heading or passage.text.partition("\n")[0].strip() == heading
-    return passage.text if has_heading else f"{heading}\n{passage.text}"
+    text = _with_columns(passage)
+    return text if has_heading else f"{heading}\n{text}"
+
+
+def _with_columns(passage: Passage) -> str:
+    """Return the passage below the names of its columns, if it begins below the header of a table."""
+    return f"| {passage.column_names} |\n{passage.text}" if passage.column_names else passage.text
 
 
 def heading_of(passage: Passage) -> str:

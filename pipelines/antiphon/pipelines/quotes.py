@@ -67,8 +67,10 @@ def _shown(number: int, line: _Line) -> Quote | str:
 
 def _parse(passage: Passage) -> Iterator[_Line]:
     """Yield the lines of a passage, with their places in it."""
+    if passage.column_names:
+        yield _Line(passage.column_names, False, 0, 0)
     parsers = _MARKDOWN if is_markdown(passage.source) else _PLAIN
-    for block in blocks(passage.text):
+    for block in blocks(passage.text, in_table=bool(passage.column_names)):
         for line in parsers[block.kind](passage.text[block.start : block.end]):
             yield replace(line, start=block.start + line.start, end=block.start + line.end)
 

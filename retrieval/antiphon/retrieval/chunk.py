@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from antiphon.retrieval.column_names import ColumnNames
 from antiphon.retrieval.document import Document, Heading
 from antiphon.retrieval.formats import is_markdown
-from antiphon.retrieval.passage import TRAIL, Passage
+from antiphon.retrieval.passage import COLUMN_NAMES, TRAIL, Passage
 from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, paragraphs, sentences, trimmed, words
 
 TokenCounter = Callable[[str], int]
@@ -29,7 +30,8 @@ def chunk_document(
     A heading starts a new passage. Fenced code and tables stay whole if they fit, together with the sentence that
     introduces them. Longer pieces are cut at line ends, then between words, then inside a word: no text is ever lost.
     ``metadata["title"]`` of a passage has the headings above it, ``metadata["page"]`` its first page; other places in
-    the file, such as sheets and slides, are in the metadata as well.
+    the file, such as sheets and slides, are in the metadata as well. A passage that begins below the header of a table
+    has the names of its columns in ``metadata["column_names"]``; they count towards ``max_tokens``.
 
     Args:
         document: The document.
@@ -45,16 +47,19 @@ def chunk_document(
     if overlap < 0:
         raise ValueError(f"overlap is {overlap}; it counts sentences, from 0.")
     is_tilde_fence = is_markdown(document.source)
-    packer = _Packer(document.text, count_tokens, max_tokens, overlap, document.cut_at_lines, is_tilde_fence)
+    text = "" if document.cut_at_lines else document.text
+    columns = ColumnNames(text, count_tokens, max_tokens, tilde_fences=is_tilde_fence)
+    packer = _Packer(document.text, count_tokens, max_tokens, overlap, columns, document.cut_at_lines, is_tilde_fence)
     return [
-        Passage.at(document.source, start, document.text[start:end], _metadata(document, title, start, end))
+        Passage.at(document.source, start, document.text[start:end], _metadata(document, title, columns, start, end))
         for section, title in _sections(document)
         for start, end in packer.pack(section)
     ]
 
 
-def _metadata(document: Document, title: str, start: int, end: int) -> dict[str, Any]:
-    return {**document.metadata, **({"title": title} if title else {}), **document.location(start, end)}
+def _metadata(document: Document, title: str, columns: ColumnNames, start: int, end: int) -> dict[str, Any]:
+    above = {name: value for name, value in (("title", title), (COLUMN_NAMES, columns.above(start, end))) if value}
+    return {**document.metadata, **above, **document.location(start, end)}
 
 
 def _sections(document: Document) -> Iterator[tuple[Span, str]]:
@@ -85,6 +90,7 @@ class _Packer:
     count_tokens: TokenCounter
     max_tokens: int
     overlap: int
+    columns: ColumnNames
     cut_at_lines: bool = False
     tilde_fences: bool = True
 
@@ -110,12 +116,12 @@ class _Packer:
 
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
         """Return the end of the longest run of units from ``first`` that fits; it has at least one unit."""
-        last, total = first, 0
-        while last < len(units) and (last == first or total + sizes[last] <= self.max_tokens):
+        last, total, limit = first, 0, self._limit(units[first])
+        while last < len(units) and (last == first or total + sizes[last] <= limit):
             total += sizes[last]
             last += 1
         # Joined sentences can have more tokens than the sum of their counts.
-        while last > first + 1 and self._size((units[first][0], units[last - 1][1])) > self.max_tokens:
+        while last > first + 1 and self._size((units[first][0], units[last - 1][1])) > limit:
             last -= 1
         # A sentence that introduces code, a table or a list goes into the passage that contains those.
         if first + 1 < last < len(units) and self.text[units[last - 1][0] : units[last - 1][1]].endswith(":"):
@@ -131,7 +137,7 @@ class _Packer:
 
     def _fit(self, unit: Span) -> Iterator[Span]:
         """Yield the unit, or the largest pieces of it that fit: lines, words, or halves of a word."""
-        if self._size(unit) <= self.max_tokens or unit[1] - unit[0] == 1:
+        if self._size(unit) <= self._limit(unit) or unit[1] - unit[0] == 1:
             yield unit
             return
         for split in (lines, words):
@@ -150,6 +156,10 @@ class _Packer:
             last = self._fill(pieces, sizes, first)
             yield pieces[first][0], pieces[last - 1][1]
             first = last
+
+    def _limit(self, first: Span) -> int:
+        """Return the most tokens of a passage that begins with a unit, without the column names above it."""
+        return self.max_tokens - self.columns.tokens_above(first[0])
 
     def _size(self, span: Span) -> int:
         length = span[1] - span[0]

@@ -10,6 +10,9 @@ from antiphon.retrieval.document import Metadata
 TRAIL = " > "
 """The separator of the headings in ``metadata["title"]``, outermost first."""
 
+COLUMN_NAMES = "column_names"
+"""The key of the metadata with the names of the columns, ``A | B``, of a passage that begins below a table's header."""
+
 PLACES = ("page", "sheet", "cells", "rows", "slide", "cell", "record", "message", "lines")
 """The metadata that say where in its file a passage is, in the order of display.
 
@@ -28,7 +31,8 @@ class Passage:
         start: The first character in the document.
         end: The character after the last one.
         score: Set by a search; higher is better.
-        metadata: JSON values, dates or times. May contain ``title`` (the headings above the passage) and `PLACES`.
+        metadata: JSON values, dates or times. May contain ``title`` (the headings above the passage), `COLUMN_NAMES`
+            and `PLACES`.
     """
 
     text: str
@@ -61,11 +65,20 @@ class Passage:
 
     @property
     def text_with_headings(self) -> str:
-        """The text that embedders and rerankers read: the passage below its headings, unless it repeats them."""
+        """The text that embedders and rerankers read: the passage below its headings and its column names.
+
+        Headings that the passage repeats are left out.
+        """
         text = self.text.lstrip("# \t")
         trail = [title for title in str(self.metadata.get("title") or "").split(TRAIL) if title]
-        above = [title for title in trail if not text.startswith(title)]
-        return "\n".join([*([TRAIL.join(above)] if above else []), self.text])
+        above = TRAIL.join(title for title in trail if not text.startswith(title))
+        return "\n".join(filter(None, [above, self.column_names, self.text]))
+
+    @property
+    def column_names(self) -> str:
+        """The names of the columns, ``A | B``, if the passage begins below the header of a table; else empty."""
+        names = self.metadata.get(COLUMN_NAMES)
+        return names if isinstance(names, str) else ""
 
     @classmethod
     def at(cls, source: str, start: int, text: str, metadata: Metadata | None = None) -> Passage:

@@ -21,7 +21,9 @@ _CODE_DIRECTIVES = frozenset(
     )
 )
 _TABLE_ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\r?\n?$")
-_TABLE_RULE = re.compile(r"[ \t]*\|(?:[ \t]*:?-+:?[ \t]*\|)+[ \t]*\r?\n?$")
+_TABLE_RULE = re.compile(
+    r"[ \t]*(?:\|(?:[ \t]*:?-+:?[ \t]*\|)+|\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?)[ \t]*\r?\n?$"
+)
 _PARAGRAPH_BREAK = re.compile(r"(?:\r?\n[ \t]*){2,}")
 _SENTENCE_END = re.compile(
     r"""[.!?…]+["'”’»)\]]*(?=\s+["'“‘«(\[]?[^\sa-z])"""  # end punctuation, if no lowercase letter follows
@@ -104,7 +106,9 @@ class FenceTracker:
         return LineRole.CODE
 
 
-def blocks(text: str, start: int = 0, end: int | None = None, *, tilde_fences: bool = True) -> Iterator[Block]:
+def blocks(
+    text: str, start: int = 0, end: int | None = None, *, tilde_fences: bool = True, in_table: bool = False
+) -> Iterator[Block]:
     """Yield the blocks of ``text[start:end]`` in order; together they cover all of it.
 
     Args:
@@ -112,15 +116,19 @@ def blocks(text: str, start: int = 0, end: int | None = None, *, tilde_fences: b
         start: The first character.
         end: The character after the last one. None: the end of the text.
         tilde_fences: Whether ``~~~`` begins code, as in Markdown. In reStructuredText it underlines titles.
+        in_table: Whether the text begins in a table, below its header.
     """
     kind, first = BlockKind.TEXT, start
     fences = FenceTracker(tilde_fences=tilde_fences)
     stop = len(text) if end is None else end
+    is_open_table = in_table  # whether the current line is in a table whose rows may have no bars around them
     for match in _LINE.finditer(text, start, stop):
         line, position = match[0], match.start()
         was_code = bool(fences.code_fence)
         is_code = fences.role_of(line) is LineRole.CODE
-        line_kind = BlockKind.CODE if is_code else BlockKind.TABLE if _TABLE_ROW.match(line) else BlockKind.TEXT
+        is_open_table = not is_code and "|" in line and (is_open_table or has_header_row(text, position, stop))
+        is_table = is_open_table or _TABLE_ROW.match(line)
+        line_kind = BlockKind.CODE if is_code else BlockKind.TABLE if is_table else BlockKind.TEXT
         if line_kind is not kind or (is_code and not was_code):
             if first < position:
                 yield Block(kind, first, position)
@@ -135,6 +143,21 @@ def blocks(text: str, start: int = 0, end: int | None = None, *, tilde_fences: b
 def code_lines(code: str) -> list[str]:
     """Return the non-empty lines of a code block, without its fences."""
     return [line for line in code.splitlines() if line.strip() and not _CODE_FENCE.match(line)]
+
+
+def has_header_row(text: str, start: int, end: int) -> bool:
+    """Return whether a line is the header of a table: the line below consists of dashes between bars.
+
+    Args:
+        text: The text.
+        start: The first character of the line.
+        end: The character after the last one that counts.
+    """
+    first = text.find("\n", start, end)
+    if first < 0 or "|" not in text[start:first] or _TABLE_RULE.match(text[start:first]):
+        return False
+    second = text.find("\n", first + 1, end)
+    return bool(_TABLE_RULE.match(text[first + 1 : second if second >= 0 else end]))
 
 
 def table_rows(table: str) -> tuple[str, list[str]]:

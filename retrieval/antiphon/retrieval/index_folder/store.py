@@ -258,8 +258,13 @@ def _write_passages(path: Path, passages: Sequence[Passage]) -> None:
         connection.execute(_SCHEMA)
         connection.execute(_WORDS)
         connection.executemany(f"insert into passages ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", _records(passages))
-        words = ((row, str(passage.metadata.get("title") or ""), passage.text) for row, passage in enumerate(passages))
+        words = ((row, *_searched_texts(passage)) for row, passage in enumerate(passages))
         connection.executemany("insert into words (rowid, title, text) values (?, ?, ?)", words)
+
+
+def _searched_texts(passage: Passage) -> tuple[str, str]:
+    """Return the two texts that keywords are searched in: the headings, and the text with its column names."""
+    return str(passage.metadata.get("title") or ""), "\n".join(filter(None, [passage.column_names, passage.text]))
 
 
 def _records(passages: Sequence[Passage]) -> Iterator[tuple[Any, ...]]:

@@ -33,7 +33,8 @@ _SCHEMA = """
 create table {table} (
     id text primary key, text text not null, source text not null, start integer not null, "end" integer not null,
     metadata jsonb not null, vector halfvec({dim}) not null,
-    words tsvector generated always as (to_tsvector('english', coalesce(metadata->>'title', '') || ' ' || text)) stored
+    words tsvector generated always as (to_tsvector('english',
+        coalesce(metadata->>'title', '') || ' ' || coalesce(metadata->>'column_names', '') || ' ' || text)) stored
 );
 create index on {table} using hnsw (vector halfvec_ip_ops);
 create index on {table} using gin (words);

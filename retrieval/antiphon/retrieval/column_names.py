@@ -1,0 +1,112 @@
+"""The column names of tables, for passages that begin below them."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from antiphon.retrieval.segmentation import BlockKind, blocks, has_header_row
+
+_BAR = re.compile(r"(?<!\\)\|")
+_SEPARATOR = " | "
+_MORE = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The rows of a table from ``start`` to ``end``, without its header, and the names of its columns."""
+
+    start: int
+    end: int
+    names: tuple[str, ...]
+
+
+class ColumnNames:
+    """The column names of all tables of a text.
+
+    Args:
+        text: The text.
+        count_tokens: Counts the tokens of a text.
+        max_tokens: The most tokens of a passage. Column names take at most half of them; further names are left out.
+        tilde_fences: See `blocks`.
+    """
+
+    def __init__(
+        self, text: str, count_tokens: Callable[[str], int], max_tokens: int, *, tilde_fences: bool = True
+    ) -> None:
+        self._text = text
+        self._count_tokens = count_tokens
+        self._max_tokens = max_tokens
+        self._most_names = max_tokens // 2
+        found = (block for block in blocks(text, tilde_fences=tilde_fences) if block.kind is BlockKind.TABLE)
+        self._tables = [table for block in found if (table := _table(text, block.start, block.end))]
+        self._starts = [table.start for table in self._tables]
+        self._tokens: dict[int, int] = {}
+
+    def above(self, start: int, end: int) -> str:
+        """Return the names of the columns of ``text[start:end]`` if it begins in a table, below its header.
+
+        A part of one row gets the names of its own columns. Otherwise the result is empty.
+
+        Args:
+            start: The first character.
+            end: The character after the last one.
+        """
+        table = self._table_at(start)
+        if table is None:
+            return ""
+        row = self._text.rfind("\n", 0, start) + 1, self._text.find("\n", start)
+        row_end = row[1] if row[1] >= 0 else len(self._text)
+        first, last, limit = 0, len(table.names), self._most_names
+        if end <= row_end and (self._text[row[0] : start].strip("| \t") or self._text[end:row_end].strip("| \t")):
+            inner = self._text[start:end]
+            begin, stop = start + len(inner) - len(inner.lstrip("| \t")), end - len(inner) + len(inner.rstrip("| \t"))
+            first, last = self._column(row[0], begin), self._column(row[0], stop) + 1
+            limit = max(limit, self._max_tokens - self._count_tokens(self._text[start:end]))
+        return self._shortened(table.names[first:last], limit)
+
+    def tokens_above(self, start: int) -> int:
+        """Return the number of tokens that are reserved for column names above a passage."""
+        table = self._table_at(start)
+        if table is None:
+            return 0
+        if table.start not in self._tokens:
+            self._tokens[table.start] = min(self._count_tokens(_SEPARATOR.join(table.names)), self._most_names)
+        return self._tokens[table.start]
+
+    def _table_at(self, position: int) -> _Table | None:
+        place = bisect_right(self._starts, position) - 1
+        return self._tables[place] if place >= 0 and position < self._tables[place].end else None
+
+    def _column(self, row: int, position: int) -> int:
+        """Return the column of a position in a row, from 0."""
+        before = self._text[row:position]
+        bars = len(_BAR.findall(before))
+        return max(0, bars - before.lstrip().startswith("|"))
+
+    def _shortened(self, names: tuple[str, ...], limit: int) -> str:
+        shown = _SEPARATOR.join(names)
+        while self._count_tokens(shown) > limit and len(names) > 1:
+            names = names[: len(names) * 3 // 4]
+            shown = _SEPARATOR.join([*names, _MORE])
+        return shown
+
+
+def _table(text: str, start: int, end: int) -> _Table | None:
+    """Return the table of a block, or None if it has no header with names."""
+    if not has_header_row(text, start, end):
+        return None
+    header = text.index("\n", start)
+    body = text.find("\n", header + 1, end)
+    names = cells_of(text[start:header])
+    return _Table(body + 1, end, names) if body >= 0 and any(names) else None
+
+
+def cells_of(row: str) -> tuple[str, ...]:
+    """Return the cells of a table row, which are between bars; a backslash before a bar makes it text."""
+    inner = row.strip()
+    inner = inner[1:] if inner.startswith("|") else inner
+    inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
+    return tuple(" ".join(cell.split()) for cell in _BAR.split(inner))
