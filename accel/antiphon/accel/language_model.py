@@ -295,16 +295,10 @@ class LanguageModel:
         return Stream(
             steps if prefix is None else prefix.keep_after(started.generation, steps),
             self.tokenizer,
-            prompt_tokens=started.prompt.count,
-            stop=settings.stop_strings,
-            temperature=settings.temperature,
-            repetition_penalty=settings.repetition_penalty,
             log_probability=lambda: sampler.log_probability,
             logprobs=logprobs,
             weights=self.options.weights or "",
-            response_prefix=settings.response_prefix,
-            response_prefix_tokens=started.response_prefix_tokens,
-            context=started.context,
+            **started.stream_arguments,
         )
 
     def score(

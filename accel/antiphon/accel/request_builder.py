@@ -19,6 +19,7 @@ from antiphon.accel.decoding.request import Request, prepare
 from antiphon.accel.decoding.score_processors import penalties
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.text.completion import Completion
+from antiphon.accel.text.end_tokens import EndTokens
 from antiphon.accel.text.messages import (
     PromptInput,
     ReferenceInput,
@@ -26,8 +27,11 @@ from antiphon.accel.text.messages import (
     begin_answer,
     check_references,
     tokenize_prompt,
+    with_template_variables,
 )
 from antiphon.accel.text.parameters import Settings, check, check_lengths, check_texts
+from antiphon.accel.text.thinking import ThinkingStart
+from antiphon.accel.thinking_control import ThinkingControl
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -47,6 +51,7 @@ class StartedRequest:
         prefix: Its prefix cache.
         prompt: Its prompt, with the response prefix.
         response_prefix_tokens: Number of tokens that the response prefix added to the prompt.
+        end_tokens: Tokens that end the text.
     """
 
     generation: Generation
@@ -54,11 +59,27 @@ class StartedRequest:
     prefix: PrefixCache | None
     prompt: TokenizedPrompt
     response_prefix_tokens: int
+    end_tokens: tuple[int, ...]
 
     @property
     def context(self) -> tuple[int, ...]:
         """The last tokens of the prompt if there is a response prefix, for the detokenizer."""
         return self.prompt.tokens[-CONTEXT_TOKENS:] if self.settings.response_prefix else ()
+
+    @property
+    def stream_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `Stream` that depend on the request."""
+        return {
+            "prompt_tokens": self.prompt.count,
+            "stop": self.settings.stop_strings,
+            "temperature": self.settings.temperature,
+            "repetition_penalty": self.settings.repetition_penalty,
+            "response_prefix": self.settings.response_prefix,
+            "response_prefix_tokens": self.response_prefix_tokens,
+            "context": self.context,
+            "end_tokens": self.end_tokens,
+            "thinking": self.prompt.thinking,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +105,8 @@ class RequestBuilder:
         self.tokenizer = tokenizer
         self.name = name
         self._vocab_size: int = model.config.get_text_config(decoder=True).vocab_size
-        end = self._end_tokens()["eos_token_id"]
-        self._json = JsonGrammar(tokenizer, self._vocab_size, end[0] if isinstance(end, list) else end)
+        self._end = EndTokens(tokenizer, self._vocab_size)
+        self._json = JsonGrammar(tokenizer, self._vocab_size)
 
     @property
     def context_window(self) -> int | None:
@@ -116,11 +137,12 @@ class RequestBuilder:
         Raises:
             ValueError, TypeError: As `LanguageModel.stream`.
         """
+        prompt = with_template_variables(prompt, settings.thinking, settings.template_variables)
         read = tokenize_prompt(prompt, self.tokenizer)
         begun = begin_answer(read, settings.response_prefix, self.tokenizer)
         check_references(references)
         sources = [read.tokens_of(each) or each for each in references]
-        request = self.build(begun.tokens, settings, prefix)
+        request = self.build(begun.tokens, settings, prefix, begun.thinking)
         options = options.with_num_draft_tokens(settings.num_draft_tokens)
         options = options if settings.drafter is None else replace(options, drafter=settings.drafter)
         if table is not None and options.reproducible:
@@ -134,8 +156,11 @@ class RequestBuilder:
             table if prefix is None else prefix.tenant,
             recycling=False if table is None else table,
         )
+        for processor in request.processors:
+            if isinstance(processor, ThinkingControl):
+                processor.bind(generation.running.output)
         added = begun.count - common_length(read.tokens, begun.tokens)
-        return StartedRequest(generation, settings, prefix, begun, added)
+        return StartedRequest(generation, settings, prefix, begun, added, self._end_tokens(settings))
 
     def scored(
         self,
@@ -174,18 +199,26 @@ class RequestBuilder:
             )
         return ScoreRequest(tokens, texts, prefix)
 
-    def build(self, tokens: Sequence[int], settings: Settings, prefix: PrefixCache | None = None) -> Request:
+    def build(
+        self,
+        tokens: Sequence[int],
+        settings: Settings,
+        prefix: PrefixCache | None = None,
+        thinking: ThinkingStart | None = None,
+    ) -> Request:
         """Return the request for one text.
 
         Args:
             tokens: Token ids of the prompt, with those of the response prefix.
             settings: How to generate.
             prefix: Prefix cache of the conversation; its cache is taken out.
+            thinking: How thinking is separated from the answer; None: the model does not think.
 
         Raises:
             ValueError: The prompt fills the context window, or a setting does not fit the model.
         """
-        limit = min(settings.max_new_tokens, self._remaining(len(tokens)))
+        room, schema, most = self._remaining(len(tokens)), settings.answer_schema, settings.max_thinking_tokens
+        limit, end = min(settings.max_new_tokens, room), self._end_tokens(settings)
         processors = penalties(
             settings.presence_penalty,
             settings.frequency_penalty,
@@ -193,8 +226,27 @@ class RequestBuilder:
             len(tokens),
             self._vocab_size,
         )
+
+
+        def make_schema(prompt_tokens: int, max_tokens: int) -> LogitsProcessorList:
+            return self._json.processors(schema, prompt_tokens, max_tokens, end)
+
         # The schema comes last, so that no other processor can override it.
-        processors += self._json.processors(settings.answer_schema, len(tokens), limit)
+        if thinking is None or thinking.state == "answer" or (schema is None and most is None):
+            processors += make_schema(len(tokens), limit)
+        else:
+            control = ThinkingControl(
+                self.tokenizer,
+                thinking,
+                len(tokens),
+                max_new_tokens=settings.max_new_tokens,
+                max_thinking_tokens=most,
+                room=room,
+                make_schema=None if schema is None else make_schema,
+                end_tokens=end,
+            )
+            processors.append(control)
+            limit = control.limit
         # The cache is taken out when nothing can be refused any more: a refused request would lose it.
         cache = None if prefix is None else prefix.take(self.model, tokens)
         return self._prepare(tokens, limit, processors, settings, past_key_values=cache)
@@ -243,6 +295,8 @@ class RequestBuilder:
         self, tokens: Sequence[int], limit: int, processors: LogitsProcessorList, settings: Settings, **more: Any
     ) -> Request:
         ids = torch.tensor([list(tokens)], device=self.model.device)
+        end, config = self._end_tokens(settings), self.model.generation_config
+        padding = config.pad_token_id if config else None
         return prepare(
             self.model,
             ids,
@@ -250,7 +304,8 @@ class RequestBuilder:
             max_new_tokens=limit,
             logits_processor=processors,
             **settings.generate_kwargs,
-            **self._end_tokens(),
+            eos_token_id=list(end) or None,
+            pad_token_id=next(iter(end), None) if padding is None else padding,
             **more,
         )
 
@@ -266,10 +321,8 @@ class RequestBuilder:
             )
         return window - prompt_tokens
 
-    def _end_tokens(self) -> dict[str, Any]:
-        """Return the end-of-sequence tokens: all of the model's generation settings, else the tokenizer's."""
-        settings = self.model.generation_config
-        end = settings.eos_token_id if settings and settings.eos_token_id is not None else self.tokenizer.eos_token_id
-        padding = settings.pad_token_id if settings else None
-        first = end[0] if isinstance(end, list) else end
-        return {"eos_token_id": end, "pad_token_id": first if padding is None else padding}
+    def _end_tokens(self, settings: Settings) -> tuple[int, ...]:
+        """Return the tokens that end the text of a request."""
+        config = self.model.generation_config
+        configured = config.eos_token_id if config else None
+        return () if settings.ignore_eos else self._end.ids(configured, settings.stop_token_ids)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,21 +55,23 @@ class JsonGrammar:
     Args:
         tokenizer: The model's tokenizer.
         vocab_size: Number of the model's tokens.
-        end: The end-of-sequence token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, end: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        self._end = end
+        self._vocabularies: dict[int, Any] = {}
 
-    def processors(self, schema: JsonSchema | None, prompt_tokens: int, max_new_tokens: int) -> LogitsProcessorList:
+    def processors(
+        self, schema: JsonSchema | None, prompt_tokens: int, max_new_tokens: int, end_tokens: Sequence[int]
+    ) -> LogitsProcessorList:
         """Return the logits processor of one response; an empty list without a schema.
 
         Args:
             schema: The JSON schema, or None.
             prompt_tokens: Length of the prompt.
             max_new_tokens: Maximum length of the response.
+            end_tokens: Tokens that end a response, at least one; a complete response may end with any of them.
 
         Raises:
             ValueError: The schema is invalid or not supported, or its shortest response is longer than the maximum.
@@ -78,10 +79,18 @@ class JsonGrammar:
         """
         if schema is None:
             return LogitsProcessorList()
-        return LogitsProcessorList([_SchemaProcessor(self._tokens, schema, prompt_tokens, max_new_tokens)])
+        if not end_tokens:
+            raise ValueError("This model has no end token, which an answer that follows a JSON schema needs.")
+        tokens = self._vocabulary(end_tokens[0])
+        return LogitsProcessorList([_SchemaProcessor(tokens, schema, prompt_tokens, max_new_tokens, end_tokens)])
 
-    @cached_property
-    def _tokens(self) -> Any:
+    def _vocabulary(self, end: int) -> Any:
+        """Return the tokens as llguidance needs them, with one of the end tokens."""
+        if end not in self._vocabularies:
+            self._vocabularies[end] = self._read_tokens(end)
+        return self._vocabularies[end]
+
+    def _read_tokens(self, end: int) -> Any:
         try:
             from llguidance.hf import from_tokenizer
         except ImportError as error:
@@ -89,13 +98,15 @@ class JsonGrammar:
                 "Answers that follow a JSON schema need llguidance; run: pip install 'antiphon[structured]'"
             ) from error
         size = max(self._vocab_size, len(self._tokenizer))
-        return from_tokenizer(self._tokenizer, n_vocab=size, eos_token=self._end)  # type: ignore[arg-type]
+        return from_tokenizer(self._tokenizer, n_vocab=size, eos_token=end)  # type: ignore[arg-type]
 
 
 class _SchemaProcessor(LogitsProcessor):
     """Rules out tokens after which the response no longer follows the schema or cannot be completed in time."""
 
-    def __init__(self, tokens: Any, wanted: JsonSchema, prompt_tokens: int, max_new_tokens: int) -> None:
+    def __init__(
+        self, tokens: Any, wanted: JsonSchema, prompt_tokens: int, max_new_tokens: int, end_tokens: Sequence[int]
+    ) -> None:
         from llguidance import LLMatcher
 
         written = json.dumps({**_closed(wanted.schema), "x-guidance": FORM})
@@ -104,6 +115,7 @@ class _SchemaProcessor(LogitsProcessor):
         if is_wrong:
             raise ValueError(f"No answer can follow this JSON schema: {'; '.join(messages)}; change the schema.")
         self._tokens = tokens
+        self._end_tokens = list(end_tokens)
         self._end = prompt_tokens + max_new_tokens
         self._read = prompt_tokens
         self._growth = SLACK + max(_sizes(wanted.schema, wanted.schema), default=0)
@@ -125,11 +137,12 @@ class _SchemaProcessor(LogitsProcessor):
         """Return the scores, shape (1, vocab), with -inf for every token that may not come next."""
         new = input_ids[0, self._read :].tolist()
         self._read += len(new)
-        self._state.advance(new)
+        self._state.advance([token for token in new if token not in self._end_tokens])
         admitted = self._state.allowed_tokens(scores.shape[-1])
         left = self._end - self._read
         if left <= self._least + 2 * self._growth:  # else every token still fits
             admitted &= self._in_time(admitted, scores, left)
+        admitted[self._end_tokens] = admitted[self._tokens.eos_token]  # any of them ends a complete response
         return scores.masked_fill(torch.from_numpy(~admitted).to(scores.device), -torch.inf)
 
     def _in_time(self, admitted: Any, scores: Tensor, left: int) -> Any:

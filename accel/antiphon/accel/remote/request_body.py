@@ -105,9 +105,11 @@ def _extensions(settings: Settings, model: ServedModel) -> dict[str, Any]:
         "min_p": (settings.min_p, 0.0),
         "repetition_penalty": (settings.repetition_penalty, 1.0),
     }
+    ends = {"stop_token_ids": list(settings.stop_token_ids), "min_tokens": settings.min_new_tokens}
+    given = {name: value for name, value in {**ends, "ignore_eos": settings.ignore_eos}.items() if value}
     if model.kind == "other":
-        return {name: value for name, (value, default) in fields.items() if value != default}
-    return {name: value for name, (value, _) in fields.items()} | {"return_token_ids": True}
+        return given | {name: value for name, (value, default) in fields.items() if value != default}
+    return given | {name: value for name, (value, _) in fields.items()} | {"return_token_ids": True}
 
 
 def conversation_fields(conversation: Conversation, prefix: str, model: ServedModel) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from antiphon.accel.testing.families import ALL_FAMILIES, FAMILIES
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["ALL_FAMILIES", "BOS", "EOS", "FAMILIES", "PAD", "VOCAB_SIZE", "byte_tokenizer", "tiny_model"]
+__all__ = ["ALL_FAMILIES", "BOS", "END_OF_TURN", "EOS", "FAMILIES", "PAD", "VOCAB_SIZE", "byte_tokenizer", "tiny_model"]
 
 SPECIAL_TOKENS = ("<bos>", "<eos>", "<pad>", "<|im_start|>", "<|im_end|>")
-BOS, EOS, PAD = 256, 257, 258
+BOS, EOS, PAD, END_OF_TURN = 256, 257, 258, 260
 VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 """Vocabulary size of the byte tokenizer and of every tiny model: 256 bytes, then the special tokens."""
 
@@ -57,6 +57,8 @@ def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTra
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.eval()
+    if model.generation_config is not None:
+        model.generation_config.eos_token_id = [EOS, END_OF_TURN]
     return model
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from antiphon.accel.decoding.logprobs import TokenLogprob
 from antiphon.accel.decoding.stats import FinishReason, Step, Summary, summarize
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.text.detokenize import Detokenizer
 from antiphon.accel.text.stop_strings import StopStrings
+from antiphon.accel.text.thinking import Split, ThinkingReader, ThinkingStart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Origin", "Stream", "TextStream", "Usage"]
+__all__ = ["Completion", "Origin", "Piece", "Stream", "TextStream", "Usage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,16 @@ class Usage:
 
     Attributes:
         prompt_tokens: Number of prompt tokens, with those of the response prefix.
-        completion_tokens: Number of generated tokens, including an end-of-sequence token and those of a stop string.
+        completion_tokens: Number of generated tokens, including thinking, an end-of-sequence token and those of a stop
+            string.
         response_prefix_tokens: Number of tokens that the response prefix added to the prompt; 0 for models on servers.
+        reasoning_tokens: Number of the generated tokens that are the model's thinking, with its marks.
     """
 
     prompt_tokens: int
     completion_tokens: int
     response_prefix_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -42,7 +46,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a token of a completion came from.
+    """Where a token of a completion came from; a token of the thinking has no characters.
 
     Attributes:
         start: First character of the text that became final with this token.
@@ -63,7 +67,7 @@ class Completion:
     """A finished completion.
 
     Attributes:
-        text: The response prefix and the generated text, without special tokens and without the stop string.
+        text: The response prefix and the generated answer, without thinking, special tokens and the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" or "cancelled".
         usage: Token counts.
         steps: Summary of the decoding steps.
@@ -73,6 +77,8 @@ class Completion:
         origins: Origin of each token.
         logprobs: Log-probabilities of each token, if requested.
         response_prefix: Beginning of the text that was part of the prompt and not generated.
+        reasoning: The model's thinking before the answer; empty if there was none.
+        ended_in_thinking: Whether generation ended before the thinking did, so that there is no answer.
     """
 
     text: str
@@ -85,10 +91,27 @@ class Completion:
     origins: tuple[Origin, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     response_prefix: str = ""
+    reasoning: str = ""
+    ended_in_thinking: bool = False
+
+
+class Piece(NamedTuple):
+    """New text of an answer, or of the thinking before it."""
+
+    text: str
+    is_thinking: bool = False
 
 
 class TextStream(Iterator[str]):
-    """An iterator over the pieces of a text that is being generated, and a context manager that closes it."""
+    """An iterator over the pieces of a text that is being generated, and a context manager that closes it.
+
+    Iterating yields the answer only; `next_piece` returns the model's thinking, too.
+    """
+
+    def next_piece(self) -> Piece | None:
+        """Return the next piece of thinking or answer; None at the end."""
+        text = next(self, None)
+        return None if text is None else Piece(text)
 
     def __enter__(self) -> Self:
         return self
@@ -116,6 +139,8 @@ class TextStream(Iterator[str]):
 class Stream(TextStream):
     """A stream of a local model; its joined pieces are the text of the completion.
 
+    The model's thinking is no part of the text. Stop strings are searched in the answer only.
+
     Forward passes run only while a piece is requested, at least one for each piece, and none after the stream is closed
     or dropped. It may be closed from another thread; a forward pass in progress is then finished first. Errors are
     raised to the caller that requests the next piece.
@@ -124,7 +149,7 @@ class Stream(TextStream):
         steps: The decoding steps.
         tokenizer: Tokenizer of the model.
         prompt_tokens: Number of prompt tokens, with those of the response prefix.
-        stop: Stop strings, which are searched in the generated text.
+        stop: Stop strings, which are searched in the generated answer.
         temperature: Temperature that tokens are chosen with, for the completion.
         repetition_penalty: Repetition penalty that tokens are chosen with, for the completion.
         log_probability: Returns the log-probability of the tokens so far in nats, or None if it is not computed.
@@ -134,6 +159,8 @@ class Stream(TextStream):
             there before the first forward pass.
         context: Token ids of the end of the prompt, if there is a response prefix.
         response_prefix_tokens: Number of tokens that the response prefix added to the prompt.
+        end_tokens: Tokens that end the text; they add nothing to it.
+        thinking: How thinking is separated from the answer; None: the model does not think.
     """
 
     def __init__(
@@ -151,13 +178,16 @@ class Stream(TextStream):
         response_prefix: str = "",
         context: Sequence[int] = (),
         response_prefix_tokens: int = 0,
+        end_tokens: Sequence[int] = (),
+        thinking: ThinkingStart | None = None,
     ) -> None:
         self._remaining = steps
         self._log_probability = log_probability
         self._temperature = temperature
         self._repetition_penalty = repetition_penalty
-        self._detokenizer = Detokenizer(tokenizer, context)
+        self._reader = ThinkingReader(tokenizer, thinking, context)
         self._stops = StopStrings(stop)
+        self._end_tokens = frozenset(end_tokens)
         self.prompt_tokens = prompt_tokens
         self._logprobs = logprobs
         self._weights = weights
@@ -166,21 +196,31 @@ class Stream(TextStream):
         self._lock = FairLock()  # one thread may read the stream while another one closes it
         self._steps: list[Step] = []
         self._pieces: list[str] = []
+        self._reasoning: list[str] = []
+        self._ready: deque[Piece] = deque()  # pieces of the last step that were not requested yet
         self._emitted: list[tuple[int, tuple[int, bool]]] = []  # token, its step, and whether it was drafted
         self._ends: list[int] = []  # end in the text of the final characters after each token
         self._finish: FinishReason | None = None
         self._is_closed = False
 
     def __next__(self) -> str:
+        while (piece := self.next_piece()) is not None:
+            if not piece.is_thinking:
+                return piece.text
+        raise StopIteration
+
+    def next_piece(self) -> Piece | None:
+        """Return the next piece of thinking or answer; None at the end."""
         try:
-            while (piece := self._lock.run(self._advance)) == "":
-                pass
+            while not self._ready:
+                if (split := self._lock.run(self._advance)) is None:
+                    return None
+                given = (Piece(split.thinking, True), Piece(split.answer))
+                self._ready += [piece for piece in given if piece.text]
         except BaseException:
             self._is_closed = True  # an interrupted read may have lost a piece, so continuing would leave a gap
             raise
-        if piece is None:
-            raise StopIteration
-        return piece
+        return self._ready.popleft()
 
     @property
     def completion(self) -> Completion:
@@ -196,7 +236,7 @@ class Stream(TextStream):
         return Completion(
             text=text,
             finish_reason=self._finish,
-            usage=Usage(self.prompt_tokens, len(tokens), self._response_prefix_tokens),
+            usage=Usage(self.prompt_tokens, len(tokens), self._response_prefix_tokens, self.reasoning_tokens),
             steps=summarize(self._steps, self._weights),
             tokens=tokens,
             temperature=self._temperature,
@@ -204,7 +244,14 @@ class Stream(TextStream):
             origins=_origins(self._steps, self._ends, len(self._response_prefix), len(text)),
             logprobs=tuple(self._logprobs[: len(tokens)]),
             response_prefix=self._response_prefix,
+            reasoning="".join(self._reasoning),
+            ended_in_thinking=self._reader.has_thought and self._reader.state != "answer",
         )
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Number of tokens of the thinking so far."""
+        return self._reader.thinking_tokens
 
     @property
     def log_probability(self) -> float:
@@ -238,7 +285,7 @@ class Stream(TextStream):
         self._is_closed = True  # a thread that reads the stream stops before its next forward pass
         self._lock.run(partial(self._end, "cancelled"))
 
-    def _advance(self) -> str | None:
+    def _advance(self) -> Split | None:
         """Run one forward pass; return its text, or None at the end. The lock is released between two calls.
 
         The first call returns the response prefix, if there is one.
@@ -246,28 +293,32 @@ class Stream(TextStream):
         if self._finish or self._is_closed:
             return None
         is_prefix = bool(self._response_prefix) and not self._pieces
-        piece, finish = (self._response_prefix, None) if is_prefix else self._text_of(next(self._remaining))
-        self._pieces.append(piece)
+        split, finish = (Split("", self._response_prefix), None) if is_prefix else self._read(next(self._remaining))
+        self._pieces.append(split.answer)
+        self._reasoning.append(split.thinking)
         if finish:
             self._end(finish)
-        return piece
+        return split
 
-    def _text_of(self, step: Step) -> tuple[str, FinishReason | None]:
+    def _read(self, step: Step) -> tuple[Split, FinishReason | None]:
         """Return the text of a step, and the finish reason if it is the last one."""
-        text = ""
+        thinking = answer = ""
         for count, token in enumerate(step.tokens, start=1):
-            piece = self._detokenizer.push(token)
+            split = Split() if token in self._end_tokens else self._reader.push(token)
             self._emitted.append((token, (len(self._steps), count <= step.accepted)))
-            self._ends.append((self._ends[-1] if self._ends else len(self._response_prefix)) + len(piece))
-            text += self._stops.push(piece, self._detokenizer.pending)
+            self._ends.append((self._ends[-1] if self._ends else len(self._response_prefix)) + len(split.answer))
+            thinking += split.thinking
+            answer += self._stops.push(split.answer, self._reader.pending)
             if self._stops.is_found:
                 kept = replace(step, tokens=step.tokens[:count], accepted=min(step.accepted, count), finish="stop")
                 self._steps.append(kept)
-                return text, "stop"
+                return Split(thinking, answer), "stop"
         self._steps.append(step)
         if step.finish:
-            text += self._stops.finish(self._detokenizer.pending)
-        return text, "stop" if self._stops.is_found else step.finish
+            rest = self._reader.finish()
+            thinking += rest.thinking
+            answer += self._stops.finish(rest.answer)
+        return Split(thinking, answer), "stop" if self._stops.is_found else step.finish
 
     def _end(self, finish: FinishReason) -> None:
         self._finish = self._finish or finish

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from antiphon.accel.decoding.grammar import JsonSchema
@@ -36,6 +36,12 @@ class Parameters(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     logprobs: int | None
     response_prefix: str
+    stop_token_ids: Sequence[int]
+    min_new_tokens: int
+    ignore_eos: bool
+    thinking: bool | None
+    max_thinking_tokens: int | None
+    template_variables: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,15 @@ class Settings:
         response_prefix: Text that the completion starts with and continues. It is appended to the prompt, and the two
             are tokenized together; it is neither generated nor counted in ``max_new_tokens``. With a ``json_schema``,
             prefix and generated text together follow the schema.
+        stop_token_ids: Further token ids that end the completion, besides the model's own end tokens.
+        min_new_tokens: No end token is generated before this number of tokens; 0 is off.
+        ignore_eos: Generate up to the maximum length; end tokens do not end the completion.
+        thinking: Whether the model shall think before it answers messages; None: as its chat template does by default.
+            A template without a switch ignores it. It has no effect on a prompt that is a text, or tokenized already.
+        max_thinking_tokens: Maximum length of the thinking, which is then ended by its end mark; ``max_new_tokens``
+            limits the answer alone. 0: the thinking is ended at once. None: ``max_new_tokens`` limits both together,
+            and with a ``json_schema``, which the answer alone follows, the thinking has at most half of it.
+        template_variables: Further variables of the chat template, such as ``reasoning_effort``.
 
     Raises:
         ValueError: A parameter is out of range.
@@ -90,6 +105,12 @@ class Settings:
     logit_bias: Mapping[int, float] | None = None
     logprobs: int | None = None
     response_prefix: str = ""
+    stop_token_ids: Sequence[int] = ()
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
+    thinking: bool | None = None
+    max_thinking_tokens: int | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         tokens, top_k, seed = self.max_new_tokens, self.top_k, self.seed
@@ -113,6 +134,22 @@ class Settings:
         check("logit_bias", bias, all(-100 <= value <= 100 for value in bias.values()), "numbers from -100 to 100")
         count = self.logprobs
         check("logprobs", count, count is None or (isinstance(count, int) and 0 <= count <= MAX_LOGPROBS), _LOGPROBS)
+        self._check_end()
+        most, variables = self.max_thinking_tokens, self.template_variables
+        check("thinking", self.thinking, self.thinking is None or isinstance(self.thinking, bool), "a bool, or None")
+        is_count = most is None or (isinstance(most, int) and not isinstance(most, bool) and most >= 0)
+        check("max_thinking_tokens", most, is_count, "0 or more, or None")
+        check("template_variables", variables, isinstance(variables, Mapping), "a mapping")
+
+    def _check_end(self) -> None:
+        ids, least, schema = self.stop_token_ids, self.min_new_tokens, self.json_schema
+        is_list = not isinstance(ids, str) and all(isinstance(token, int) and token >= 0 for token in ids)
+        check("stop_token_ids", ids, is_list, "token ids of 0 or more")
+        check("min_new_tokens", least, isinstance(least, int) and least >= 0, "0 (off) or more")
+        for name in ("min_new_tokens", "ignore_eos"):  # a completed JSON text can only end
+            check(name, getattr(self, name), schema is None or not getattr(self, name), "left out with a json_schema")
+        if least:
+            check("ignore_eos", self.ignore_eos, not self.ignore_eos, "left out with min_new_tokens")
 
     @property
     def stop_strings(self) -> list[str]:
@@ -148,6 +185,7 @@ class Settings:
             "num_beams": 1,
             "num_return_sequences": 1,
             "use_cache": True,
+            "min_new_tokens": self.min_new_tokens or None,
             "return_dict_in_generate": self.logprobs is not None,
             "output_logits": self.logprobs is not None,
         }
