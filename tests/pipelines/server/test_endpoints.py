@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import zipfile
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +140,8 @@ def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
     with serve() as client:
         text = b"# Hives\n\nA hive has frames of wax.\n"
         added = client.post("/documents", files={"file": ("../../etc/hives.md", text)})
-        assert added.json() == {"id": "uploaded/hives.md", "name": "hives.md", "passages": 1, "uploaded": True}
+        fields = {"id": "uploaded/hives.md", "name": "hives.md", "documents": 1, "passages": 1, "uploaded": True}
+        assert added.json() == {**fields, "skipped": [], "warnings": []}
         options = {"include_segments": True}
         body = [{"role": "user", "content": "What frames has a hive of wax?"}]
         result = events(client, model="tiny+docs", messages=body, max_tokens=2, stream_options=options)
@@ -150,6 +154,49 @@ def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
         assert client.delete("/documents", params={"id": "uploaded/hives.md"}).json()["deleted"]
         assert [each["name"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
         assert client.delete("/documents", params={"id": "uploaded/hives.md"}).status_code == 404
+
+
+def archive(**files: str | bytes) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as made:
+        for name, content in files.items():
+            made.writestr(name.replace("_", "."), content)
+    return data.getvalue()
+
+
+def test_an_uploaded_archive_gives_several_documents_and_reports_what_is_skipped(serve: Serve) -> None:
+    with serve() as client:
+        files = {"wax_md": "Wax melts at 62 degrees.", "wing_txt": "A wing has veins."}
+        content = archive(**files, tool_exe="MZ", bad_pdf="%PDF-")
+        added = client.post("/documents", files={"file": ("hive.zip", content)}).json()
+        assert [added["documents"], added["passages"]] == [2, 2]
+        assert [each["name"] for each in added["skipped"]] == ["hive.zip/bad.pdf", "hive.zip/tool.exe"]
+        assert added["skipped"][1]["reason"] == ".exe files are not read"
+        result = events(
+            client,
+            model="tiny+docs",
+            messages=[{"role": "user", "content": "Which degrees melts wax at?"}],
+            max_tokens=1,
+            stream_options={"include_segments": True},
+        )
+        assert "62 degrees" in result[0]["passages"][0]["text"]
+        again = client.post("/documents", files={"file": ("hive.zip", archive(wax_md="Wax is yellow."))}).json()
+        assert again["passages"] == 1
+        listed = {each["name"]: each["passages"] for each in client.get("/documents").json()["data"]}
+        assert listed == {"bees.txt": 3, "hive.zip": 1}, "the files of the earlier archive are gone"
+        assert client.delete("/documents", params={"id": "uploaded/hive.zip"}).json()["deleted"]
+        assert [each["name"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
+
+
+def test_attachments_of_an_uploaded_mailbox_are_indexed(serve: Serve) -> None:
+    mail = EmailMessage()
+    mail["Subject"], mail["From"], mail["To"] = "Hive plan", "a@example.org", "b@example.org"
+    mail.set_content("The plan is attached.")
+    mail.add_attachment("frames,wax\n12,3 kg\n", subtype="csv", filename="plan.csv")
+    mailbox = b"From a@example.org Thu Jan  1 00:00:00 2026\n" + bytes(mail) + b"\n"
+    with serve() as client:
+        added = client.post("/documents", files={"file": ("all.mbox", mailbox)}).json()
+        assert [added["documents"], added["skipped"]] == [2, []]
 
 
 @pytest.mark.parametrize(

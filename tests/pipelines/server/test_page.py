@@ -111,6 +111,13 @@ QUOTE = """async (texts) => {
 """Shows an answer that copies from and cites one passage for each of these texts."""
 
 
+EMOJI = """async () => {
+    const { showPassage } = await import('/static/answer.js');
+    showPassage(1, { source: 'a.md', title: '', text: '🐝👩‍👧 Honey 𝒌eeps.', start: 0 }, 5, 16);
+}"""
+"""Shows the characters 5 to 16 of a passage with characters that have two UTF-16 units."""
+
+
 def ask(page: Any, question: str) -> Any:
     """Ask a question, wait for the answer, and return its element."""
     page.fill("#question", question)
@@ -154,6 +161,12 @@ def test_segments_show_their_passage_and_document_text_is_never_markup(page: Any
     assert page.locator("script").count() == 1, "the page's own script"
     assert page.locator("#conversation :is(script, img, svg, iframe, object, embed, style, link)").count() == 0
     assert page.evaluate("window.hit") is None
+
+
+def test_offsets_are_right_after_emojis(page: Any) -> None:
+    page.evaluate(EMOJI)
+    assert page.locator("#passage-text mark").text_content() == "🐝👩‍👧 Honey 𝒌eeps."[5:16] == "Honey 𝒌eeps"
+    assert page.locator("#passage-text").text_content() == "🐝👩‍👧 Honey 𝒌eeps."
 
 
 def test_files_are_added_listed_and_removed(page: Any, tmp_path: Path) -> None:

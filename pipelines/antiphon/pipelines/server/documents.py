@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,7 @@ from antiphon.pipelines.rendering.sanitize import sanitize_line
 from antiphon.pipelines.server.errors import ERRORS, ApiError
 from antiphon.pipelines.server.response_fields import file_name
 from antiphon.pipelines.server.service import Service, key_of, service_of
-from antiphon.retrieval import LocalIndex, Passage, Retriever, chunk_document, read_document
+from antiphon.retrieval import Document, Embedder, LocalIndex, Passage, Retriever, chunk_document, read_documents
 from antiphon.retrieval.chunk import MAX_TOKENS
 from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats import SUFFIXES
@@ -57,10 +58,12 @@ def display_name(given: str | None) -> str:
 
 @router.get("/documents")
 def list_documents(request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-    """List the documents of the index with their numbers of passages."""
+    """List the documents of the index with their numbers of passages; an uploaded archive or mailbox is one of them."""
     service = service_of(request)
     index = index_of(service)
-    sources = {} if index is None else index.sources()
+    counts: Counter[str] = Counter()
+    for source, count in ({} if index is None else index.sources()).items():
+        counts[_uploaded_file(source) or source] += count
     data = [
         {
             "id": _public_id(source),
@@ -68,10 +71,15 @@ def list_documents(request: Request, _: Annotated[str, Depends(key_of)]) -> dict
             "passages": count,
             "uploaded": source.startswith(UPLOADED),
         }
-        for source, count in sources.items()
+        for source, count in counts.items()
     ]
     is_writable = index is not None and service.uploads is not None
     return {"object": "list", "data": data, "read_only": not is_writable, "suffixes": list(SUFFIXES)}
+
+
+def _uploaded_file(source: str) -> str:
+    """Return the uploaded file that a document was in; empty if it was not uploaded."""
+    return f"{UPLOADED}{source.removeprefix(UPLOADED).partition('/')[0]}" if source.startswith(UPLOADED) else ""
 
 
 def _public_id(source: str) -> str:
@@ -83,7 +91,11 @@ def _public_id(source: str) -> str:
 async def upload_document(
     request: Request, file: Annotated[UploadFile, File()], _: Annotated[str, Depends(key_of)]
 ) -> dict[str, Any]:
-    """Add a file to the index; it replaces an uploaded one of the same name."""
+    """Add a file to the index; it replaces an uploaded one of the same name.
+
+    Archives, mailboxes and messages with attachments give several documents. ``skipped`` has the files in them that
+    cannot be read, with reasons, and ``warnings`` what is missing in the others.
+    """
     service = service_of(request)
     retriever, folder = _writable_index(service)
     content = await file.read()
@@ -120,9 +132,8 @@ def _add(service: Service, retriever: Retriever, folder: Path, name: str, conten
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary.write_bytes(content)
-        document = replace(read_document(temporary), source=source)
-        max_tokens = min(MAX_TOKENS, retriever.embedder.max_tokens)
-        passages = chunk_document(document, retriever.embedder.count_tokens, max_tokens=max_tokens)
+        loaded = read_documents(temporary)
+        passages = _passages(loaded.documents, str(temporary), source, retriever.embedder)
         with service.index_lock:
             _replace_passages(retriever, source, passages)
             temporary.replace(_stored_path(folder, source))
@@ -134,7 +145,19 @@ def _add(service: Service, retriever: Retriever, folder: Path, name: str, conten
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-    return {"id": source, "name": name, "passages": len(passages), "uploaded": True}
+    reports = {
+        kind: [{"name": each.path.replace(str(temporary), name), "reason": each.reason} for each in files]
+        for kind, files in (("skipped", loaded.skipped), ("warnings", loaded.warnings))
+    }
+    count = len(loaded.documents)
+    return {"id": source, "name": name, "documents": count, "passages": len(passages), "uploaded": True, **reports}
+
+
+def _passages(documents: Sequence[Document], path: str, source: str, embedder: Embedder) -> list[Passage]:
+    """Return the passages of the documents of an uploaded file, whose sources begin with the name of the upload."""
+    max_tokens = min(MAX_TOKENS, embedder.max_tokens)
+    named = [replace(each, source=source + each.source.removeprefix(path)) for each in documents]
+    return [passage for each in named for passage in chunk_document(each, embedder.count_tokens, max_tokens=max_tokens)]
 
 
 def _stored_path(folder: Path, source: str) -> Path:
@@ -144,17 +167,22 @@ def _stored_path(folder: Path, source: str) -> Path:
 
 def _replace_passages(retriever: Retriever, source: str, passages: Sequence[Passage]) -> None:
     """Add the passages of a source, then remove those of an earlier file of the same name."""
-    index = retriever.index
-    before = set(index.ids_of(source)) if isinstance(index, LocalIndex) else set()
+    before = set(_ids_of(retriever.index, source)) if isinstance(retriever.index, LocalIndex) else set()
     retriever.add(passages)
     if outdated := before - {passage.id for passage in passages}:
         retriever.remove(sorted(outdated))
 
 
+def _ids_of(index: LocalIndex, source: str) -> list[str]:
+    """Return the ids of the passages of an uploaded file, and of the files in it."""
+    own = [each for each in index.sources() if each == source or each.startswith(f"{source}/")]
+    return [identifier for each in own for identifier in index.ids_of(each)]
+
+
 def _remove(service: Service, retriever: Retriever, folder: Path, source: str) -> dict[str, Any]:
     index = index_of(service)
     with service.index_lock:
-        ids = [] if index is None else index.ids_of(source)
+        ids = [] if index is None else _ids_of(index, source)
         if not ids:
             raise ApiError(404, "The index has no such document.")
         if index is not None and len(ids) == len(index):

@@ -17,8 +17,10 @@ const tint = (passage) => `p${(passage - 1) % COLOURS}`;
 export function showPassage(number, passage, start, end) {
   const name = passage.title ? `${passage.source}: ${passage.title}` : passage.source;
   byId("passage-location").textContent = `[${number}] ${name}, characters ${passage.start + start} to ${passage.start + end}`;
-  const marked = element("mark", tint(number), passage.text.slice(start, end));
-  byId("passage-text").replaceChildren(passage.text.slice(0, start), marked, passage.text.slice(end));
+  const characters = Array.from(passage.text); // offsets count code points, and strings of JavaScript UTF-16 units
+  const slice = (from, to) => characters.slice(from, to).join("");
+  const marked = element("mark", tint(number), slice(start, end));
+  byId("passage-text").replaceChildren(slice(0, start), marked, slice(end));
   marked.scrollIntoView({ block: "nearest" });
 }
 

@@ -48,11 +48,12 @@ async function uploadAll(files) {
     bar.value = 0;
     showStatus(`Adding ${file.name}`);
     try {
-      await upload(file, (share) => {
+      const { skipped } = await upload(file, (share) => {
         if (share < 1) bar.value = share;
         else bar.removeAttribute("value"); // uploaded; the server is indexing it
       });
       added += 1;
+      for (const { name, reason } of skipped) failed.push(`${name}: skipped, ${reason}.`);
     } catch (error) {
       failed.push(`${file.name}: ${error.message}`);
     }
