@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 
 from antiphon.retrieval.document import Metadata
+from antiphon.retrieval.keywords import with_plain_letters
 
 TRAIL = " > "
 """The separator of the headings in ``metadata["title"]``, outermost first."""
@@ -67,12 +68,12 @@ class Passage:
     def text_with_headings(self) -> str:
         """The text that embedders and rerankers read: the passage below its headings and its column names.
 
-        Headings that the passage repeats are left out.
+        Headings that the passage repeats are left out, and letters are composed, without ligatures.
         """
         text = self.text.lstrip("# \t")
         trail = [title for title in str(self.metadata.get("title") or "").split(TRAIL) if title]
         above = TRAIL.join(title for title in trail if not text.startswith(title))
-        return "\n".join(filter(None, [above, self.column_names, self.text]))
+        return with_plain_letters("\n".join(filter(None, [above, self.column_names, self.text])))
 
     @property
     def column_names(self) -> str:

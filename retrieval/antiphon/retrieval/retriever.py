@@ -10,6 +10,7 @@ from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.filters import MetadataFilter
 from antiphon.retrieval.fusion import Fusion, convex_combination
 from antiphon.retrieval.index_folder.store import read_index
+from antiphon.retrieval.keywords import with_plain_letters
 from antiphon.retrieval.local_index import LocalIndex, embedder_of_index
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerankers.by_name import load_reranker
@@ -123,7 +124,7 @@ class Retriever:
         return self.index
 
     def _candidates(self, question: str, count: int, where: MetadataFilter | None) -> list[Passage]:
-        vector = self.embedder.embed_queries([question])[0]
+        vector = self.embedder.embed_queries([with_plain_letters(question)])[0]
         if self.fusion is None:
             return self.index.vector_search(vector, count, where)
         many = max(count, CANDIDATES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import threading
 import weakref
@@ -22,6 +21,7 @@ from antiphon.retrieval.filters import MetadataFilter, json_metadata
 from antiphon.retrieval.index_folder.filter_sql import sql_condition
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
 from antiphon.retrieval.index_folder.write_lock import WriteLock
+from antiphon.retrieval.keywords import keyword_terms, keyword_text
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_index.build import LocalVectorIndex
 from antiphon.retrieval.vector_index.description import IndexDescription
@@ -38,7 +38,11 @@ create table passages (
 """
 _COLUMNS = 'row, id, text, source, start, "end", metadata'
 _FETCH = f"select {_COLUMNS} from passages where row in (select value from json_each(?))"
-_WORDS = "create virtual table words using fts5 (title, text, content = '', tokenize = 'porter unicode61')"
+_WORDS = """
+create virtual table words using fts5 (
+    title, text, content = '', tokenize = "porter unicode61 categories 'L* N* Co Mn Mc'"
+)
+"""
 _ROWS = "select row from passages where {allowed} order by row"
 _IDS = "select id from passages where source = ? order by row"
 _BM25 = "select rowid, -rank from words where words match ? and {allowed} order by rank limit ?"
@@ -142,15 +146,14 @@ class PassageTable:
     def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[tuple[int, float]]:
         """Return at most ``k`` rows that share words with a question, with their BM25 scores, best first.
 
-        Words in titles and texts are compared by their Porter stems, for English. Questions in
-        scripts without spaces between words find nothing.
+        Words in titles and texts are compared by their Porter stems, for English. See `keywords` for other scripts.
 
         Args:
             question: The words to search for.
             k: The maximum number of rows.
             where: Only passages that match this filter are searched.
         """
-        words = dict.fromkeys(re.findall(r"\w+", question.lower()))
+        words = keyword_terms(question)
         if not words:
             return []
         sql, values = sql_condition(where) if where else ("", ())
@@ -264,7 +267,8 @@ def _write_passages(path: Path, passages: Sequence[Passage]) -> None:
 
 def _searched_texts(passage: Passage) -> tuple[str, str]:
     """Return the two texts that keywords are searched in: the headings, and the text with its column names."""
-    return str(passage.metadata.get("title") or ""), "\n".join(filter(None, [passage.column_names, passage.text]))
+    above, text = str(passage.metadata.get("title") or ""), f"{passage.column_names}\n{passage.text}"
+    return keyword_text(above), keyword_text(text)
 
 
 def _records(passages: Sequence[Passage]) -> Iterator[tuple[Any, ...]]:

@@ -1,0 +1,65 @@
+"""Keyword search in scripts without spaces, and for equal texts that are written with different characters."""
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+from antiphon.retrieval.keywords import keyword_terms, keyword_text, with_plain_letters
+from tests.retrieval.keyword_sets import KEYWORD_SETS
+
+
+def search(folder: Path, texts: list[str]) -> Retriever:
+    passages = [Passage.at("all.txt", 10_000 * place, text, {"number": place}) for place, text in enumerate(texts)]
+    index_passages(passages, folder / "index", HashEmbedder())
+    return Retriever.open(folder / "index", reranker=None)
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    texts = [text for passages, _ in KEYWORD_SETS.values() for text in passages]
+    return search(tmp_path_factory.mktemp("languages"), texts)
+
+
+@pytest.mark.parametrize("language", KEYWORD_SETS)
+def test_questions_find_their_passage_by_keywords_in_every_language(language: str, retriever: Retriever) -> None:
+    passages, questions = KEYWORD_SETS[language]
+    found = [retriever.index.keyword_search(question, 1) for question, _ in questions]
+    assert [hits[0].text for hits in found if hits] == [passages[answer] for _, answer in questions]
+
+
+DECOMPOSED = unicodedata.normalize("NFD", "Zoë naïvely chose a piñata")
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("The eﬃcient ﬁlter ﬂoats.", "efficient filter"),
+        ("The efficient filter floats.", "eﬃcient ﬁlter"),
+        ("Ｔｈｅ ｃｏｄｅ ｉｓ ＡＢＣ１２３．", "code abc123"),
+        ("The code is ABC123.", "ｃｏｄｅ ＡＢＣ１２３"),
+        (DECOMPOSED, "piñata"),
+        (unicodedata.normalize("NFC", DECOMPOSED), unicodedata.normalize("NFD", "piñata")),
+        ("He said “don’t panic”.", "don't panic"),
+        (unicodedata.normalize("NFD", "회의실은 두 시간까지"), "회의실을"),
+        ("ｶﾞｲﾄﾞを読む", "ガイド"),
+        ("Python™ is a language.", "python"),
+    ],
+)
+def test_equal_texts_in_other_characters_are_found(text: str, question: str, tmp_path: Path) -> None:
+    retriever = search(tmp_path, ["Something else entirely.", text])
+    hits = retriever.index.keyword_search(question, 1)
+    assert [hit.text for hit in hits] == [text], "the passage keeps its own characters"
+
+
+def test_english_text_is_indexed_as_it_is() -> None:
+    text = 'It\'s "so" – e.g. 5 °C, m² and Python™.'
+    assert keyword_text(text) == text
+    assert keyword_terms("Is it so? So!") == ["is", "it", "so"]
+
+
+def test_equal_letters_have_equal_vectors() -> None:
+    texts = ["The eﬃcient ﬁlter.", "Ｔｈｅ efficient filter."]
+    assert {Passage.at("a.txt", 0, text).text_with_headings for text in texts} == {"The efficient filter."}
+    assert with_plain_letters("5 ℃ ½ ™") == "5 ℃ ½ ™"
