@@ -14,6 +14,7 @@ from antiphon.accel.continuation_scores import ScoreRequest
 from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.options import DecodingOptions
+from antiphon.accel.decoding.output import RequestOutput
 from antiphon.accel.decoding.prefix_cache import PrefixCache, common_length
 from antiphon.accel.decoding.request import Request, prepare
 from antiphon.accel.decoding.score_processors import penalties
@@ -156,9 +157,10 @@ class RequestBuilder:
             table if prefix is None else prefix.tenant,
             recycling=False if table is None else table,
         )
+        output = generation.running.output
         for processor in request.processors:
-            if isinstance(processor, ThinkingControl):
-                processor.bind(generation.running.output)
+            if isinstance(processor, ThinkingControl) and isinstance(output, RequestOutput):
+                processor.bind(output)
         added = begun.count - common_length(read.tokens, begun.tokens)
         return StartedRequest(generation, settings, prefix, begun, added, self._end_tokens(settings))
 
@@ -226,7 +228,6 @@ class RequestBuilder:
             len(tokens),
             self._vocab_size,
         )
-
 
         def make_schema(prompt_tokens: int, max_tokens: int) -> LogitsProcessorList:
             return self._json.processors(schema, prompt_tokens, max_tokens, end)

@@ -23,6 +23,7 @@ def apply_chat_template(
     tokenizer: PreTrainedTokenizerBase,
     *,
     add_generation_prompt: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the text of a prompt: messages and tools as the chat template writes them.
 
@@ -31,12 +32,14 @@ def apply_chat_template(
         tools: Tools that the model may call, as JSON schemas; the template has to write them.
         tokenizer: Tokenizer with a chat template.
         add_generation_prompt: Whether to begin the assistant's turn at the end.
+        variables: Further variables of the template.
 
     Raises:
         ValueError: A message is malformed, or the template is missing, rejects the messages or does not write tools.
     """
-    text = _apply(messages, tools, tokenizer, add_generation_prompt=add_generation_prompt)
-    if tools and text == _apply(messages, (), tokenizer, add_generation_prompt=add_generation_prompt):
+    options: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "variables": variables}
+    text = _apply(messages, tools, tokenizer, **options)
+    if tools and text == _apply(messages, (), tokenizer, **options):
         raise ValueError(
             f"The chat template of {tokenizer.name_or_path or 'this model'!r} does not write tools, so the model would "
             "not know them; use a model that was trained to call tools, or give none."
@@ -85,6 +88,7 @@ def _apply(
     tokenizer: PreTrainedTokenizerBase,
     *,
     add_generation_prompt: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     _check(messages)
     if tokenizer.chat_template is None:
@@ -103,6 +107,7 @@ def _apply(
                 tools=schemas,
                 add_generation_prompt=add_generation_prompt,
                 tokenize=False,
+                **(variables or {}),
             )
         )
 

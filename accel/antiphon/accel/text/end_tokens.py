@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.accel.text.chat_template import apply_chat_template
+from antiphon.accel.text.thinking import thinking_format
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -58,5 +59,7 @@ def _token_after_answer(tokenizer: PreTrainedTokenizerBase) -> int | None:
         return None
     after = text.rpartition(_ANSWER)[2].lstrip()
     known = {**tokenizer.get_added_vocab(), str(tokenizer.eos_token): tokenizer.eos_token_id}
-    marks = [mark for mark, token in known.items() if token is not None and after.startswith(mark)]
+    thinking = thinking_format(tokenizer)
+    kept = {mark: token for mark, token in known.items() if thinking is None or mark != thinking.end}
+    marks = [mark for mark, token in kept.items() if token is not None and after.startswith(mark)]
     return known[max(marks, key=len)] if marks else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from antiphon.accel.text.chat_template import apply_chat_template
 from antiphon.accel.text.parameters import check_texts
+from antiphon.accel.text.thinking import ThinkingStart, thinking_format
+from antiphon.accel.text.thinking_switch import template_variables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,6 +26,7 @@ __all__ = [
     "check_references",
     "encode_prompt",
     "tokenize_prompt",
+    "with_template_variables",
 ]
 
 Message = Mapping[str, Any]
@@ -41,12 +44,16 @@ class Conversation:
             does not repeat it.
         tool_choice: For models on a server: whether a tool has to be called, and which one, in the format of OpenAI's
             ``tool_choice``. To force a call of a local model, use ``assistant_prefix``.
+        thinking: Whether the model shall think before it answers; None: as its chat template does by default.
+        template_variables: Further variables of the chat template.
     """
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
     assistant_prefix: str = ""
     tool_choice: Any = None
+    thinking: bool | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 class PromptSpan(NamedTuple):
@@ -69,12 +76,14 @@ class TokenizedPrompt:
         tokens: Its token ids.
         offsets: Characters (start, end) of each token; empty if the tokenizer does not report them.
         has_added_tokens: Whether the tokenizer added its special tokens, such as the one that begins every text.
+        thinking: How the model's output separates thinking from the answer; None if the answer begins at once.
     """
 
     text: str
     tokens: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...] = ()
     has_added_tokens: bool = False
+    thinking: ThinkingStart | None = None
 
     @property
     def count(self) -> int:
@@ -135,16 +144,53 @@ def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> 
     if isinstance(prompt, CountedPrompt):
         prompt = prompt.content
     if isinstance(prompt, str):
-        text = prompt
-    else:
-        conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
-        text = apply_chat_template(conversation.messages, conversation.tools, tokenizer)
-        text += conversation.assistant_prefix
-    return _tokenize(text, tokenizer, add_special_tokens=isinstance(prompt, str))
+        return _tokenize(prompt, tokenizer, add_special_tokens=True)
+    chat = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+    variables = template_variables(tokenizer, chat.template_variables, chat.thinking)
+    text = apply_chat_template(chat.messages, chat.tools, tokenizer, variables=variables)
+    marks = thinking_format(tokenizer)
+    start = None if marks is None else ThinkingStart(marks, marks.state_after(text))
+    text, start = _begin_text(text, start, chat.assistant_prefix)
+    return replace(_tokenize(text, tokenizer, add_special_tokens=False), thinking=start)
+
+
+def with_template_variables(prompt: PromptInput, thinking: bool | None, variables: Mapping[str, Any]) -> PromptInput:
+    """Return messages as a conversation with variables of the chat template; other prompts as they are.
+
+    Args:
+        prompt: The prompt.
+        thinking: Whether the model shall think; None: as the conversation says.
+        variables: Variables that are added to those of the conversation.
+    """
+    if isinstance(prompt, str | TokenizedPrompt | CountedPrompt) or (thinking is None and not variables):
+        return prompt
+    chat = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+    return replace(
+        chat,
+        thinking=chat.thinking if thinking is None else thinking,
+        template_variables={**chat.template_variables, **variables},
+    )
+
+
+def _begin_text(prompt: str, start: ThinkingStart | None, prefix: str) -> tuple[str, ThinkingStart | None]:
+    """Return the prompt with the beginning of the answer, before which thinking is ended, and what follows it.
+
+    A prefix that begins with the mark of thinking is a beginning of the thinking.
+    """
+    if not prefix or start is None:
+        return prompt + prefix, start
+    begun, marks = prefix.lstrip(), start.format
+    if begun.startswith(marks.start):
+        prompt = prompt.rstrip().removesuffix(marks.start) if start.state == "thinking" else prompt
+        is_open = marks.end not in begun
+        return prompt + prefix, ThinkingStart(marks, "thinking") if is_open else None
+    return prompt + {"thinking": marks.closing, "before": marks.answer, "answer": ""}[start.state] + prefix, None
 
 
 def begin_answer(prompt: TokenizedPrompt, text: str, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
     """Return the prompt with a text appended, both tokenized together, as if they had been one text from the start.
+
+    If the prompt begins the model's thinking, the thinking is ended before the text.
 
     Args:
         prompt: The prompt.
@@ -153,7 +199,8 @@ def begin_answer(prompt: TokenizedPrompt, text: str, tokenizer: PreTrainedTokeni
     """
     if not text:
         return prompt
-    return _tokenize(prompt.text + text, tokenizer, add_special_tokens=prompt.has_added_tokens)
+    begun, start = _begin_text(prompt.text, prompt.thinking, text)
+    return replace(_tokenize(begun, tokenizer, add_special_tokens=prompt.has_added_tokens), thinking=start)
 
 
 def _tokenize(text: str, tokenizer: PreTrainedTokenizerBase, *, add_special_tokens: bool) -> TokenizedPrompt:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TemplateTraits", "adapt_messages", "template_traits"]
+__all__ = ["RenderedTemplate", "TemplateTraits", "adapt_messages", "template_traits"]
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -47,10 +47,10 @@ def template_traits(tokenizer: PreTrainedTokenizerBase) -> TemplateTraits:
     Args:
         tokenizer: Tokenizer with a chat template.
     """
-    return _probe(_Template(str(tokenizer.chat_template), tokenizer))
+    return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer))
 
 
-class _Template:
+class RenderedTemplate:
     """A template with a tokenizer that renders it; equal to another one of the same text."""
 
     def __init__(self, text: str, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -58,24 +58,26 @@ class _Template:
         self.tokenizer = tokenizer
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Template) and self.text == other.text
+        return isinstance(other, RenderedTemplate) and self.text == other.text
 
     def __hash__(self) -> int:
         return hash(self.text)
 
-    def render(self, messages: Messages, tools: Any = None) -> str:
+    def render(self, messages: Messages, tools: Any = None, **variables: Any) -> str:
         """Return the text, or an empty one if the template rejects the messages."""
         try:
             turns = [dict(message) for message in messages]
             return str(
-                self.tokenizer.apply_chat_template(turns, tools=tools, add_generation_prompt=True, tokenize=False)
+                self.tokenizer.apply_chat_template(
+                    turns, tools=tools, add_generation_prompt=True, tokenize=False, **variables
+                )
             )
         except Exception:  # noqa: BLE001 - a template may raise anything, by itself or in a filter
             return ""
 
 
 @lru_cache(maxsize=64)
-def _probe(template: _Template) -> TemplateTraits:
+def _probe(template: RenderedTemplate) -> TemplateTraits:
     user, answer = _text("user", _FIRST), _text("assistant", _ANSWER)
     last, system, later = _text("user", _LAST), _text("system", _SYSTEM), _text("system", _LATER)
     takes_no_tools = bool(template.render([user])) or not template.render([user], [])

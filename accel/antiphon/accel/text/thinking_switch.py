@@ -1,0 +1,154 @@
+"""Which variable of a chat template turns thinking on and off, found by rendering, and the variables of a request."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from antiphon.accel.text.template_traits import RenderedTemplate, adapt_messages, template_traits
+from antiphon.accel.text.thinking import ThinkingFormat, thinking_format
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["ThinkingTraits", "check_template_variables", "template_variables", "thinking_traits"]
+
+SWITCHES: tuple[tuple[str, Any, Any], ...] = (
+    ("enable_thinking", True, False),
+    ("thinking", True, False),
+    ("thinking_budget", None, 0),
+)
+"""Variables that turn thinking on and off, with their values for on and off; None leaves the variable out."""
+
+EFFORT = "reasoning_effort"
+NO_EFFORT, LEAST, MOST = ("none", "minimal"), "low", "high"
+"""Values of `reasoning_effort` for no thinking, and the least and most that templates know."""
+
+_SYSTEM, _USER = {"role": "system", "content": "PROBE-SYSTEM"}, {"role": "user", "content": "PROBE-USER"}
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingTraits:
+    """How a model's thinking is marked and switched.
+
+    Attributes:
+        format: Its marks; None if the model does not think.
+        switch: Name of the template variable that turns thinking on and off; empty if there is none.
+        on: Variables that turn it on.
+        off: Variables that turn it off, or reduce it if there is no switch.
+        has_effort: Whether the template writes ``reasoning_effort``.
+        default: "always": the prompt begins the thinking; "never": it ends it; "model": the model decides.
+    """
+
+    format: ThinkingFormat | None = None
+    switch: str = ""
+    on: Mapping[str, Any] | None = None
+    off: Mapping[str, Any] | None = None
+    has_effort: bool = False
+    default: Literal["always", "never", "model"] = "never"
+
+    def __str__(self) -> str:
+        if self.format is None:
+            return "no thinking"
+        marks = "channels" if self.format.has_channels else f"{self.format.start} … {self.format.end}"
+        default = {"always": "on", "never": "off", "model": "the model decides"}[self.default]
+        switch = f"switch {self.switch}" if self.switch else "no switch"
+        return f"{marks}, {switch}{', reasoning_effort' if self.has_effort else ''}, default: {default}"
+
+
+def thinking_traits(tokenizer: PreTrainedTokenizerBase) -> ThinkingTraits:
+    """Return how a tokenizer's chat template switches thinking, found by rendering probes once for each template.
+
+    Args:
+        tokenizer: Tokenizer with a chat template.
+    """
+    if tokenizer.chat_template is None:
+        return ThinkingTraits()
+    return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer), thinking_format(tokenizer))
+
+
+@lru_cache(maxsize=64)
+def _probe(template: RenderedTemplate, marks: ThinkingFormat | None) -> ThinkingTraits:
+    if marks is None:
+        return ThinkingTraits()
+    traits = template_traits(template.tokenizer)
+    conversations = [adapt_messages(each, traits) for each in ([_SYSTEM, _USER], [_USER])]
+    tools: Any = None if traits.takes_no_tools else []
+
+    def render(**variables: Any) -> list[str]:
+        return [template.render(each, tools, **variables) for each in conversations]
+
+    plain = render()
+    state = marks.state_after(plain[-1])
+    default: Any = {"thinking": "always", "answer": "never", "before": "model"}[state]
+    has_effort = render(**{EFFORT: LEAST}) != render(**{EFFORT: MOST})
+    for name, on, off in SWITCHES:
+        switched = {True: {} if on is None else {name: on}, False: {name: off}}
+        if render(**switched[True]) != render(**switched[False]):
+            return ThinkingTraits(marks, name, switched[True], switched[False], has_effort, default)
+    least = {EFFORT: LEAST} if has_effort else None
+    return ThinkingTraits(marks, off=least, has_effort=has_effort, default=default)
+
+
+def template_variables(
+    tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any], thinking: bool | None
+) -> dict[str, Any]:
+    """Return the variables for a chat template.
+
+    1. ``thinking`` becomes the switch that the template has. If there is none, False means the least effort, and
+       a template without efforts ignores it. If it is None, a switch of another template in the variables counts.
+    2. ``reasoning_effort`` "none" and "minimal" turn thinking off if there is a switch; else they are "low".
+
+    Args:
+        tokenizer: Tokenizer with a chat template.
+        given: Variables of the request.
+        thinking: Whether the model shall think; None: as the template does by default.
+
+    Raises:
+        ValueError: A variable has the name of an argument of ``apply_chat_template``.
+    """
+    check_template_variables(given)
+    if not given and thinking is None:
+        return {}
+    traits, variables = thinking_traits(tokenizer), dict(given)
+    if thinking is None and traits.switch not in given:
+        thinking = _asked(given)
+    if traits.has_effort and EFFORT in given:
+        known = {**dict.fromkeys(NO_EFFORT, LEAST), "xhigh": MOST, "max": MOST}
+        variables[EFFORT] = known.get(str(given[EFFORT]), given[EFFORT])
+    if thinking is not None:
+        variables |= (traits.on if thinking else traits.off) or {}
+    return variables
+
+
+def _asked(given: Mapping[str, Any]) -> bool | None:
+    """Return whether variables ask for thinking; None if they do not say."""
+    for name, _, off in SWITCHES:
+        if name in given:
+            return bool(given[name] != off and given[name] is not False)
+    effort = given.get(EFFORT)
+    return None if effort is None else effort not in NO_EFFORT
+
+
+def check_template_variables(given: Mapping[str, Any]) -> None:
+    """Refuse variables that would change how the template is applied.
+
+    Raises:
+        ValueError: A variable has the name of an argument of ``apply_chat_template``.
+    """
+    reserved = {*_arguments(), "messages", "raise_exception", "strftime_now"} - {"documents", "kwargs"}
+    if taken := sorted(reserved & given.keys()):
+        raise ValueError(
+            f"template_variables has {taken[0]!r}, which is no variable of a chat template; leave it out. "
+            "Messages, tools and the beginning of the answer have their own parameters."
+        )
+
+
+@lru_cache(maxsize=1)
+def _arguments() -> frozenset[str]:
+    from transformers import PreTrainedTokenizerBase
+
+    return frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)

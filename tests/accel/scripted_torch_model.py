@@ -1,0 +1,37 @@
+"""A GPT-2 model that writes a given text whatever it reads: its next token is a function of the position alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from antiphon.accel.testing.tiny import tiny_model
+
+POSITIONS = 1023
+"""Maximum number of tokens: the rows of a Hadamard matrix that are orthogonal to each other and to the ones."""
+
+
+def scripted_model(script: Sequence[int], prompt_tokens: int, vocab_size: int) -> Any:
+    """Return a model that emits these tokens after a prompt of this length, and then the last one again and again.
+
+    Args:
+        script: The tokens.
+        prompt_tokens: Length of the prompt.
+        vocab_size: Number of the model's tokens.
+    """
+    sizes = {"n_embd": POSITIONS + 1, "n_head": 4, "n_layer": 1, "n_inner": 8, "n_positions": POSITIONS}
+    model = tiny_model("gpt2", vocab_size=vocab_size, max_position_embeddings=POSITIONS, **sizes)
+    signs = torch.ones(1, 1)
+    while len(signs) <= POSITIONS:
+        signs = torch.cat([torch.cat([signs, signs], dim=1), torch.cat([signs, -signs], dim=1)])
+    with torch.no_grad():
+        for weights in model.transformer.h.parameters():
+            weights.zero_()
+        model.transformer.wte.weight.zero_()
+        model.transformer.wpe.weight.copy_(signs[1:])
+        model.lm_head.weight.zero_()
+        for place in range(POSITIONS - prompt_tokens):
+            model.lm_head.weight[script[min(place, len(script) - 1)]] += signs[prompt_tokens + place]
+    return model
