@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from itertools import pairwise
 
 import pytest
@@ -161,3 +162,42 @@ def test_a_longer_quote_replaces_a_short_one_inside_it() -> None:
 def test_many_short_quotes_take_linear_time() -> None:
     found = cite("[1] ha\n" * 20_000, [passage("ha " * 20_000)])
     assert len(found) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("He found the café naïve and cosy.", unicodedata.normalize("NFD", "He found the café naïve and cosy.")),
+        (unicodedata.normalize("NFD", "He found the café naïve and cosy."), "He found the café naïve and cosy."),
+        ("The efficient filter floats on the water.", "The eﬃcient ﬁlter ﬂoats on the water."),
+        ("The code of it is ABC123, ok.", "Ｔｈｅ ｃｏｄｅ ｏｆ ｉｔ ｉｓ ＡＢＣ１２３， ok."),
+        ('He said "don\'t panic" to all of them.', "He said “don’t panic” to all of them."),
+        ("We said ‘no way’ to all of them.", "We said 'no way' to all of them."),
+    ],
+)
+def test_equal_texts_in_other_characters_are_cited_with_the_offsets_of_the_document(answer: str, text: str) -> None:
+    start = 7
+    document = "🙂👩‍👧 e\u0301 " + text + " More."
+    [citation] = cite(f"🙂 {answer}", [passage(document[start:], start)])
+    assert document[citation.source_start : citation.source_end] == citation.text
+    assert citation.text == text.rstrip(".")
+    assert f"🙂 {answer}"[citation.start : citation.end] == answer.rstrip(".")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "पुस्तकालय सुबह नौ बजे से शाम आठ बजे तक खुली",
+        "ห้องสมุดเปิดทำการวันจันทร์ถึงวันศุกร์ที่นี่",
+        "They all read the naïve cafe\u0301",
+        "Please press the small red key 1️⃣",
+    ],
+)
+def test_a_citation_ends_after_a_whole_character(text: str) -> None:
+    [citation] = cite(text, [passage(f"{text} x")])
+    assert [citation.text, citation.end] == [text, len(text)]
+
+
+def test_each_character_counts_as_a_word_in_thai() -> None:
+    [citation] = cite("เขาบอกว่า ที่จอดรถอยู่ด้านหลัง ครับ", [passage("รู้ไหม ที่จอดรถอยู่ด้านหลัง อาคาร")])
+    assert citation.text == "ที่จอดรถอยู่ด้านหลัง"

@@ -98,6 +98,14 @@ def test_sentences_cover_all_but_whitespace_in_order(text: str) -> None:
         ("First\nline. Second\n\nParagraph", ["First\nline.", "Second", "Paragraph"]),
         ("Shop:\n- milk\n- bread\n2. more", ["Shop:", "- milk", "- bread", "2. more"]),
         ("今日は。明日も。", ["今日は。", "明日も。"]),
+        ("何ですか?はい!次へ", ["何ですか?", "はい!", "次へ"]),
+        ("「はい。」と言う｡次", ["「はい。」", "と言う｡", "次"]),
+        ("長さは３．５ｍです．次は短い．", ["長さは３．５ｍです．", "次は短い．"]),
+        ("यह पहला है। यह दूसरा है॥ अंत", ["यह पहला है।", "यह दूसरा है॥", "अंत"]),
+        ("ما اسمك؟ اسمي علي. شكرا", ["ما اسمك؟", "اسمي علي.", "شكرا"]),
+        ("یہ پہلا ہے۔یہ دوسرا ہے۔", ["یہ پہلا ہے۔", "یہ دوسرا ہے۔"]),
+        ("ሰላም ነው። ደህና ነኝ።", ["ሰላም ነው።", "ደህና ነኝ።"]),
+        ("នេះមួយ។ នោះពីរ។", ["នេះមួយ។", "នោះពីរ។"]),
     ],
 )
 def test_sentences_end_where_a_human_would_end_them(text: str, expected: list[str]) -> None:
@@ -128,6 +136,13 @@ def test_a_long_sentence_is_cut_at_lines_before_words_and_words_before_letters()
     letters = chunk_document(Document("x" * 1000, "s"), count, max_tokens=8)
     assert "".join(passage.text for passage in letters) == "x" * 1000
     assert max(len(passage.text) for passage in letters) <= 8 * 16, "one unknown token may not hide a whole file"
+
+
+@pytest.mark.parametrize("character", ["👩‍👧‍👦", "e\u0301", "ก็", "🇩🇪", "नि"])
+def test_no_passage_cuts_a_character_that_people_see_as_one(character: str) -> None:
+    passages = chunk_document(Document(character * 300, "s"), count, max_tokens=8)
+    assert len(passages) > 1
+    assert all(len(passage.text) % len(character) == 0 for passage in passages)
 
 
 def test_a_passage_with_more_tokens_than_its_sentences_is_shortened() -> None:

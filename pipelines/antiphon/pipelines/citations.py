@@ -12,13 +12,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
+import regex
+
 from antiphon.retrieval import Passage
+from antiphon.retrieval.keywords import with_plain_characters
 
 WORDS = 6
 """Minimum number of words of a citation, unless the answer is shorter or names the passage by its number."""
 
-# A word with inner apostrophes and hyphens; in scripts without spaces each character counts as a word.
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])\w)+(?:['’-]\w+)*")
+# A word with inner apostrophes and hyphens, and with its combining marks. In scripts without spaces each user-perceived
+# character counts as a word.
+_WITHOUT_SPACES = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}ー]"
+_LETTERS = rf"(?:(?!{_WITHOUT_SPACES})[\w\p{{M}}\u200c\u200d])+"
+_WORD = regex.compile(rf"(?={_WITHOUT_SPACES})\X|(?![\p{{M}}\u200c\u200d]){_LETTERS}(?:['’-]{_LETTERS})*")
 _NUMBER = re.compile(r"\[(\d{1,4})\]")  # the number of a passage next to a quote; it is not a word
 _PIECE = re.compile(rf"{_NUMBER.pattern}|\n")
 _OCCURRENCES = 64  # maximum number of occurrences of one window that are extended, for repetitive texts
@@ -53,9 +59,10 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
     """Return the citations of an answer, in its order; longer ones are chosen first, and none overlap.
 
     A span is a citation if it has at least ``words`` words. A shorter span is one if it is the whole answer, or all
-    text next to the number of its passage, as in ``[2] It is red.`` Case and punctuation must match; the kind and
-    amount of white space is ignored. Of equally long quotes the one from the earlier passage is chosen. Takes time
-    linear in answer and passages.
+    text next to the number of its passage, as in ``[2] It is red.`` Case and punctuation must match; ignored are the
+    kind and amount of white space, and differences between composed and decomposed letters, ligatures, full-width forms
+    and kinds of quotation marks. A citation covers whole user-perceived characters. Of equally long quotes the one from
+    the earlier passage is chosen. Takes time linear in answer and passages.
 
     Args:
         answer: the text of the answer.
@@ -79,16 +86,18 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
 
 
 class _Words:
-    """A text as words and the characters between them, with runs of white space as one space."""
+    """A text as words and the characters between them, with runs of white space as one space, and plain characters."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         numbers = {match.start(1) for match in _NUMBER.finditer(text)}
         self.spans = [match.span() for match in _WORD.finditer(text) if match.start() not in numbers]
-        self.words = [text[start:end] for start, end in self.spans]
+        self.words = [with_plain_characters(text[start:end]) for start, end in self.spans]
         befores = [0, *(end for _, end in self.spans)]
         gaps = [text[before:start] for before, (start, _) in zip(befores, self.spans, strict=False)]
-        self.joined = [(re.sub(r"\s+", " ", gap), word) for gap, word in zip(gaps, self.words, strict=True)]
+        self.joined = [
+            (with_plain_characters(re.sub(r"\s+", " ", gap)), word) for gap, word in zip(gaps, self.words, strict=True)
+        ]
 
     def __len__(self) -> int:
         return len(self.words)

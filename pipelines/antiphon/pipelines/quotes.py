@@ -14,6 +14,7 @@ from antiphon.retrieval.segmentation import BlockKind, blocks, code_lines, sente
 _LISTING_START = re.compile(r">>>|\.\.\. |#|\$ ")  # prompts of Python or a shell, comments, Markdown headings
 _CODE = re.compile(r"^[\w.]+ = |[{}]$|(=|\w\().*;$|^\|.+\||^[-=+|\s]{4,}$|\n( {4}|\t)")
 _CLOSING = ")]\"'”’"
+_SENTENCE_ENDS = (*".!?:", *"。！？｡：।॥؟۔።፧។៕။།")
 _LINE = re.compile(r"\[(\d+)\] (.+)")
 _WORD = re.compile(r"[^\W\d_]{2}")
 _LIST_MARKER = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+")
@@ -139,5 +140,5 @@ def quoted_form(sentence: str) -> str:
 def is_prose(sentence: str) -> bool:
     """Return whether a sentence is prose and not a line of a listing; in doubt it is prose."""
     line = quoted_form(sentence)
-    ends = line.rstrip(_CLOSING).endswith((".", "!", "?", ":"))
+    ends = line.rstrip(_CLOSING).endswith(_SENTENCE_ENDS)
     return not _LISTING_START.match(line) and (ends or not _CODE.search(sentence.strip()))

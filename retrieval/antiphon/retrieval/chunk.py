@@ -10,7 +10,17 @@ from antiphon.retrieval.column_names import ColumnNames
 from antiphon.retrieval.document import Document, Heading
 from antiphon.retrieval.formats import is_markdown
 from antiphon.retrieval.passage import COLUMN_NAMES, TRAIL, Passage
-from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, paragraphs, sentences, trimmed, words
+from antiphon.retrieval.segmentation import (
+    BlockKind,
+    Span,
+    blocks,
+    character_boundary,
+    lines,
+    paragraphs,
+    sentences,
+    trimmed,
+    words,
+)
 
 TokenCounter = Callable[[str], int]
 """A function that returns the number of tokens of a text, without special tokens."""
@@ -145,7 +155,7 @@ class _Packer:
             if len(pieces) > 1:
                 yield from self._join([part for piece in pieces for part in self._fit(piece)])
                 return
-        middle = (unit[0] + unit[1]) // 2
+        middle = character_boundary(self.text, unit[0], (unit[0] + unit[1]) // 2, unit[1])
         yield from self._fit((unit[0], middle))
         yield from self._fit((middle, unit[1]))
 

@@ -18,6 +18,7 @@ _WITHOUT_SPACES = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}ー]"
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}ー\p{M}]*"
 )
+_STRAIGHT = str.maketrans("‘’‚‛′“”„‟″", "'''''\"\"\"\"\"")
 _CHARACTER = regex.compile(r"\X")
 
 
@@ -29,6 +30,11 @@ def with_plain_letters(text: str) -> str:
     if text.isascii():
         return text
     return _LETTERS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+
+
+def with_plain_characters(text: str) -> str:
+    """Return the text in NFKC and with straight quotation marks, to compare texts that look the same."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", text).translate(_STRAIGHT)
 
 
 def keyword_text(text: str) -> str:

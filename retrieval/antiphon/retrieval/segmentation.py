@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+import regex
+
 Span = tuple[int, int]
 """The start and the end of a piece of text, in characters; the end is exclusive."""
 
@@ -24,10 +26,12 @@ _TABLE_ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\r?\n?$")
 _TABLE_RULE = re.compile(
     r"[ \t]*(?:\|(?:[ \t]*:?-+:?[ \t]*\|)+|\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?)[ \t]*\r?\n?$"
 )
+_CHARACTER = regex.compile(r"\X")
 _PARAGRAPH_BREAK = re.compile(r"(?:\r?\n[ \t]*){2,}")
 _SENTENCE_END = re.compile(
     r"""[.!?…]+["'”’»)\]]*(?=\s+["'“‘«(\[]?[^\sa-z])"""  # end punctuation, if no lowercase letter follows
-    r"""|[。！？]+[」』”’）]*"""
+    r"""|(?:[。！？｡]|．(?!\d)|[!?](?=[\u3040-\u30ff\u3400-\u9fff]))+[」』”’）》〉】]*"""  # Chinese, Japanese
+    r"""|[।॥؟۔።፧។៕။།༎]+["'”’»)\]]*"""  # Indic, Arabic, Ethiopic, Khmer, Burmese, Tibetan
     r"""|(?=\r?\n[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t])"""  # before a list item
 )
 _ABBREVIATION = re.compile(
@@ -223,6 +227,21 @@ def words(text: str, start: int, end: int) -> Iterator[Span]:
     """
     for first, last in _split(text, start, end, re.compile(r"\s+")):
         yield from trimmed(text, first, last)
+
+
+def character_boundary(text: str, start: int, position: int, end: int) -> int:
+    """Return the first place from ``position`` on that cuts no user-perceived character, such as an emoji of several.
+
+    If there is none before the end, the result is ``position``.
+
+    Args:
+        text: The text.
+        start: A place before ``position`` that cuts none.
+        position: The place.
+        end: The character after the last one that counts.
+    """
+    starts = (match.start() for match in _CHARACTER.finditer(text, start, end))
+    return next((place for place in starts if place >= position), position)
 
 
 def trimmed(text: str, start: int, end: int) -> Iterator[Span]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import regex
 
 from antiphon.accel import Origin
 from antiphon.pipelines.citations import cite
 from antiphon.pipelines.rendering.segments import cited_segments
 from antiphon.retrieval import Passage
+from antiphon.retrieval.keywords import with_plain_characters
 
 MAX_CONTEXT = 240
 """Characters before a segment that are compared, to choose between passages that contain the same segment."""
@@ -18,13 +20,16 @@ MAX_CONTEXT = 240
 MIN_MATCH = 3
 """Minimum match in characters, context included; shorter ones occur in any passage."""
 
+_PIECE = regex.compile(r"\s+|\X")
+
 
 @dataclass(frozen=True, slots=True)
 class _FoldedPassage:
-    """The text of a passage with single spaces, and the offset of each of its characters in the passage."""
+    """The text of a passage with single spaces and plain characters, and for each the span that it comes from."""
 
     text: str
-    offsets: tuple[int, ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
 
 
 class SegmentTracker:
@@ -87,8 +92,8 @@ class SegmentTracker:
 
     def _find_source(self, start: int, end: int) -> dict[str, Any] | None:
         """Return the passage that contains the segment after the longest common context, and the offsets in it."""
-        with_context = " ".join(self._text[max(start - MAX_CONTEXT, 0) : end].split())
-        segment = " ".join(self._text[start:end].split())
+        with_context = _plain(self._text[max(start - MAX_CONTEXT, 0) : end])
+        segment = _plain(self._text[start:end])
         best: tuple[int, int, int] | None = None
         for number, passage in enumerate(self._passages, start=1):
             length, position = _longest_suffix(passage.text, with_context, max(len(segment), 1))
@@ -97,8 +102,8 @@ class SegmentTracker:
         if best is None:
             return None
         _, number, position = best
-        offsets = self._passages[number - 1].offsets
-        return {"passage": number, "start": offsets[position - len(segment)], "end": offsets[position - 1] + 1}
+        found = self._passages[number - 1]
+        return {"passage": number, "start": found.starts[position - len(segment)], "end": found.ends[position - 1]}
 
 
 def _append_or_extend(segments: list[tuple[int, int, int, bool]], start: int, end: int, origin: Origin) -> None:
@@ -125,13 +130,16 @@ def _longest_suffix(source: str, text: str, min_length: int) -> tuple[int, int]:
     return low, position
 
 
+def _plain(text: str) -> str:
+    return with_plain_characters(" ".join(text.split()))
+
+
 def _fold_whitespace(text: str) -> _FoldedPassage:
-    words = [(match.start(), match.group()) for match in re.finditer(r"\S+", text)]
-    folded, offsets = "", list[int]()
-    for start, word in words:
-        if folded:
-            folded += " "
-            offsets.append(start - 1)
-        folded += word
-        offsets += range(start, start + len(word))
-    return _FoldedPassage(folded, tuple(offsets))
+    parts: list[str] = []
+    starts, ends = list[int](), list[int]()
+    for match in _PIECE.finditer(text):
+        folded = " " if match[0].isspace() else with_plain_characters(match[0])
+        parts.append(folded)
+        starts += [match.start()] * len(folded)
+        ends += [match.end()] * len(folded)
+    return _FoldedPassage("".join(parts), tuple(starts), tuple(ends))
