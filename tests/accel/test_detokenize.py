@@ -164,3 +164,11 @@ def test_a_stop_string_in_pending_text_counts() -> None:
 def test_the_byte_tokenizer_has_all_bytes_and_special_tokens() -> None:
     assert len(BYTES) == VOCAB_SIZE
     assert BYTES("é<eos>", add_special_tokens=False).input_ids == [0xC3, 0xA9, 257]
+
+
+def test_marks_of_tool_calls_are_kept_although_they_are_special_tokens() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["[TOOL_CALLS]", "[ARGS]", "[INST]"], special_tokens=True)
+    ids = tokenizer.encode('<bos>[INST]ä[TOOL_CALLS]count[ARGS]{"n": 3}<|im_end|>', add_special_tokens=False)
+    detokenizer = Detokenizer(tokenizer)
+    assert "".join(detokenizer.push(token) for token in ids) == 'ä[TOOL_CALLS]count[ARGS]{"n": 3}'

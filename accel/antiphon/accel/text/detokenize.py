@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["Detokenizer"]
+
+_TOOL_MARK = re.compile(r"tool.?call|tool.sep|python_tag|\[ARGS\]|\[CALL_ID\]|arg_(?:key|value)", re.IGNORECASE)
+"""Special tokens that are marks of a tool call, without which it could not be parsed."""
+
+_DROPPED: WeakKeyDictionary[Any, frozenset[int] | None] = WeakKeyDictionary()
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """The character that a tokenizer decodes incomplete or invalid UTF-8 to."""
@@ -17,10 +24,10 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 class Detokenizer:
     """Decodes a growing sequence of token ids; its joined pieces equal the decoding of all ids at once.
 
-    Special tokens are skipped and spaces are not cleaned up. A piece is returned when later tokens can no longer change
-    it: half a UTF-8 character waits for its other half, and a byte token (``<0xE2>`` in SentencePiece vocabularies) for
-    the end of its run of bytes. Each token is decoded together with the previous piece only, so that leading spaces are
-    right and the total time is linear in the length of the text.
+    Special tokens are skipped, except the marks of tool calls, and spaces are not cleaned up. A piece is returned when
+    later tokens can no longer change it: half a UTF-8 character waits for its other half, and a byte token (``<0xE2>``
+    in SentencePiece vocabularies) for the end of its run of bytes. Each token is decoded together with the previous
+    piece only, so that leading spaces are right and the total time is linear in the length of the text.
 
     Args:
         tokenizer: Tokenizer of the model.
@@ -32,6 +39,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
+        self._dropped = _dropped_tokens(tokenizer)
         self._window = [*context]  # ids of the last returned piece, then the pending ones
         self._given = len(context)  # number of ids in `_window` that belong to the last piece
         self._offset = len(self._decode(self._window)) if context else 0  # characters of the window that were returned
@@ -52,9 +60,21 @@ class Detokenizer:
         return waiting
 
     def _decode(self, tokens: list[int]) -> str:
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(text)
+        if self._dropped is None:
+            return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        kept = [token for token in tokens if token not in self._dropped]
+        return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _is_byte(self, token: int) -> bool:
         spelling = self._tokenizer.convert_ids_to_tokens(token)
         return isinstance(spelling, str) and len(spelling) == 6 and spelling.startswith("<0x")
+
+
+def _dropped_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int] | None:
+    """Return the special tokens that are not marks of tool calls; None if there are no such marks."""
+    if tokenizer not in _DROPPED:
+        added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
+        special = {token for token, added_token in added.items() if added_token.special}
+        marks = {token for token in special if _TOOL_MARK.search(added[token].content)}
+        _DROPPED[tokenizer] = frozenset(special - marks) if marks else None
+    return _DROPPED[tokenizer]

@@ -1,18 +1,15 @@
-"""Parses tool calls in the output of a model. Independent of models."""
+"""Parses tool calls in a model's output, in the notation of any family of chat templates. Independent of models."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-"""Tags around a tool call in most chat templates (Hermes, Qwen, SmolLM)."""
-
-BARE_PREFIX = "[TOOL_CALLS]"
-"""Prefix of tool calls in Mistral's chat templates. Llama's templates have neither tags nor a prefix."""
+from antiphon.accel.text.tool_arguments import typed_arguments
+from antiphon.accel.text.tool_formats import CLOSINGS, FAMILIES, OPENING, RawCall, raw_call, read_calls, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class MalformedCall:
     """A tool call that cannot be parsed.
 
     Attributes:
-        text: Text between the tags.
+        text: Text between the marks.
         error: Why it cannot be parsed.
         id: New random id.
     """
@@ -50,7 +47,7 @@ class ParsedOutput:
     """The output of a model, split into text and tool calls.
 
     Attributes:
-        content: The text.
+        content: The text, with the tool calls that cannot be parsed.
         calls: The tool calls.
         malformed: Tool calls that cannot be parsed.
     """
@@ -59,68 +56,139 @@ class ParsedOutput:
     calls: tuple[ToolCall, ...] = ()
     malformed: tuple[MalformedCall, ...] = ()
 
+    def first_call_only(self) -> ParsedOutput:
+        """Return the output with at most one call, for requests that allow no parallel calls."""
+        return replace(self, calls=self.calls[:1])
 
-def parse_tool_calls(text: str, tools: Collection[str]) -> ParsedOutput:
+
+_KEYS = ("name", "function", "type", "id", "arguments", "parameters", "tool_name", "tool")
+_BARE = re.compile(r'(?:```\w*\s*)?(?=(?:\[\s*)?\{\{?\s*")')
+"""The beginning of JSON that may contain a tool call without marks, with the fence before it."""
+
+_BEGINNINGS = (
+    *(opening for family in FAMILIES.values() for opening in family.openings),
+    *(
+        f'{fence}{bracket}{{"{key}"'
+        for fence in ("", "```json", "```", "```tool_call")
+        for bracket in ("", "[", "{")
+        for key in _KEYS
+    ),
+)
+_NAMED = re.compile(r'(?:```\w*\s*)?(?:\[\s*)?\{+\s*"name"\s*:\s*"([^"]*)"')
+_LISTED = re.compile(r"\s*\[\s*[\w.]*(?:\(|$)")
+_SQUASHED = tuple("".join(beginning.split()) for beginning in _BEGINNINGS)
+LOOKAHEAD = 160
+"""Number of characters that decide whether a tool call begins."""
+
+
+def parse_tool_calls(text: str, tools: Collection[str] | Mapping[str, Any]) -> ParsedOutput:
     """Split the output of a model into text and tool calls.
 
-    A call is JSON with the "name" of a tool and its "arguments" (or "parameters"). It is recognized between
-    ``<tool_call>`` tags; and without tags if the whole text is one call or a list of calls of the given tools.
+    Calls are recognized by the marks of `FAMILIES`; and without marks, as JSON with the name of a given tool, alone or
+    between other text. What cannot be parsed stays in the text.
 
     Args:
         text: The complete output.
-        tools: Names of the tools that the model was given.
+        tools: Names of the tools that the model was given, or their schemas by name, which decide the types of
+            arguments.
     """
-    content, *blocks = text.split(OPEN)
-    if blocks:
-        return _parse_tagged(content, blocks)
-    if not _may_be_bare(text):
-        return ParsedOutput(text)
-    try:
-        found = json.loads(text.strip().removeprefix(BARE_PREFIX), strict=False)
-    except json.JSONDecodeError:
-        return ParsedOutput(text)
-    items = found if isinstance(found, list) else [found]
-    if items and all(isinstance(item, Mapping) and item.get("name") in tools for item in items):
-        return ParsedOutput("", tuple(map(_parse_call, items)))
-    return ParsedOutput(text)
-
-
-def visible_text(text: str) -> str:
-    """Return the part of an unfinished output that can be streamed: it cannot become part of a tool call."""
-    if _may_be_bare(text):
-        return ""
-    content, tag, _ = text.partition(OPEN)
-    if tag:
-        return content
-    partial_tag = next((length for length in range(len(OPEN) - 1, 0, -1) if text.endswith(OPEN[:length])), 0)
-    return text[: len(text) - partial_tag]
-
-
-def _may_be_bare(text: str) -> bool:
-    """Return whether the text may be a tool call without tags."""
-    return text.lstrip()[:1] in ("{", "[")
-
-
-def _parse_tagged(content: str, blocks: list[str]) -> ParsedOutput:
+    content, place = "", 0
     calls: list[ToolCall] = []
     malformed: list[MalformedCall] = []
-    for block in blocks:
-        body = block.partition(CLOSE)[0].strip()
+    if _LISTED.match(text) and (found := _python_calls(text, tools)):
+        return ParsedOutput("", tuple(_typed_call(call, tools) for call in found))
+    while place < len(text):
+        marked, bare = OPENING.search(text, place), _BARE.search(text, place)
+        if bare and (marked is None or bare.start() < marked.start()):
+            found, end = _bare_calls(text, bare.end(), tools)
+            content += text[place : bare.start() if found else end]
+            calls += [_typed_call(call, tools) for call in found]
+            place = _after_fence(text, end) if found and bare[0] else end
+            continue
+        if marked is None:
+            break
+        content += text[place : marked.start()]
         try:
-            calls.append(_parse_call(json.loads(body, strict=False)))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            found, place = read_calls(text, marked.start())
+            calls += [_typed_call(call, tools) for call in found]
+        except (ValueError, RecursionError) as error:
+            place = _end_of_block(text, marked.end())
+            content += text[marked.start() : place]
+            body = CLOSINGS.sub("", text[marked.end() : place]).strip()
             malformed.append(MalformedCall(body, repr(error), _new_id()))
-    return ParsedOutput(content, tuple(calls), tuple(malformed))
+    content += text[place:]
+    return ParsedOutput(content if content.strip() or not calls else "", tuple(calls), tuple(malformed))
 
 
-def _parse_call(item: Mapping[str, Any]) -> ToolCall:
-    arguments = item.get("arguments", item.get("parameters")) or {}
-    if isinstance(arguments, str):
-        arguments = json.loads(arguments, strict=False)
-    name = item["name"]
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"the name of the tool is {name!r}")
-    return ToolCall(name, dict(arguments), _new_id())
+def visible_text(text: str, tools: Collection[str] = ()) -> str:
+    """Return the part of an unfinished output that can be streamed: it cannot become part of a tool call.
+
+    Args:
+        text: The output so far.
+        tools: Names of the tools that the model was given; empty if they are unknown.
+    """
+    for candidate in re.finditer(r"[<\[{`]", text):
+        ahead = text[candidate.start() : candidate.start() + LOOKAHEAD]
+        is_list = not text[: candidate.start()].strip() and _LISTED.match(ahead)
+        if is_list or _may_begin_call(ahead, tools):
+            text = text[: candidate.start()]
+            break
+    return text if text.strip() else ""
+
+
+def _may_begin_call(text: str, tools: Collection[str]) -> bool:
+    named = _NAMED.match(text)
+    if named and tools and named[1] not in tools:
+        return False
+    squashed = "".join(text.split())
+    return any(known.startswith(squashed) or squashed.startswith(known) for known in _SQUASHED)
+
+
+def _bare_calls(text: str, start: int, tools: Collection[str]) -> tuple[list[RawCall], int]:
+    """Return the calls of given tools that the JSON at ``start`` contains, and the end of that JSON."""
+    try:
+        value, end = read_json(text, start)
+    except (ValueError, RecursionError):
+        return [], start + 1
+    items = value if isinstance(value, list) else [value]
+    try:
+        calls = [raw_call(item) for item in items]
+    except ValueError:
+        return [], end
+    calls = [RawCall(_known_name(call.name, tools), call.arguments) for call in calls]
+    return (calls, end) if all(call.name in tools for call in calls) else ([], end)
+
+
+def _python_calls(text: str, tools: Collection[str]) -> list[RawCall]:
+    """Return the calls if the whole text is a list of them in Python's notation."""
+    try:
+        calls, end = read_calls(text, 0)
+    except (ValueError, RecursionError):
+        return []
+    return calls if not text[end:].strip() and all(call.name in tools for call in calls) else []
+
+
+def _after_fence(text: str, place: int) -> int:
+    closing = re.compile(r"\s*```").match(text, place)
+    return closing.end() if closing else place
+
+
+def _end_of_block(text: str, start: int) -> int:
+    """Return the end of a malformed call: after its closing mark, before the next opening one, or the end."""
+    closing, opening = CLOSINGS.search(text, start), OPENING.search(text, start)
+    ends = [found for found in (closing and closing.end(), opening and opening.start()) if found is not None]
+    return min(ends, default=len(text))
+
+
+def _known_name(name: str, tools: Collection[str]) -> str:
+    short = name.removeprefix("functions.")
+    return short if name not in tools and short in tools else name
+
+
+def _typed_call(call: RawCall, tools: Collection[str] | Mapping[str, Any]) -> ToolCall:
+    name = _known_name(call.name, tools)
+    schema = tools.get(name) if isinstance(tools, Mapping) else None
+    return ToolCall(name, typed_arguments(call.arguments, schema) if schema else call.arguments, _new_id())
 
 
 def _new_id() -> str:

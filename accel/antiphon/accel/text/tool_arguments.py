@@ -1,0 +1,109 @@
+"""Converts the arguments of tool calls to the types that the tool's schema demands. Independent of models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["typed_arguments"]
+
+_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+MAX_DEPTH = 16
+"""Maximum number of references and levels that are followed, because schemas may be recursive."""
+
+
+def typed_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the types of the schema: "5" becomes 5 if an integer is needed.
+
+    A value that cannot be converted is kept.
+
+    Args:
+        arguments: Arguments by name.
+        schema: JSON schema of the arguments.
+    """
+    typed = _typed(dict(arguments), schema, schema, MAX_DEPTH)
+    return typed if isinstance(typed, dict) else dict(arguments)
+
+
+def _typed(value: Any, schema: Any, root: Mapping[str, Any], depth: int) -> Any:
+    schema = _resolved(schema, root)
+    if not isinstance(schema, Mapping) or depth <= 0:
+        return value
+    types = _types(schema, root, depth)
+    if types and not any(_is(value, each) for each in types):
+        value = _converted(value, types)
+    for choice in (each for key in ("allOf", "anyOf", "oneOf") for each in schema.get(key) or ()):
+        if any(_is(value, each) for each in _types(choice, root, depth)):
+            value = _typed(value, choice, root, depth - 1)
+    if isinstance(value, dict):
+        inner = schema.get("properties") or {}
+        others = schema.get("additionalProperties")
+        return {name: _typed(each, inner.get(name, others), root, depth - 1) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_typed(each, schema.get("items"), root, depth - 1) for each in value]
+    return value
+
+
+def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    for _ in range(MAX_DEPTH):
+        pointer = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(pointer, str) or not pointer.startswith("#"):
+            return schema
+        schema = root
+        for name in filter(None, pointer[1:].split("/")):
+            schema = schema.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(schema, Mapping) else None
+    return None
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> list[str]:
+    """Return the types that a schema admits, in its order; empty for any."""
+    schema = _resolved(schema, root)
+    if not isinstance(schema, Mapping) or depth <= 0:
+        return []
+    named = schema.get("type")
+    found = [named] if isinstance(named, str) else list(named or ())
+    values = [*(schema.get("enum") or ()), *([schema["const"]] if "const" in schema else [])]
+    found += [] if found else [name for value in values for name in _PYTHON_TYPES if _is(value, name)]
+    for key in ("anyOf", "oneOf", "allOf"):
+        found += [name for choice in schema.get(key) or () for name in _types(choice, root, depth - 1)]
+    return list(dict.fromkeys(name for name in found if name in _PYTHON_TYPES))
+
+
+def _is(value: Any, name: str) -> bool:
+    if isinstance(value, bool):
+        return name == "boolean"
+    return name in _PYTHON_TYPES and isinstance(value, _PYTHON_TYPES[name])
+
+
+def _converted(value: Any, types: list[str]) -> Any:
+    """Return a value of one of the types that means the same; the value itself if there is none."""
+    read = _read(value) if isinstance(value, str) else value
+    for name in types:
+        if name in ("integer", "number") and isinstance(read, float) and read.is_integer():
+            read = int(read)
+        if _is(read, name):
+            return read
+    if "string" in types and not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def _read(text: str) -> Any:
+    """Return the value that a text denotes in JSON, or in Python for booleans and None; the text itself if none."""
+    known = {"True": True, "False": False, "None": None, "true": True, "false": False}
+    stripped = text.strip()
+    if stripped in known:
+        return known[stripped]
+    try:
+        return json.loads(stripped, strict=False)
+    except ValueError:
+        return text
