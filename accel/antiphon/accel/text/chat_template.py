@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import TemplateError
 
 from antiphon.accel.text.template_traits import adapt_messages, template_traits
+from antiphon.accel.text.tool_turns import adapt_tool_turns, tool_traits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -66,6 +67,8 @@ def tool_call_prefix(
     Raises:
         ValueError: As `apply_chat_template`.
     """
+    if not tool_traits(tokenizer).writes_calls:
+        return ""
     question = {"role": "user", "content": "?"}
     function = {"name": _NAME, "arguments": {_ARGUMENT: 1}}
     call = {
@@ -97,7 +100,7 @@ def _apply(
             "messages; pass the prompt as one text (str), or set tokenizer.chat_template."
         )
     traits = template_traits(tokenizer)
-    adapted = adapt_messages(messages, traits)
+    adapted = adapt_messages(adapt_tool_turns(messages, tokenizer), traits)
     schemas: Any = [dict(tool) for tool in tools] or (None if traits.takes_no_tools else [])
 
     def render(turns: Sequence[Mapping[str, Any]]) -> str:

@@ -1,0 +1,227 @@
+"""Tool calls and their results in a conversation, written as the chat template accepts them, found by rendering."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
+
+from antiphon.accel.text.template_traits import RenderedTemplate, adapt_messages, template_traits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["ToolTraits", "adapt_tool_turns", "tool_traits"]
+
+IdFormat = Literal["any", "nine", "name"]
+"""Ids that a template accepts: any text; nine letters and digits (Mistral); or ``functions.NAME:N`` (Kimi)."""
+
+_NAME, _VALUE, _RESULT = "probe_tool", "PROBE-VALUE", "PROBE-RESULT"
+_IDS: tuple[tuple[IdFormat, str], ...] = (("any", "call_probe_of_an_id"), ("nine", "probeid01"))
+_OFFERED = {
+    "type": "function",
+    "function": {"name": "other_tool", "description": "", "parameters": {"type": "object", "properties": {}}},
+}
+_NINE = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTraits:
+    """How a chat template writes tool calls.
+
+    Attributes:
+        writes_calls: It writes the calls of earlier messages.
+        rejects_calls: It raises an error for them; if it neither writes nor rejects them, it drops them.
+        takes_text_arguments: Arguments have to be JSON text; else they are an object.
+        takes_no_content: The content beside a call has to be None; else it is a text.
+        takes_several: A message may have several calls.
+        writes_results: It writes tool results, or rejects them.
+        ids: Ids that it accepts.
+    """
+
+    writes_calls: bool = True
+    rejects_calls: bool = False
+    takes_text_arguments: bool = False
+    takes_no_content: bool = False
+    takes_several: bool = True
+    writes_results: bool = True
+    ids: IdFormat = "any"
+
+
+def tool_traits(tokenizer: PreTrainedTokenizerBase) -> ToolTraits:
+    """Return how a tokenizer's chat template writes tool calls, found by rendering probes once for each template.
+
+    Args:
+        tokenizer: Tokenizer with a chat template.
+    """
+    return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer))
+
+
+@lru_cache(maxsize=64)
+def _probe(template: RenderedTemplate) -> ToolTraits:
+    traits = template_traits(template.tokenizer)
+
+    def render(calls: int, number: str, *, is_text: bool, content: str | None) -> str:
+        """Return a conversation with one or two calls and their results, or an empty text if it is rejected."""
+        turns: list[dict[str, Any]] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": content}]
+        ids = [number[:-1] + str(index) for index in range(1, calls + 1)]
+        arguments: list[Any] = [{f"{_VALUE}{index}": f"{_VALUE}{index}"} for index in range(1, calls + 1)]
+        if is_text:
+            arguments = [json.dumps(each) for each in arguments]
+        functions = [{"name": _NAME, "arguments": each} for each in arguments]
+        turns[1]["tool_calls"] = [
+            {"type": "function", "id": one, "function": each} for one, each in zip(ids, functions, strict=True)
+        ]
+        results = [{"role": "tool", "content": _RESULT, "tool_call_id": one} for one in ids]
+        return template.render(adapt_messages([*turns, *results], traits), [_OFFERED])
+
+    rendered = []
+    for ids, number in _IDS:
+        for is_text in (False, True):
+            for content in ("", None):
+                text = render(1, number, is_text=is_text, content=content)
+                rendered.append(text)
+                if f"{_VALUE}1" not in text or not (_NAME in text or number[:-1] in text):
+                    continue
+                both = render(2, number, is_text=is_text, content=content)
+                return ToolTraits(
+                    takes_text_arguments=is_text,
+                    takes_no_content=content is None,
+                    takes_several=f"{_VALUE}1" in both and f"{_VALUE}2" in both,
+                    writes_results=_RESULT in text,
+                    ids=ids if _NAME in text else "name",
+                )
+    return ToolTraits(
+        writes_calls=False, rejects_calls=not any(rendered), writes_results=not any(rendered) or _RESULT in rendered[0]
+    )
+
+
+def adapt_tool_turns(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+    """Return messages whose tool calls and results the chat template writes completely.
+
+    1. An empty list of tool calls is left out, and content that is None becomes an empty text.
+    2. Ids get the format that the template accepts, equal ones for a call and its result.
+    3. Arguments become an object or JSON text, and content beside a call a text or None.
+    4. Several calls of one message become several messages, each followed by its result, if only one is accepted.
+    5. Calls and results that the template would drop become text.
+
+    Args:
+        messages: The conversation.
+        tokenizer: Tokenizer with a chat template.
+    """
+    turns = [_without_empty_calls(message) for message in messages]
+    if not any(turn.get("tool_calls") or turn["role"] == "tool" for turn in turns):
+        return turns
+    traits = tool_traits(tokenizer)
+    if not traits.writes_calls:
+        return turns if traits.rejects_calls else [_as_text(turn, traits) for turn in turns]
+    turns = _with_ids(turns, traits.ids)
+    if not traits.takes_several:
+        turns = list(_one_call_each(turns))
+    return [each for turn in turns for each in _formatted(turn, traits)]
+
+
+def _without_empty_calls(message: Mapping[str, Any]) -> dict[str, Any]:
+    turn = dict(message)
+    if not turn.get("tool_calls"):
+        turn.pop("tool_calls", None)
+        if turn.get("content") is None:
+            turn["content"] = ""
+    return turn
+
+
+def _with_ids(turns: Sequence[dict[str, Any]], ids: IdFormat) -> list[dict[str, Any]]:
+    """Return the turns with ids that the template accepts. A result without an id belongs to the next open call."""
+    renamed: dict[str, str] = {}
+    open_calls: list[str] = []
+    number, found = 0, list[dict[str, Any]]()
+    for turn in turns:
+        turn = {**turn}
+        if ids == "name":
+            turn.pop("name", None)  # Kimi's template writes it in place of the role
+        if calls := turn.get("tool_calls"):
+            turn["tool_calls"] = []
+            for call in calls:
+                given = str(call.get("id") or "")
+                new = _new_id(given, call, number, ids)
+                renamed[given], number = new, number + 1
+                open_calls.append(new)
+                turn["tool_calls"].append({"type": "function", **call, "id": new})
+        elif turn["role"] == "tool":
+            given = str(turn.get("tool_call_id") or "")
+            known = renamed.get(given) if given else next(iter(open_calls), None)
+            turn["tool_call_id"] = known or _new_id(given, {}, number, ids)
+            if known in open_calls:
+                open_calls.remove(known)
+        found.append(turn)
+    return found
+
+
+def _new_id(given: str, call: Mapping[str, Any], number: int, ids: IdFormat) -> str:
+    if ids == "name":
+        name = str(call.get("function", {}).get("name", "unknown")).removeprefix("functions.")
+        return f"functions.{name}:{number}"
+    if (ids == "any" and given) or _NINE.fullmatch(given):
+        return given
+    return sha256((given or f"call {number}").encode()).hexdigest()[:9]
+
+
+def _one_call_each(turns: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the turns; several calls of a message become several messages, each followed by its result."""
+    place = 0
+    while place < len(turns):
+        turn, place = turns[place], place + 1
+        calls = turn.get("tool_calls") or []
+        if len(calls) < 2:
+            yield turn
+            continue
+        results: list[dict[str, Any]] = []
+        while place < len(turns) and turns[place]["role"] == "tool":
+            results.append(turns[place])
+            place += 1
+        for index, call in enumerate(calls):
+            yield {**turn, "tool_calls": [call], "content": "" if index else turn.get("content")}
+            yield from (each for each in results if each["tool_call_id"] == call["id"])
+        yield from (each for each in results if each["tool_call_id"] not in {call["id"] for call in calls})
+
+
+def _formatted(turn: dict[str, Any], traits: ToolTraits) -> Iterator[dict[str, Any]]:
+    """Yield a turn whose arguments and content have the accepted types."""
+    if not turn.get("tool_calls"):
+        yield turn
+        return
+    calls = [{**call, "function": _with_arguments(call["function"], traits)} for call in turn["tool_calls"]]
+    content = turn.get("content") or ""
+    if traits.takes_no_content and content:
+        yield {"role": turn["role"], "content": content}
+    yield {**turn, "content": None if traits.takes_no_content else content, "tool_calls": calls}
+
+
+def _with_arguments(function: Mapping[str, Any], traits: ToolTraits) -> dict[str, Any]:
+    given = function.get("arguments")
+    if isinstance(given, str):
+        try:
+            given = json.loads(given or "{}")
+        except json.JSONDecodeError:
+            given = {"arguments": given}
+    if traits.takes_text_arguments:
+        given = json.dumps(given or {}, ensure_ascii=False)
+    return {**function, "arguments": given or {}}
+
+
+def _as_text(turn: dict[str, Any], traits: ToolTraits) -> dict[str, Any]:
+    """Return a turn with its calls, or its tool result, as text, for a template that would drop them."""
+    if calls := turn.get("tool_calls"):
+        functions = [_with_arguments(call["function"], ToolTraits()) for call in calls]
+        written = [
+            json.dumps({key: each[key] for key in ("name", "arguments")}, ensure_ascii=False) for each in functions
+        ]
+        content = "\n".join(filter(None, [str(turn.get("content") or ""), *written]))
+        return {**{name: value for name, value in turn.items() if name != "tool_calls"}, "content": content}
+    if turn["role"] == "tool" and not traits.writes_results:
+        return {"role": "user", "content": turn["content"]}
+    return turn
