@@ -22,7 +22,7 @@ def scripted_model(script: Sequence[int], prompt_tokens: int, vocab_size: int) -
         vocab_size: Number of the model's tokens.
     """
     sizes = {"n_embd": POSITIONS + 1, "n_head": 4, "n_layer": 1, "n_inner": 8, "n_positions": POSITIONS}
-    model = tiny_model("gpt2", vocab_size=vocab_size, max_position_embeddings=POSITIONS, **sizes)
+    model: Any = tiny_model("gpt2", vocab_size=vocab_size, max_position_embeddings=POSITIONS, **sizes)
     signs = torch.ones(1, 1)
     while len(signs) <= POSITIONS:
         signs = torch.cat([torch.cat([signs, signs], dim=1), torch.cat([signs, -signs], dim=1)])

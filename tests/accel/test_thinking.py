@@ -177,7 +177,8 @@ def test_an_answer_without_thinking_has_its_own_limit() -> None:
 @marks
 def test_a_schema_constrains_the_answer_only(name: str, has_mark_tokens: bool) -> None:
     model = writing(thinking_tokenizer(name, has_mark_tokens=has_mark_tokens), OUTPUTS[name])
-    for limits in ({"max_new_tokens": 160}, {"max_new_tokens": 30, "max_thinking_tokens": 40}):
+    given: list[dict[str, Any]] = [{"max_new_tokens": 160}, {"max_new_tokens": 30, "max_thinking_tokens": 40}]
+    for limits in given:
         found = model.generate(QUESTION, json_schema=SCHEMA, **limits)
         assert found.reasoning == "Because é."
         assert set(json.loads(found.text)) == {"ok"}

@@ -40,6 +40,9 @@ PARAMETERS = (
     "seed",
     "drafter",
     "num_draft_tokens",
+    "thinking",
+    "max_thinking_tokens",
+    "template_variables",
 )
 
 CALL_PARAMETERS = ("presence_penalty", "frequency_penalty", "logit_bias", "response_prefix", "json_schema", "timeout")
@@ -59,8 +62,9 @@ class GenerationFields(BaseModel):
         model: a folder, a name on the hub, a bundled model, or a server's address. Default: the environment variable
             ANTIPHON_MODEL.
         model_kwargs: arguments with which ``model`` is loaded.
-        max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, drafter, num_draft_tokens, stop: see
-            `antiphon.accel.text.parameters.Settings`, whose defaults apply if they are None.
+        max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, drafter, num_draft_tokens, thinking,
+            max_thinking_tokens, template_variables, stop: see `antiphon.accel.text.parameters.Settings`, whose
+            defaults apply if they are None.
         timeout: seconds for an answer; None is no limit.
         max_retries, api_key: accepted because frameworks pass them to every model, and ignored.
 
@@ -82,6 +86,9 @@ class GenerationFields(BaseModel):
     seed: int | None = None
     drafter: Any = None
     num_draft_tokens: int | None = None
+    thinking: bool | None = None
+    max_thinking_tokens: int | None = None
+    template_variables: dict[str, Any] | None = None
     stop: list[str] | None = None
     timeout: float | None = None
     max_retries: int | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.accel import Completion, TextModel
-from antiphon.accel.text.completion import TextStream
+from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.tool_calls import ParsedOutput, parse_tool_calls, visible_text
 from antiphon.integrations.stream_readers import TimedStream
@@ -60,16 +60,23 @@ class VisibleText:
 
     Args:
         call: the call whose answer is streamed.
+
+    Attributes:
+        shown: the text that was returned so far.
+        reasoning: the thinking so far.
     """
 
     def __init__(self, call: ModelCall) -> None:
-        self.shown = ""
+        self.shown = self.reasoning = ""
         self._text = call.assistant_prefix
         self._has_no_tools = not call.tools
 
-    def push(self, piece: str) -> str:
-        """Append a piece and return the text that can be shown now."""
-        self._text += piece
+    def push(self, piece: Piece) -> str:
+        """Append a piece and return the text of the answer that can be shown now."""
+        if piece.is_thinking:
+            self.reasoning += piece.text
+            return ""
+        self._text += piece.text
         certain = self._text if self._has_no_tools else visible_text(self._text)
         new, self.shown = certain[len(self.shown) :], certain
         return new

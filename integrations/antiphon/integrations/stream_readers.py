@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from antiphon.accel import Completion
-from antiphon.accel.text.completion import TextStream
+from antiphon.accel.text.completion import Piece, TextStream
 
 Result = TypeVar("Result")
 
@@ -35,12 +35,13 @@ class TimedStream(TextStream):
         self._seconds = seconds
         self._end = monotonic() + seconds
 
-    def __next__(self) -> str:
+    def next_piece(self) -> Piece | None:
+        """Return the next piece of thinking or answer; None at the end."""
         if monotonic() > self._end:
             raise TimeoutError(
                 f"The text was not finished within {self._seconds} seconds; raise timeout, or lower max_tokens."
             )
-        return next(self._stream)
+        return self._stream.next_piece()
 
     def close(self) -> None:
         """Stop generating."""
@@ -56,7 +57,8 @@ class AsyncStreamReader:
     """Reads a stream asynchronously, while the model runs in a thread.
 
     A forward pass runs only when the next piece is awaited, so generation never runs ahead of the reader. Leaving the
-    ``async with``, also by cancellation, ends the generation after the current forward pass.
+    ``async with``, also by cancellation, ends the generation after the current forward pass. Iterating yields the
+    pieces of thinking and answer.
 
     Args:
         begin: starts the stream; called in the thread.
@@ -77,8 +79,8 @@ class AsyncStreamReader:
     def __aiter__(self) -> AsyncStreamReader:
         return self
 
-    async def __anext__(self) -> str:
-        piece: str | None = await _in_thread(next, self._stream, None)  # StopIteration cannot cross into a future
+    async def __anext__(self) -> Piece:
+        piece = None if self._stream is None else await _in_thread(self._stream.next_piece)
         if piece is None:
             raise StopAsyncIteration
         return piece

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import Completion, Origin, Summary, Usage
 from antiphon.accel.decoding.stats import FinishReason
-from antiphon.accel.text.completion import TextStream
+from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.pipelines.citations import Citation
 from antiphon.pipelines.decoding_trace import DecodingTrace
 from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_sentences
@@ -19,6 +19,12 @@ from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+ENDED_IN_THINKING = (
+    "There is no answer, because the text ended while the model was thinking: raise max_new_tokens, limit the thinking "
+    "with max_thinking_tokens, or turn it off with thinking=False."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,8 @@ class Answer:
         steps: the summary of the forward passes.
         finish_reason: "stop", "length" or "cancelled".
         origins: for each token its forward pass, and whether it was drafted.
+        reasoning: the model's thinking before the answer, which is not cited; empty if there was none.
+        ended_in_thinking: whether generation ended before the thinking did, so that there is no answer.
     """
 
     question: str
@@ -47,6 +55,8 @@ class Answer:
     steps: Summary
     finish_reason: FinishReason
     origins: tuple[Origin, ...] = ()
+    reasoning: str = ""
+    ended_in_thinking: bool = False
 
     @classmethod
     def from_completion(
@@ -73,12 +83,14 @@ class Answer:
             steps=completion.steps,
             finish_reason=completion.finish_reason,
             origins=completion.origins,
+            reasoning=completion.reasoning,
+            ended_in_thinking=completion.ended_in_thinking,
         )
 
     @property
     def is_refusal(self) -> bool:
         """Whether the answer says that the passages do not contain it."""
-        return is_refusal(self.text)
+        return not self.ended_in_thinking and is_refusal(self.text)
 
     @property
     def nearest(self) -> tuple[NearestSentence, ...]:
@@ -93,7 +105,8 @@ class Answer:
     @property
     def caption(self) -> str:
         """The cost of the answer in one line."""
-        return cost_line(self.usage, self.steps, self.finish_reason)
+        notice = f" {ENDED_IN_THINKING}" if self.ended_in_thinking else ""
+        return cost_line(self.usage, self.steps, self.finish_reason) + notice
 
     def to_markdown(self) -> str:
         """Return the text as Markdown with citations as footnotes, all text escaped."""
@@ -127,6 +140,8 @@ class Answer:
             "steps": self.steps.as_dict(),
             "finish_reason": self.finish_reason,
             "origins": [astuple(origin) for origin in self.origins],
+            "reasoning": self.reasoning,
+            "ended_in_thinking": self.ended_in_thinking,
         }
 
 
@@ -151,15 +166,16 @@ class AnswerStream(TextStream):
         """The passages that the answer may cite, available at once."""
         return self.plan.passages
 
-    def __next__(self) -> str:
+    def next_piece(self) -> Piece | None:
+        """Return the next piece of thinking or answer; None at the end."""
         try:
-            return next(self._stream)
-        except StopIteration:
-            self._end()
-            raise
+            piece = self._stream.next_piece()
         except Exception:
             self._on_end = ()  # a failed generation is not an answer
             raise
+        if piece is None:
+            self._end()
+        return piece
 
     def close(self) -> None:
         """Stop generating; the answer is the text until now."""

@@ -43,6 +43,7 @@ class Citation:
         source_end: its end in the document.
         text: the quoted text of the document.
         location: the place of the quoted text in the file, such as ``page 3``; empty if the format has no places.
+        also_in: further documents that have the same passage.
     """
 
     start: int
@@ -53,6 +54,7 @@ class Citation:
     source_end: int
     text: str
     location: str = ""
+    also_in: tuple[str, ...] = ()
 
 
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
@@ -226,4 +228,5 @@ def _citation(answer_words: _Words, sources: Sequence[_Words], passages: Sequenc
         source_end=passage.start + stop,
         text=passage.text[start:stop],
         location=passage.location_of(passage.start + start, passage.start + stop),
+        also_in=passage.also_in,
     )

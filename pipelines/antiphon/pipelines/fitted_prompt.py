@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from antiphon.accel import TextModel
-from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt
+from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt, with_template_variables
 from antiphon.pipelines.prompt import Prompt, PromptFormat, reader_prompt
 from antiphon.retrieval import Passage
 
@@ -40,6 +41,8 @@ class PromptBuilder:
         max_new_tokens: tokens to leave for the answer, but at most half of the context window.
         history: the earlier messages of the conversation.
         instructions: system messages of the client.
+        thinking: whether the model shall think; None: as its chat template does by default.
+        template_variables: further variables of the chat template.
     """
 
     language_model: TextModel
@@ -49,6 +52,8 @@ class PromptBuilder:
     max_new_tokens: int
     history: Sequence[Message] = ()
     instructions: Sequence[Message] = ()
+    thinking: bool | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, found: tuple[Passage, ...]) -> FittedPrompt:
         """Return the prompt of as many of the best passages as fit.
@@ -63,7 +68,7 @@ class PromptBuilder:
         for count in range(len(found), 0, -1):
             passages = found[:count]
             prompt = self.prompt(passages)
-            tokenized = self.language_model.tokenize(prompt.content)
+            tokenized = self._tokenize(prompt)
             needed = tokenized.count
             if self._fits(needed):
                 return FittedPrompt(passages, prompt, tokenized)
@@ -76,7 +81,7 @@ class PromptBuilder:
     def build_joined(self, passages: Sequence[Passage]) -> FittedPrompt | None:
         """Return the prompt of all these passages, or None if they do not fit."""
         prompt = self.prompt(tuple(passages))
-        tokenized = self.language_model.tokenize(prompt.content)
+        tokenized = self._tokenize(prompt)
         return FittedPrompt(tuple(passages), prompt, tokenized) if self._fits(tokenized.count) else None
 
     def build_with_history(self, found: tuple[Passage, ...]) -> tuple[PromptBuilder, FittedPrompt]:
@@ -110,6 +115,10 @@ class PromptBuilder:
         system = [message for message in own.content if message["role"] == "system"]
         turn = [message for message in own.content if message["role"] != "system"]
         return replace(own, content=(*_merged(system, self.instructions), *self.history, *turn))
+
+    def _tokenize(self, prompt: Prompt) -> TokenizedPrompt | CountedPrompt:
+        content = with_template_variables(prompt.content, self.thinking, self.template_variables)
+        return self.language_model.tokenize(content)
 
     def _fits(self, count: int) -> bool:
         window = self.language_model.context_window

@@ -93,6 +93,6 @@ def rewrite_question(language_model: TextModel, question: str, history: Sequence
     content = f"{lines}\n\nLast question: {question}\n\nRewritten question:"
     messages = ({"role": "system", "content": REWRITE}, {"role": "user", "content": content})
     completion = language_model.generate(
-        messages, references=[question, *texts], max_new_tokens=QUESTION_TOKENS, stop="\n"
+        messages, references=[question, *texts], max_new_tokens=QUESTION_TOKENS, stop="\n", thinking=False
     )
     return completion.text.strip() or question

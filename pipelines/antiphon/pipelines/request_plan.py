@@ -14,6 +14,7 @@ from typing import Any
 from antiphon.accel import PrefixCache, TextModel
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import CountedPrompt, Message, ReferenceInput, TokenizedPrompt
+from antiphon.accel.text.thinking_switch import asks_about_thinking
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.fitted_prompt import PromptBuilder
 from antiphon.pipelines.follow_up import resolve_question
@@ -53,6 +54,7 @@ class RequestPlan:
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
         dropped_messages: the number of oldest messages of the conversation that did not fit into the prompt.
+        thinking: whether the model thinks, which the tokens of the prompt say already; None: by default.
     """
 
     question: str
@@ -68,6 +70,7 @@ class RequestPlan:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     prefix: PrefixCache | None = None
     dropped_messages: int = 0
+    thinking: bool | None = None
 
     def start(self, language_model: TextModel, *, prefix: PrefixCache | None = None, **parameters: Any) -> TextStream:
         """Return the stream of the answer.
@@ -151,7 +154,8 @@ def plan_request(
         prompt: the prompt format; by default that of the model, for which passages may then be selected.
         searcher: the retriever, whose embedder is used to select passages if it is all-MiniLM-L6-v2.
         prefix_of: returns the KV cache for the prompt of one passage, to select passages; by default a new one.
-        **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ...
+        **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ... The
+            model does not think (``thinking=False``) unless they ask for it.
 
     Raises:
         ValueError: there is no passage, or not even the best one fits the context window.
@@ -162,7 +166,14 @@ def plan_request(
     query = resolve_question(question, context.history) if query is None else query
     generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
     builder = PromptBuilder(
-        language_model, form, question, query, generation["max_new_tokens"], context.history, context.instructions
+        language_model,
+        form,
+        question,
+        query,
+        generation["max_new_tokens"] + (generation.get("max_thinking_tokens") or 0),
+        context.history,
+        context.instructions,
+        *_template_options(generation),
     )
     if prompt is None and selects_passages(language_model):
         selected = _select(language_model, builder, found, searcher, prefix_of, generation)
@@ -174,6 +185,12 @@ def plan_request(
         citable = fitted.passages
     refusal = REFUSAL if form is reader_prompt else ""
     return _plan(builder, selected, citable, context, refusal)
+
+
+def _template_options(generation: dict[str, Any]) -> tuple[bool | None, Mapping[str, Any]]:
+    """Remove and return the options of the chat template; the model does not think unless they say so."""
+    thinking, variables = generation.pop("thinking", None), generation.pop("template_variables", None) or {}
+    return (False if thinking is None and not asks_about_thinking(variables) else thinking), variables
 
 
 def _plan(
@@ -198,6 +215,7 @@ def _plan(
         parameters=options,
         prefix=selected.prefix,
         dropped_messages=len(context.history) - len(builder.history),
+        thinking=builder.thinking,
     )
 
 

@@ -19,22 +19,26 @@ class Chunk:
 
     Attributes:
         text: New text.
+        reasoning: New text of the thinking.
         tokens: New token ids.
         calls: Parts of tool calls.
         finish: Finish reason, in the last chunk of the completion.
         prompt_tokens: Number of prompt tokens.
         completion_tokens: Number of generated tokens so far.
+        reasoning_tokens: Number of tokens of the thinking.
         accepted: Number of accepted draft tokens of the completion.
         drafted: Number of draft tokens of the completion.
         draft_steps: Number of steps of the completion that verified a draft.
     """
 
     text: str = ""
+    reasoning: str = ""
     tokens: tuple[int, ...] = ()
     calls: tuple[Mapping[str, Any], ...] = ()
     finish: FinishReason | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
     accepted: int | None = None
     drafted: int | None = None
     draft_steps: int | None = None
@@ -49,11 +53,13 @@ def parse_chunk(event: Mapping[str, Any]) -> Chunk:
     speculation = (event.get("metrics") or {}).get("speculative_decoding") or {}
     return Chunk(
         text=delta.get("content") or choice.get("text") or "",
+        reasoning=delta.get("reasoning_content") or delta.get("reasoning") or "",
         tokens=tuple(choice.get("token_ids") or delta.get("token_ids") or ()),
         calls=tuple(delta.get("tool_calls") or ()),
         finish=FINISH_REASONS.get(finish, "stop") if finish else None,
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
+        reasoning_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens"),
         accepted=speculation.get("num_accepted_draft_tokens"),
         drafted=speculation.get("num_draft_tokens"),
         draft_steps=speculation.get("num_spec_steps"),

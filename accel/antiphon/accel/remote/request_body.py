@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.remote.server import ServedModel
-from antiphon.accel.text.messages import Conversation, Message
+from antiphon.accel.text.messages import Conversation, Message, add_variables
 from antiphon.accel.text.parameters import Settings
 
 CHAT_PATH, COMPLETION_PATH = "/chat/completions", "/completions"
@@ -64,6 +64,7 @@ def build_body(
     if isinstance(prompt, str):
         return COMPLETION_PATH, body | {"prompt": prompt + settings.response_prefix}
     conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+    conversation = add_variables(conversation, settings.thinking, settings.template_variables)
     prefix = conversation.assistant_prefix + settings.response_prefix
     return CHAT_PATH, body | conversation_fields(conversation, prefix, model)
 
@@ -107,6 +108,13 @@ def _extensions(settings: Settings, model: ServedModel) -> dict[str, Any]:
     }
     ends = {"stop_token_ids": list(settings.stop_token_ids), "min_tokens": settings.min_new_tokens}
     given = {name: value for name, value in {**ends, "ignore_eos": settings.ignore_eos}.items() if value}
+    if settings.max_thinking_tokens is not None:
+        if model.kind != "antiphon":
+            raise ValueError(
+                f"max_thinking_tokens is {settings.max_thinking_tokens}, which only local models and Antiphon's own "
+                "server take; leave it out, or turn thinking off."
+            )
+        given["max_thinking_tokens"] = settings.max_thinking_tokens
     if model.kind == "other":
         return given | {name: value for name, (value, default) in fields.items() if value != default}
     return given | {name: value for name, (value, _) in fields.items()} | {"return_token_ids": True}
@@ -124,7 +132,7 @@ def conversation_fields(conversation: Conversation, prefix: str, model: ServedMo
         ValueError: There is a prefix, and the server does not continue messages of the assistant.
     """
     messages = [dict(message) for message in conversation.messages]
-    fields: dict[str, Any] = {"messages": messages}
+    fields: dict[str, Any] = {"messages": messages, **_template_fields(conversation, model)}
     if conversation.tools:
         fields["tools"] = [dict(tool) for tool in conversation.tools]
         fields |= _without_none({"tool_choice": conversation.tool_choice or None})
@@ -137,6 +145,19 @@ def conversation_fields(conversation: Conversation, prefix: str, model: ServedMo
         messages.append({"role": "assistant", "content": prefix})
         fields |= {"add_generation_prompt": False, "continue_final_message": True}
     return fields
+
+
+def _template_fields(conversation: Conversation, model: ServedModel) -> dict[str, Any]:
+    """Return the variables of the chat template, and thinking under the names that templates have for it.
+
+    OpenAI's protocol has none of them but ``reasoning_effort``.
+    """
+    variables = dict(conversation.template_variables)
+    if model.kind == "other":
+        return _without_none({"reasoning_effort": variables.get("reasoning_effort")})
+    if conversation.thinking is not None:
+        variables |= dict.fromkeys(("enable_thinking", "thinking"), conversation.thinking)
+    return {"chat_template_kwargs": variables} if variables else {}
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +13,7 @@ from antiphon.accel.decoding.stats import FinishReason, Summary
 from antiphon.accel.remote.chunk import Chunk, ToolCallParts, parse_chunk
 from antiphon.accel.remote.client import STREAM_ERRORS, Client
 from antiphon.accel.remote.errors import BrokenStreamError
-from antiphon.accel.text.completion import Completion, TextStream, Usage
+from antiphon.accel.text.completion import Completion, Piece, TextStream, Usage
 
 __all__ = ["RemoteStream"]
 
@@ -51,6 +52,8 @@ class RemoteStream(TextStream):
         self._calls = ToolCallParts()
         self._reported = Chunk()  # the latest counts that the server reported
         self._pieces: list[str] = []
+        self._reasoning: list[str] = []
+        self._ready: deque[Piece] = deque()  # pieces of the last chunk that were not requested yet
         self._tokens: list[int] = []
         self._num_chunks = 0
         self._started_at = self._first_at = self._last_at = 0.0
@@ -58,16 +61,17 @@ class RemoteStream(TextStream):
         self._finish: FinishReason | None = None
         self._is_closed = False
 
-    def __next__(self) -> str:
+    def next_piece(self) -> Piece | None:
+        """Return the next piece of thinking or answer; None at the end."""
         try:
-            while self._finish is None and not self._is_closed:
+            while not self._ready and self._finish is None and not self._is_closed:
                 if piece := self._advance():
                     self._pieces.append(piece)
-                    return piece
+                    self._ready.append(Piece(piece))
         except BaseException:
             self._is_closed = True  # an interrupted read may have lost a piece, so continuing would leave a gap
             raise
-        raise StopIteration
+        return self._ready.popleft() if self._ready else None
 
     @property
     def completion(self) -> Completion:
@@ -86,12 +90,14 @@ class RemoteStream(TextStream):
         return Completion(
             text="".join(self._pieces),
             finish_reason=self._finish,
-            usage=Usage(reported.prompt_tokens or 0, num_tokens),
+            usage=Usage(reported.prompt_tokens or 0, num_tokens, reasoning_tokens=reported.reasoning_tokens or 0),
             steps=self._steps(num_tokens),
             tokens=tuple(self._tokens),
             temperature=self._temperature,
             repetition_penalty=self._repetition_penalty,
             response_prefix=self._response_prefix,
+            reasoning="".join(self._reasoning),
+            ended_in_thinking=bool(self._reasoning) and not "".join(self._pieces).removeprefix(self._response_prefix),
         )
 
     def close(self) -> None:
@@ -124,10 +130,13 @@ class RemoteStream(TextStream):
         self._calls.add(chunk.calls)
         self._tokens += chunk.tokens
         self._server_finish = chunk.finish or self._server_finish
-        if chunk.text or chunk.tokens or chunk.calls:
+        if chunk.reasoning:
+            self._reasoning.append(chunk.reasoning)
+            self._ready.append(Piece(chunk.reasoning, True))
+        if chunk.text or chunk.reasoning or chunk.tokens or chunk.calls:
             self._first_at = self._first_at or now
             self._num_chunks += 1
-        fields = ("prompt_tokens", "completion_tokens", "accepted", "drafted", "draft_steps")
+        fields = ("prompt_tokens", "completion_tokens", "reasoning_tokens", "accepted", "drafted", "draft_steps")
         reported = {name: value for name in fields if (value := getattr(chunk, name)) is not None}
         self._reported = replace(self._reported, **reported)
         return chunk.text

@@ -105,8 +105,15 @@ class Piece(NamedTuple):
 class TextStream(Iterator[str]):
     """An iterator over the pieces of a text that is being generated, and a context manager that closes it.
 
-    Iterating yields the answer only; `next_piece` returns the model's thinking, too.
+    Iterating yields the answer only; `next_piece` returns the model's thinking, too. A subclass implements
+    `next_piece`, or `__next__` if there is no thinking.
     """
+
+    def __next__(self) -> str:
+        while (piece := self.next_piece()) is not None:
+            if not piece.is_thinking:
+                return piece.text
+        raise StopIteration
 
     def next_piece(self) -> Piece | None:
         """Return the next piece of thinking or answer; None at the end."""
@@ -202,12 +209,6 @@ class Stream(TextStream):
         self._ends: list[int] = []  # end in the text of the final characters after each token
         self._finish: FinishReason | None = None
         self._is_closed = False
-
-    def __next__(self) -> str:
-        while (piece := self.next_piece()) is not None:
-            if not piece.is_thinking:
-                return piece.text
-        raise StopIteration
 
     def next_piece(self) -> Piece | None:
         """Return the next piece of thinking or answer; None at the end."""

@@ -22,6 +22,7 @@ __all__ = [
     "PromptSpan",
     "ReferenceInput",
     "TokenizedPrompt",
+    "add_variables",
     "begin_answer",
     "check_references",
     "encode_prompt",
@@ -164,11 +165,21 @@ def with_template_variables(prompt: PromptInput, thinking: bool | None, variable
     """
     if isinstance(prompt, str | TokenizedPrompt | CountedPrompt) or (thinking is None and not variables):
         return prompt
-    chat = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+    return add_variables(prompt if isinstance(prompt, Conversation) else Conversation(prompt), thinking, variables)
+
+
+def add_variables(conversation: Conversation, thinking: bool | None, variables: Mapping[str, Any]) -> Conversation:
+    """Return a conversation with further variables of the chat template.
+
+    Args:
+        conversation: The conversation.
+        thinking: Whether the model shall think; None: as the conversation says.
+        variables: Variables that are added to those of the conversation.
+    """
     return replace(
-        chat,
-        thinking=chat.thinking if thinking is None else thinking,
-        template_variables={**chat.template_variables, **variables},
+        conversation,
+        thinking=conversation.thinking if thinking is None else thinking,
+        template_variables={**conversation.template_variables, **variables},
     )
 
 

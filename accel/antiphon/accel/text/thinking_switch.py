@@ -14,7 +14,7 @@ from antiphon.accel.text.thinking import ThinkingFormat, thinking_format
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ThinkingTraits", "check_template_variables", "template_variables", "thinking_traits"]
+__all__ = ["ThinkingTraits", "asks_about_thinking", "check_template_variables", "template_variables", "thinking_traits"]
 
 SWITCHES: tuple[tuple[str, Any, Any], ...] = (
     ("enable_thinking", True, False),
@@ -122,6 +122,11 @@ def template_variables(
     if thinking is not None:
         variables |= (traits.on if thinking else traits.off) or {}
     return variables
+
+
+def asks_about_thinking(given: Mapping[str, Any]) -> bool:
+    """Return whether variables of a chat template turn thinking on or off."""
+    return _asked(given) is not None
 
 
 def _asked(given: Mapping[str, Any]) -> bool | None:

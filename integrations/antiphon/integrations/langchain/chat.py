@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue
 from langchain_core.prompts import BasePromptTemplate
@@ -23,7 +23,7 @@ from antiphon.integrations.hidden_references import REFERENCES
 from antiphon.integrations.langchain.base_model import AntiphonBaseModel
 from antiphon.integrations.langchain.cache_keys import key_with_references
 from antiphon.integrations.langchain.chat_messages import chat_messages
-from antiphon.integrations.langchain.outputs import ai_message, last_chunk
+from antiphon.integrations.langchain.outputs import ai_message, last_chunk, piece_chunk
 from antiphon.integrations.langchain.references import hide_references, move_to_arguments, references_of
 from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
 from antiphon.integrations.langchain.structured import with_json_output
@@ -39,8 +39,9 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
     (``response_format="content_and_artifact"``). The answer cites the references that it was copied from.
 
     A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
-    ``seed``, ``drafter``, ``num_draft_tokens``, ``timeout`` and ``model``; another model is loaded at its first use and
-    kept. Unknown parameters raise a `TypeError`. Fields: see `GenerationFields`.
+    ``seed``, ``drafter``, ``num_draft_tokens``, ``thinking``, ``max_thinking_tokens``, ``template_variables``,
+    ``timeout`` and ``model``; another model is loaded at its first use and kept. Unknown parameters raise a
+    `TypeError`. The model's thinking is in ``additional_kwargs["reasoning_content"]``. Fields: see `GenerationFields`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -170,9 +171,9 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         call = self._model_call(messages, stop, kwargs)
         visible = VisibleText(call)
         with call.stream() as stream:
-            for piece in stream:
-                if text := visible.push(piece):
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=text))
+            for piece in iter(stream.next_piece, None):
+                if chunk := piece_chunk(piece, visible.push(piece)):
+                    yield ChatGenerationChunk(message=chunk)
         yield ChatGenerationChunk(message=last_chunk(call, stream.completion, visible.shown))
 
     async def _astream(
@@ -186,8 +187,8 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         visible = VisibleText(call)
         async with AsyncStreamReader(call.stream) as reading:
             async for piece in reading:
-                if text := visible.push(piece):
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=text))
+                if chunk := piece_chunk(piece, visible.push(piece)):
+                    yield ChatGenerationChunk(message=chunk)
         yield ChatGenerationChunk(message=last_chunk(call, reading.completion, visible.shown))
 
     def _model_call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> ModelCall:

@@ -9,6 +9,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMe
 
 from antiphon.accel.text.messages import Message
 
+REASONING = "reasoning_content"
+"""The field of a message that holds the model's thinking, in LangChain and in chat templates."""
+
 ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
     (SystemMessage, "system"),
     (HumanMessage, "user"),
@@ -38,6 +41,8 @@ def _message(index: int, message: BaseMessage) -> Message:
             {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
             for call in message.tool_calls
         ]
+    if isinstance(message, AIMessage) and (reasoning := message.additional_kwargs.get(REASONING)):
+        turn[REASONING] = reasoning  # the template writes or drops it
     if isinstance(message, ToolMessage):
         turn |= {"tool_call_id": message.tool_call_id, "name": message.name or ""}
     return turn

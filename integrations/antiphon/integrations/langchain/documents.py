@@ -13,12 +13,17 @@ from antiphon.retrieval import Passage
 SOURCE, START, SCORE = "source", "start_index", "relevance_score"
 """Metadata keys for a passage's source, start and score, as LangChain's own splitters and rerankers use them."""
 
+ALSO_IN = "also_in"
+"""The metadata key for the sources of passages that repeat a passage."""
+
 
 def document_of(passage: Passage) -> Document:
     """Return the passage as a document with the same text and id and all other fields in its metadata."""
     metadata: dict[str, Any] = {**passage.metadata, SOURCE: passage.source, START: passage.start}
     if passage.score is not None:
         metadata[SCORE] = passage.score
+    if passage.also_in:
+        metadata[ALSO_IN] = list(passage.also_in)
     return Document(page_content=passage.text, id=passage.id, metadata=metadata)
 
 
@@ -58,5 +63,6 @@ def _passage(text: str, identifier: object, metadata: Mapping[str, Any]) -> Pass
         start=begin,
         end=begin + len(text),
         score=float(score) if isinstance(score, int | float) else None,
-        metadata={key: value for key, value in metadata.items() if key not in (SOURCE, START, SCORE)},
+        metadata={key: value for key, value in metadata.items() if key not in (SOURCE, START, SCORE, ALSO_IN)},
+        also_in=tuple(map(str, metadata.get(ALSO_IN) or ())),
     )

@@ -134,9 +134,11 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         call = self._model_call(prompt, stop, kwargs)
         async with AsyncStreamReader(call.stream) as reading:
             async for piece in reading:
-                chunk = GenerationChunk(text=piece)
+                if piece.is_thinking:
+                    continue
+                chunk = GenerationChunk(text=piece.text)
                 if run_manager:
-                    await run_manager.on_llm_new_token(piece, chunk=chunk)
+                    await run_manager.on_llm_new_token(piece.text, chunk=chunk)
                 yield chunk
         yield GenerationChunk(text="", generation_info=self._generation_info(call, reading.completion))
 

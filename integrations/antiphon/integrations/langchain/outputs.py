@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall
-from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.ai import OutputTokenDetails, UsageMetadata
 from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import Citation, ContentBlock
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.utils.json import parse_partial_json
 
 from antiphon.accel import Completion
+from antiphon.accel.text.completion import Piece
+from antiphon.integrations.langchain.chat_messages import REASONING
 from antiphon.integrations.model_call import ModelCall
 from antiphon.pipelines import cite
 from antiphon.retrieval import Passage
@@ -62,8 +64,20 @@ def last_chunk(call: ModelCall, completion: Completion, shown: str) -> AIMessage
             for index, (name, text, identifier) in enumerate([*calls, *broken])
         ],
         chunk_position="last",
-        **_message_fields(call, parsed.content, completion),
+        **_message_fields(call, parsed.content, completion, is_chunk=True),
     )
+
+
+def piece_chunk(piece: Piece, text: str) -> AIMessageChunk | None:
+    """Return the chunk of a streamed piece; None if there is nothing to show yet.
+
+    Args:
+        piece: the piece.
+        text: the text of the answer that can be shown with it.
+    """
+    if piece.is_thinking:
+        return AIMessageChunk(content="", additional_kwargs={REASONING: piece.text})
+    return AIMessageChunk(content=text) if text else None
 
 
 def citations(call: ModelCall, text: str) -> list[Citation]:
@@ -105,9 +119,12 @@ def annotate(text: str, passages: Sequence[Passage]) -> list[Citation]:
 def usage(completion: Completion) -> UsageMetadata:
     """Return the token counts in LangChain's form."""
     used = completion.usage
-    return UsageMetadata(
+    counts = UsageMetadata(
         input_tokens=used.prompt_tokens, output_tokens=used.completion_tokens, total_tokens=used.total_tokens
     )
+    if used.reasoning_tokens:
+        counts["output_token_details"] = OutputTokenDetails(reasoning=used.reasoning_tokens)
+    return counts
 
 
 def metadata(call: ModelCall, completion: Completion) -> dict[str, Any]:
@@ -117,7 +134,8 @@ def metadata(call: ModelCall, completion: Completion) -> dict[str, Any]:
         call: the call that was answered.
         completion: its completion.
     """
-    return {"model_name": call.model, "finish_reason": completion.finish_reason, "steps": completion.steps.as_dict()}
+    facts = {"model_name": call.model, "finish_reason": completion.finish_reason, "steps": completion.steps.as_dict()}
+    return facts | ({"ended_in_thinking": True} if completion.ended_in_thinking else {})
 
 
 def content_blocks(answer: AIMessage) -> list[ContentBlock]:
@@ -144,10 +162,11 @@ def _unreadable(text: str) -> str:
 register_translator(PROVIDER, content_blocks, content_blocks)
 
 
-def _message_fields(call: ModelCall, text: str, completion: Completion) -> dict[str, Any]:
+def _message_fields(call: ModelCall, text: str, completion: Completion, *, is_chunk: bool = False) -> dict[str, Any]:
     found = citations(call, text)
+    reasoning = "" if is_chunk else completion.reasoning  # earlier chunks had it
     return {
-        "additional_kwargs": {CITATIONS: found} if found else {},
+        "additional_kwargs": {**({CITATIONS: found} if found else {}), **({REASONING: reasoning} if reasoning else {})},
         "usage_metadata": usage(completion),
         "response_metadata": {**metadata(call, completion), "model_provider": PROVIDER},
     }

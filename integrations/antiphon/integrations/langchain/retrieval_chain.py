@@ -42,6 +42,8 @@ class ReferenceChatModel(Protocol):
     language_model: Any
     max_tokens: int | None
     stop: Any
+    thinking: bool | None
+    template_variables: dict[str, Any] | None
 
     def bind(self, **kwargs: Any) -> Runnable[Any, AIMessage]:
         """See `langchain_core.runnables.Runnable.bind`."""
@@ -125,6 +127,8 @@ def _plan(chat: ReferenceChatModel, found: dict[str, Any]) -> _Planned:
         context=TurnContext.of(earlier),
         stop=chat.stop or (),
         max_new_tokens=chat.max_tokens or Settings().max_new_tokens,
+        thinking=chat.thinking,
+        template_variables=chat.template_variables,
     )
     return _Planned(plan, [documents[int(passage.id)] for passage in plan.passages])
 
@@ -141,6 +145,8 @@ def _answer_chain(
         return RunnableLambda(lambda _: prompt.invoke(values)) | chat.bind(references=documents)
     plan: RequestPlan = found["planned"].plan
     options: dict[str, Any] = {"response_prefix": plan.response_prefix} if plan.response_prefix else {}
+    if plan.thinking is not None:
+        options["thinking"] = plan.thinking
     if plan.stop:
         options["stop"] = list(plan.stop)
     messages = _messages(plan)

@@ -13,6 +13,7 @@ from llama_index.core.base.llms.types import (
     ImageBlock,
     MessageRole,
     TextBlock,
+    ThinkingBlock,
     ToolCallBlock,
     VideoBlock,
 )
@@ -47,6 +48,8 @@ def _message(index: int, message: ChatMessage) -> Message:
         raise ValueError(f"messages[{index}] contains {', '.join(unread)}; this model reads text only.")
     text = "".join(block.text for block in message.blocks if isinstance(block, TextBlock))
     turn: dict[str, Any] = {"role": ROLES[message.role], "content": text}
+    if thought := "".join(block.content or "" for block in message.blocks if isinstance(block, ThinkingBlock)):
+        turn["reasoning_content"] = thought  # the template writes or drops it
     calls = [_call(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
     if calls:
         turn["tool_calls"] = calls

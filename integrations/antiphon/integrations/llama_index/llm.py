@@ -33,19 +33,18 @@ from antiphon.integrations.hidden_references import REFERENCES
 from antiphon.integrations.llama_index.chat_messages import arguments_of, chat_messages
 from antiphon.integrations.llama_index.outputs import (
     INVALID,
-    chat_piece,
+    AnswerState,
     chat_response,
-    completion_piece,
+    chat_state,
     completion_response,
+    completion_state,
+    last_state,
 )
 from antiphon.integrations.llama_index.prompt_template import prompt_template
 from antiphon.integrations.llama_index.references import hide_references, template_references, without_references
 from antiphon.integrations.llama_index.structured import Model, call_arguments, partial_object, with_schema
 from antiphon.integrations.model_call import ModelCall, VisibleText
 from antiphon.integrations.stream_readers import AsyncStreamReader
-
-Piece = tuple[str, str, Completion | None]
-"""A streamed answer: the text so far, its new part, and at the end the completion."""
 
 
 class _LLMMethods(GenerationFields, FunctionCallingLLM):
@@ -85,8 +84,8 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         call = self._model_call(self._conversation(messages, kwargs), kwargs)
 
         def responses() -> ChatResponseGen:
-            for text, new, done in self._pieces(call):
-                yield chat_response(call, done, new) if done else chat_piece(text, new)
+            for state in self._states(call):
+                yield chat_state(call, state)
 
         return responses()
 
@@ -100,8 +99,8 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         call = self._model_call(self._conversation(messages, kwargs), kwargs)
 
         async def responses() -> ChatResponseAsyncGen:
-            async for text, new, done in self._apieces(call):
-                yield chat_response(call, done, new) if done else chat_piece(text, new)
+            async for state in self._astates(call):
+                yield chat_state(call, state)
 
         return responses()
 
@@ -115,8 +114,9 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         call = self._model_call(self._text(prompt, formatted), kwargs)
 
         def responses() -> CompletionResponseGen:
-            for text, new, done in self._pieces(call):
-                yield completion_response(call, done, new) if done else completion_piece(text, new)
+            for state in self._states(call):
+                if state.delta or state.completion is not None:
+                    yield completion_state(call, state)
 
         return responses()
 
@@ -130,8 +130,9 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         call = self._model_call(self._text(prompt, formatted), kwargs)
 
         async def responses() -> CompletionResponseAsyncGen:
-            async for text, new, done in self._apieces(call):
-                yield completion_response(call, done, new) if done else completion_piece(text, new)
+            async for state in self._astates(call):
+                if state.delta or state.completion is not None:
+                    yield completion_state(call, state)
 
         return responses()
 
@@ -272,23 +273,21 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
             self.language_model, self.model, prompt, passages, parameters, timeout, tools, assistant_prefix
         )
 
-    def _pieces(self, call: ModelCall) -> Iterator[Piece]:
+    def _states(self, call: ModelCall) -> Iterator[AnswerState]:
         visible = VisibleText(call)
         with call.stream() as stream:
-            for piece in stream:
-                if new := visible.push(piece):
-                    yield visible.shown, new, None
-        content = call.parse_output(stream.completion).content
-        yield content, content[len(visible.shown) :], stream.completion
+            for piece in iter(stream.next_piece, None):
+                if (new := visible.push(piece)) or piece.is_thinking:
+                    yield AnswerState(visible.shown, new, visible.reasoning, piece.text if piece.is_thinking else "")
+        yield last_state(call, stream.completion, visible)
 
-    async def _apieces(self, call: ModelCall) -> AsyncIterator[Piece]:
+    async def _astates(self, call: ModelCall) -> AsyncIterator[AnswerState]:
         visible = VisibleText(call)
         async with AsyncStreamReader(call.stream) as reading:
             async for piece in reading:
-                if new := visible.push(piece):
-                    yield visible.shown, new, None
-        content = call.parse_output(reading.completion).content
-        yield content, content[len(visible.shown) :], reading.completion
+                if (new := visible.push(piece)) or piece.is_thinking:
+                    yield AnswerState(visible.shown, new, visible.reasoning, piece.text if piece.is_thinking else "")
+        yield last_state(call, reading.completion, visible)
 
     async def _acomplete(self, call: ModelCall) -> Completion:
         async with AsyncStreamReader(call.stream) as reading:
@@ -354,6 +353,7 @@ class AntiphonLLM(_HidingReferences, _LLMMethods):
     citation blocks; ``raw`` contains usage, finish reason and step statistics.
 
     A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
-    ``seed``, ``drafter``, ``num_draft_tokens`` and ``timeout``. Unknown parameters raise a `TypeError`. Fields: see
-    `GenerationFields`.
+    ``seed``, ``drafter``, ``num_draft_tokens``, ``thinking``, ``max_thinking_tokens``, ``template_variables`` and
+    ``timeout``. Unknown parameters raise a `TypeError`. A chat answer has the model's thinking in a `ThinkingBlock`.
+    Fields: see `GenerationFields`.
     """

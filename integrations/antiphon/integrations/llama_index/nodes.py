@@ -7,16 +7,17 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextN
 from antiphon.integrations.coercion import coerce_passages
 from antiphon.retrieval import Passage
 
-SOURCE = "source"
-"""The metadata key of a passage's source; its offsets are fields of the node."""
+SOURCE, ALSO_IN = "source", "also_in"
+"""The metadata keys of a passage's source, and of the sources of passages that repeat it."""
 
 
 def node_of(passage: Passage) -> NodeWithScore:
     """Return the passage as a node with the same text, id and score, and its source in the metadata."""
+    also = {ALSO_IN: list(passage.also_in)} if passage.also_in else {}
     node = TextNode(
         id_=passage.id,
         text=passage.text,
-        metadata={**passage.metadata, SOURCE: passage.source},
+        metadata={**passage.metadata, SOURCE: passage.source, **also},
         start_char_idx=passage.start,
         end_char_idx=passage.end,
     )
@@ -58,5 +59,6 @@ def _passage(node: BaseNode, score: float | None) -> Passage:
         start=start,
         end=start + len(text),
         score=score,
-        metadata={key: value for key, value in metadata.items() if key != SOURCE},
+        metadata={key: value for key, value in metadata.items() if key not in (SOURCE, ALSO_IN)},
+        also_in=tuple(map(str, metadata.get(ALSO_IN) or ())),
     )

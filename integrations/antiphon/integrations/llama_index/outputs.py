@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from llama_index.core.base.llms.types import (
     ChatMessage,
@@ -13,11 +13,12 @@ from llama_index.core.base.llms.types import (
     CompletionResponse,
     MessageRole,
     TextBlock,
+    ThinkingBlock,
     ToolCallBlock,
 )
 
 from antiphon.accel import Completion
-from antiphon.integrations.model_call import ModelCall
+from antiphon.integrations.model_call import ModelCall, VisibleText
 from antiphon.pipelines import cite
 from antiphon.retrieval import Passage
 
@@ -34,7 +35,7 @@ def chat_response(call: ModelCall, completion: Completion, delta: str | None = N
         delta: the last new part of a streamed answer.
     """
     parsed = call.parse_output(completion)
-    message = _message(parsed.content)
+    message = _message(parsed.content, completion.reasoning)
     message.blocks += [
         ToolCallBlock(tool_call_id=each.id, tool_name=each.name, tool_kwargs=dict(each.arguments))
         for each in parsed.calls
@@ -45,14 +46,47 @@ def chat_response(call: ModelCall, completion: Completion, delta: str | None = N
     return ChatResponse(message=message, delta=delta, **_response_fields(call, completion))
 
 
-def chat_piece(text: str, delta: str) -> ChatResponse:
-    """Return the current state of a streamed chat answer.
+class AnswerState(NamedTuple):
+    """The state of a streamed answer.
 
-    Args:
+    Attributes:
         text: the text so far.
         delta: its new part.
+        reasoning: the thinking so far.
+        thinking_delta: its new part.
+        completion: the completion, in the last state.
     """
-    return ChatResponse(message=_message(text), delta=delta)
+
+    text: str
+    delta: str
+    reasoning: str = ""
+    thinking_delta: str = ""
+    completion: Completion | None = None
+
+
+def last_state(call: ModelCall, completion: Completion, visible: VisibleText) -> AnswerState:
+    """Return the last state of a streamed answer.
+
+    Args:
+        call: the call that was answered.
+        completion: its completion.
+        visible: the text that earlier states contained.
+    """
+    content = call.parse_output(completion).content
+    return AnswerState(content, content[len(visible.shown) :], completion=completion)
+
+
+def chat_state(call: ModelCall, state: AnswerState) -> ChatResponse:
+    """Return the state of a streamed chat answer.
+
+    Args:
+        call: the call that is answered.
+        state: the state.
+    """
+    if state.completion is not None:
+        return chat_response(call, state.completion, state.delta)
+    thought = {"thinking_delta": state.thinking_delta} if state.thinking_delta else {}
+    return ChatResponse(message=_message(state.text, state.reasoning), delta=state.delta, additional_kwargs=thought)
 
 
 def completion_response(call: ModelCall, completion: Completion, delta: str | None = None) -> CompletionResponse:
@@ -68,18 +102,21 @@ def completion_response(call: ModelCall, completion: Completion, delta: str | No
     )
 
 
-def completion_piece(text: str, delta: str) -> CompletionResponse:
-    """Return the current state of a streamed text.
+def completion_state(call: ModelCall, state: AnswerState) -> CompletionResponse:
+    """Return the state of a streamed text, which has no place for thinking.
 
     Args:
-        text: the text so far.
-        delta: its new part.
+        call: the call that is answered.
+        state: the state.
     """
-    return CompletionResponse(text=text, delta=delta)
+    if state.completion is not None:
+        return completion_response(call, state.completion, state.delta)
+    return CompletionResponse(text=state.text, delta=state.delta)
 
 
-def _message(text: str) -> ChatMessage:
-    return ChatMessage(role=MessageRole.ASSISTANT, blocks=[TextBlock(text=text)])
+def _message(text: str, reasoning: str = "") -> ChatMessage:
+    thought = [ThinkingBlock(content=reasoning)] if reasoning else []
+    return ChatMessage(role=MessageRole.ASSISTANT, blocks=[*thought, TextBlock(text=text)])
 
 
 def citation_blocks(text: str, passages: Sequence[Passage]) -> list[CitationBlock]:
@@ -124,5 +161,8 @@ def _response_fields(call: ModelCall, completion: Completion) -> dict[str, Any]:
         "model": call.model,
         "finish_reason": completion.finish_reason,
         "steps": completion.steps.as_dict(),
+        **({"ended_in_thinking": True} if completion.ended_in_thinking else {}),
     }
+    if used.reasoning_tokens:
+        usage["reasoning_tokens"] = used.reasoning_tokens
     return {"raw": raw, "additional_kwargs": usage}

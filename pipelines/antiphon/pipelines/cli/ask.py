@@ -13,15 +13,19 @@ from antiphon.pipelines.cli.options import (
     DRAFTER_HELP,
     Bita,
     Device,
+    Drafting,
     EngineOption,
     FewBits,
     Index,
     MaxNewTokens,
+    MaxThinkingTokens,
     NumDraftTokens,
     Sessions,
+    Stop,
+    Thinking,
     Window,
 )
-from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
+from antiphon.pipelines.cli.preparation import note_missing_switch, open_language_model, sessions_in
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.rendering.sanitize import sanitize_json
 
@@ -32,6 +36,8 @@ def ask(
     model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
+    thinking: Thinking = None,
+    max_thinking_tokens: MaxThinkingTokens = None,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     bita: Bita = None,
     window: Window = None,
@@ -39,17 +45,12 @@ def ask(
     plain: Annotated[bool, typer.Option("--plain", help="Decode without drafts (--drafter nothing).")] = False,
     temperature: Annotated[float, typer.Option(help="0 decodes greedily; above 0 the answer is sampled.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="Stop before this text; may be repeated.", show_default="a blank line for smollm2"),
-    ] = None,
+    stop: Stop = None,
     device: Device = None,
     engine: EngineOption = "auto",
     weights: FewBits = None,
     sessions: Sessions = None,
-    drafting: Annotated[
-        bool, typer.Option("--drafting", help="Print the answer again, step by step as it was decoded.")
-    ] = False,
+    drafting: Drafting = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Answer a question: stream the answer, then print its citations and its cost."""
@@ -68,6 +69,7 @@ def ask(
     language_model = open_language_model(model, device=device, drafter=factory, engine=engine, weights=weights)
     if isinstance(language_model, LanguageModel) and factory == "auto":
         console.show_choice(language_model)
+    note_missing_switch(language_model, thinking)
     rag = Rag(retriever, language_model, k=k, sessions=store)
     stream = rag.stream(
         question,
@@ -76,6 +78,8 @@ def ask(
         stop=stop or STOPS.get(model, ()),
         seed=seed,
         num_draft_tokens=num_draft_tokens,
+        thinking=thinking,
+        max_thinking_tokens=max_thinking_tokens,
     )
     if as_json:
         typer.echo(sanitize_json(stream.to_end().answer.as_dict()))

@@ -15,9 +15,11 @@ from antiphon.pipelines.cli.options import (
     FewBits,
     Index,
     MaxNewTokens,
+    MaxThinkingTokens,
     Sessions,
+    Thinking,
 )
-from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
+from antiphon.pipelines.cli.preparation import note_missing_switch, open_language_model, sessions_in
 from antiphon.pipelines.models.bundled import STOPS
 
 
@@ -26,6 +28,8 @@ def chat(
     model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages per question.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
+    thinking: Thinking = None,
+    max_thinking_tokens: MaxThinkingTokens = None,
     rewrite: Annotated[
         bool, typer.Option("--rewrite", help="Let the model rewrite follow-up questions for retrieval.")
     ] = False,
@@ -44,5 +48,12 @@ def chat(
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
     language_model = open_language_model(model, device=device, engine=engine, weights=weights)
+    note_missing_switch(language_model, thinking)
     rag = Rag(retriever, language_model, k=k, sessions=store, rewrite=rewrite)
-    hold_conversation(Chat(rag), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))
+    hold_conversation(
+        Chat(rag),
+        max_new_tokens=max_new_tokens,
+        stop=STOPS.get(model, ()),
+        thinking=thinking,
+        max_thinking_tokens=max_thinking_tokens,
+    )

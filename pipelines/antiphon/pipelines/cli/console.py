@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -28,6 +29,10 @@ out = Console(highlight=False, soft_wrap=True)
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 """Standard error: progress, notes and errors."""
+
+
+THINKING_WIDTH = 100
+"""Maximum number of characters of the model's thinking that are shown."""
 
 
 def quiet_libraries() -> None:
@@ -80,14 +85,32 @@ def show_choice(language_model: LanguageModel) -> None:
 
 
 def show_pieces(stream: AnswerStream | Stream) -> None:
-    """Print a text while it streams."""
+    """Print a text while it streams; the model's thinking before it is one dim line on standard error."""
+    reasoning, status = "", err.status("Thinking")
     try:
         with stream:
-            for piece in stream:
-                out.print(Text(sanitize(piece)), end="")
+            for piece in iter(stream.next_piece, None):
+                if piece.is_thinking:
+                    status.start()
+                    reasoning += piece.text
+                    continue
+                status.stop()
+                reasoning = _show_thinking(reasoning)
+                out.print(Text(sanitize(piece.text)), end="")
                 out.file.flush()
+        status.stop()
+        _show_thinking(reasoning)
     finally:  # an error message starts on a new line
+        status.stop()
         out.print()
+
+
+def _show_thinking(reasoning: str) -> str:
+    """Print the beginning of the thinking, if there is any, and return an empty text."""
+    if reasoning:
+        short = shorten(sanitize(reasoning), THINKING_WIDTH, placeholder=" …")
+        err.print(Text(f"Thought: {short}"), style="dim")
+    return ""
 
 
 def show_citations(answer: Answer, *, root: Path | None = None) -> None:

@@ -46,6 +46,20 @@ FewBits = Annotated[
 Index = Annotated[Path, typer.Option("--index", "-i", help="Folder of an index, made by `antiphon index`.")]
 Limit = Annotated[int | None, typer.Option(help="Maximum number of samples.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(help="Stop before this text; may be repeated.", show_default="a blank line for smollm2"),
+]
+Drafting = Annotated[bool, typer.Option("--drafting", help="Print the answer again, step by step as it was decoded.")]
+Thinking = Annotated[
+    bool | None,
+    typer.Option(
+        "--thinking/--no-thinking", help="Let the model think before it answers, if its chat template has a switch."
+    ),
+]
+MaxThinkingTokens = Annotated[
+    int | None, typer.Option(help="Maximum number of tokens of the thinking, before those of the answer.")
+]
 Precision = Annotated[str, typer.Option(help="Dtype of the model: auto, float32, bfloat16 or float16.")]
 NumDraftTokens = Annotated[
     int | None, typer.Option(help="Maximum number of draft tokens per step.", show_default="chosen by cost")

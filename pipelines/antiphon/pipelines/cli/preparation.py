@@ -99,6 +99,28 @@ def open_language_model(
     return remote
 
 
+def note_missing_switch(language_model: TextModel, thinking: bool | None) -> None:
+    """Print a note if thinking is to be turned on or off, and the model's chat template has no switch for it.
+
+    Args:
+        language_model: The model.
+        thinking: Whether it shall think; None: as usual.
+    """
+    from antiphon.accel.text.thinking_switch import thinking_traits
+
+    if thinking is None or language_model.tokenizer is None:
+        return
+    traits = thinking_traits(language_model.tokenizer)
+    if not traits.switch:
+        option = "--thinking" if thinking else "--no-thinking"
+        limit = "; --max-thinking-tokens limits it" if traits.format else ""
+        console.err.print(
+            f"{option} has no effect: the chat template of {language_model.name} has no switch for thinking{limit}.",
+            style="dim",
+            markup=False,
+        )
+
+
 def sessions_in(file: Path | None, retriever: Retriever) -> SessionStore | None:
     """Open the session store in a file, with the embedder of the index; return None without a file.
 

@@ -94,12 +94,17 @@ def sentence_location(sentence: NearestSentence, root: Path | None = None) -> st
 def citation_location(citation: Citation, root: Path | None = None) -> str:
     """Return the source, the place in the file (such as the page) and the characters of the quoted text.
 
+    Further documents with the same passage are listed after it.
+
     Args:
         citation: the citation.
         root: see `short_source`.
     """
     place = f", {citation.location}" if citation.location else ""
-    return f"{short_source(citation.source, root)}{place}, characters {citation.source_start}-{citation.source_end}"
+    others = ", ".join(short_source(source, root) for source in citation.also_in)
+    also = f" (also in {others})" if others else ""
+    span = f"characters {citation.source_start}-{citation.source_end}"
+    return f"{short_source(citation.source, root)}{place}, {span}{also}"
 
 
 def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:

@@ -30,6 +30,7 @@ from antiphon.pipelines.server.response_fields import (
     chat_logprobs,
     metrics_object,
     passage_object,
+    reasoning_field,
     usage_counts,
     usage_object,
 )
@@ -136,6 +137,8 @@ def chat_generation(service: Service, chat: PreparedChat, index: int) -> Generat
     """
     body = chat.body
     parameters = choice_parameters(service, body, chat.served, index) | chat.prompt.parameters
+    if body.max_thinking_tokens is not None:
+        parameters["max_thinking_tokens"] = min(body.max_thinking_tokens, service.settings.max_output_tokens)
     if body.logprobs:
         parameters["logprobs"] = body.top_logprobs or 0
     elif body.top_logprobs:
@@ -165,6 +168,7 @@ def _choice_object(chat: PreparedChat, index: int, text: CollectedText) -> dict[
         "role": "assistant",
         "content": output.content or (None if output.calls else ""),
         "refusal": None,
+        **reasoning_field(text.reasoning),
     }
     if output.calls:
         message["tool_calls"] = tool_call_objects(output)
@@ -176,13 +180,21 @@ def _choice_object(chat: PreparedChat, index: int, text: CollectedText) -> dict[
         "finish_reason": _finish_reason(output, text.finished),
         "logprobs": _logprobs(chat, text),
         **({"token_ids": text.tokens} if chat.body.return_token_ids else {}),
+        **_thinking_notice(text.finished),
     }
 
 
 def _logprobs(chat: PreparedChat, text: CollectedText) -> dict[str, Any] | None:
     if not chat.body.logprobs or text.finished is None:
         return None
-    return chat_logprobs(text.finished.completion.logprobs, chat.served.language_model.tokenizer)
+    completion = text.finished.completion
+    answer = completion.logprobs[completion.usage.reasoning_tokens :]
+    return chat_logprobs(answer, chat.served.language_model.tokenizer)
+
+
+def _thinking_notice(finished: Finished | None) -> dict[str, Any]:
+    """Return the field that says that there is no answer because generation ended in the thinking."""
+    return {"ended_in_thinking": True} if finished and finished.completion.ended_in_thinking else {}
 
 
 def _finish_reason(output: ParsedOutput, finished: Finished | None) -> str:
@@ -227,7 +239,7 @@ class _ChoiceStream:
         self._text = ""
         self._sent = ""  # the content that has been sent so far
         self._prompt_tokens = 0
-        self._num_tokens = 0
+        self._num_tokens = self._num_reasoning = 0
         self._started: Started | None = None
         self._segments: SegmentTracker | None = None
         self.finished: Finished | None = None
@@ -252,7 +264,7 @@ class _ChoiceStream:
     def _push_delta(self, event: Delta) -> list[dict[str, Any]]:
         chat, body = self._chat, self._chat.body
         self._text += event.text
-        self._num_tokens = event.num_tokens
+        self._num_tokens, self._num_reasoning = event.num_tokens, event.reasoning_tokens
         visible = chat.visible_text(self._text)
         content, self._sent = visible[len(self._sent) :], visible
         choice: dict[str, Any] = {}
@@ -263,9 +275,10 @@ class _ChoiceStream:
         fields: dict[str, Any] = {}
         if self._segments is not None:
             fields["segments"] = self._segments.push(event.text, event.origins)
-        if not content and not choice and not any(fields.values()):
+        if not content and not event.reasoning and not choice and not any(fields.values()):
             return []
-        return [self._chunk({"content": content}, choice=choice, **fields)]
+        delta = reasoning_field(event.reasoning) or {"content": content}
+        return [self._chunk(delta, choice=choice, **fields)]
 
     def _last_chunk(self, event: Finished) -> dict[str, Any]:
         output = self._chat.parse(self._text)
@@ -276,7 +289,7 @@ class _ChoiceStream:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(tool_call_objects(output))]
         if self._started is not None and self._started.passages:
             delta["annotations"] = annotation_objects(output.content, self._started.passages)
-        return self._chunk(delta, finish_reason=_finish_reason(output, event))
+        return self._chunk(delta, finish_reason=_finish_reason(output, event), choice=_thinking_notice(event))
 
     def _chunk(
         self,
@@ -288,6 +301,6 @@ class _ChoiceStream:
     ) -> dict[str, Any]:
         options = self._chat.body.stream_options
         if options is not None and options.continuous_usage_stats:
-            fields["usage"] = usage_counts(self._prompt_tokens, self._num_tokens)
+            fields["usage"] = usage_counts(self._prompt_tokens, self._num_tokens, self._num_reasoning)
         common = {"index": self._index, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
         return self._chat.chunk([{**common, **(choice or {})}], **fields)

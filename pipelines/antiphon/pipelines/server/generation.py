@@ -97,7 +97,14 @@ class RequestStarter:
             )
         context = TurnContext.of(earlier, passage_references(request.passages))
         options = {"stop": served.stop, **request.parameters}
-        plan = rag.plan(str(last["content"]), context=context, prefix_of=lambda _: tenant.new_prefix(), **options)
+        plan = rag.plan(
+            str(last["content"]),
+            context=context,
+            prefix_of=lambda _: tenant.new_prefix(),
+            thinking=request.prompt.thinking,
+            template_variables=request.prompt.template_variables,
+            **options,
+        )
         plan = replace(
             plan,
             passages=(*plan.passages, *request.passages),

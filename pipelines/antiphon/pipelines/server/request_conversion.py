@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.text.messages import Conversation, Message, PromptInput
+from antiphon.accel.text.thinking_switch import EFFORT, check_template_variables
 from antiphon.accel.text.tool_choice import prepare_tools
 from antiphon.pipelines.server.errors import unsupported_parameter
 from antiphon.pipelines.server.request_schemas import (
@@ -56,13 +57,13 @@ def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase) -
         ApiError: a part of a message is not text, or two fields contradict each other.
         ValueError: the chosen tool does not exist, or the chat template does not support tools.
     """
-    messages = template_messages(request.messages)
+    messages, variables = template_messages(request.messages), template_options(request)
     schema = request.response_format.required_schema if request.response_format else None
     if request.continue_final_message:
         if messages[-1]["role"] != ASSISTANT:
             message = "The last message is not the assistant's, so it cannot be continued."
             raise unsupported_parameter("continue_final_message", message)
-        conversation = Conversation(messages[:-1], (), str(messages[-1]["content"]))
+        conversation = Conversation(messages[:-1], (), str(messages[-1]["content"]), template_variables=variables)
         return ChatPrompt(conversation, {"json_schema": schema})
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
     choice = request.tool_choice
@@ -72,8 +73,26 @@ def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase) -
         message = "A tool must be called, so the answer cannot have another format."
         raise unsupported_parameter("response_format", message)
     json_schema: JsonSchema | dict[str, Any] | None = prepared.schema or schema
-    conversation = Conversation(prepared.messages, prepared.tools, prepared.assistant_prefix)
+    conversation = Conversation(
+        prepared.messages, prepared.tools, prepared.assistant_prefix, template_variables=variables
+    )
     return ChatPrompt(conversation, {"json_schema": json_schema}, prepared.names, prepared.assistant_prefix)
+
+
+def template_options(request: ChatRequest) -> dict[str, Any]:
+    """Return the variables of the chat template that a request sets.
+
+    Raises:
+        ApiError: a variable would change how the template is applied.
+    """
+    variables = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        variables.setdefault(EFFORT, request.reasoning_effort)
+    try:
+        check_template_variables(variables)
+    except ValueError as error:
+        raise unsupported_parameter("chat_template_kwargs", str(error)) from error
+    return variables
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[Message]:
@@ -86,6 +105,8 @@ def _template_message(message: ChatMessage, index: int) -> Message:
     plain: dict[str, Any] = {"role": role, "content": join_text(message.content, f"messages.{index}.content")}
     if message.name is not None:
         plain["name"] = message.name
+    if message.reasoning_content is not None:
+        plain["reasoning_content"] = message.reasoning_content  # the template writes or drops it
     if message.tool_call_id is not None:
         plain["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
@@ -121,7 +142,7 @@ def join_text(content: str | Sequence[TextPart] | None, param: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:
-        if part.text is None or part.type not in ("text", "input_text", "output_text"):
+        if part.text is None or part.type not in ("text", "input_text", "output_text", "reasoning_text"):
             message = f"{param} has a part of the type {part.type!r}; this server supports text only."
             raise unsupported_parameter(param, message)
     return "".join(part.text or "" for part in content)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from antiphon.accel import Completion, Origin, Stream
 from antiphon.accel.decoding.logprobs import TokenLogprob
+from antiphon.accel.text.completion import Piece
 from antiphon.pipelines.server.errors import ApiError, shutdown_error
 from antiphon.retrieval import Passage
 
@@ -44,7 +45,8 @@ class Started:
 class Delta:
     """New text and tokens of a generation, with the tokens' origins and logprobs.
 
-    ``num_tokens`` counts all tokens generated so far.
+    ``reasoning`` is new text of the thinking, whose tokens have no logprobs. ``num_tokens`` counts all tokens generated
+    so far, ``reasoning_tokens`` those of the thinking.
     """
 
     text: str
@@ -52,6 +54,8 @@ class Delta:
     origins: tuple[Origin, ...]
     logprobs: tuple[TokenLogprob, ...]
     num_tokens: int
+    reasoning: str = ""
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +130,8 @@ class GenerationJob:
             self.send(started)
             first_token, num_tokens = 0.0, 0
             with started.stream as stream:
-                for text in () if self.is_cancelled else stream:
-                    delta = _delta(stream, text, num_tokens)
+                for piece in () if self.is_cancelled else iter(stream.next_piece, None):
+                    delta = _delta(stream, piece, num_tokens)
                     num_tokens = delta.num_tokens
                     if num_tokens and not first_token:
                         first_token = perf_counter() - self.created
@@ -136,7 +140,7 @@ class GenerationJob:
                         break
             completion = stream.completion
             if completion.usage.completion_tokens > num_tokens or completion.text == "":
-                self.send(_delta(stream, "", num_tokens))
+                self.send(_delta(stream, Piece(""), num_tokens))
             seconds = perf_counter() - self.created
             cached = max(completion.usage.prompt_tokens - completion.steps.prefill_tokens, 0)
             cached = 0 if started.has_scored_prompt else cached
@@ -159,6 +163,7 @@ class CollectedText:
     started: Started | None = None
     finished: Finished | None = None
     text: str = ""
+    reasoning: str = ""
     tokens: list[int] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
@@ -168,6 +173,7 @@ class CollectedText:
                 self.started = event
             case Delta():
                 self.text += event.text
+                self.reasoning += event.reasoning
                 self.tokens += event.tokens
             case Finished():
                 self.finished = event
@@ -279,8 +285,9 @@ class RequestQueue:
         return None
 
 
-def _delta(stream: Stream, text: str, num_sent: int) -> Delta:
-    """Return the delta of ``text`` and of the tokens after the first ``num_sent``."""
-    tokens = tuple(stream.tokens_from(num_sent))
-    origins, logprobs = tuple(stream.origins_from(num_sent)), tuple(stream.logprobs_from(num_sent))
-    return Delta(text, tokens, origins, logprobs, num_sent + len(tokens))
+def _delta(stream: Stream, piece: Piece, num_sent: int) -> Delta:
+    """Return the delta of a piece and of the tokens after the first ``num_sent``."""
+    tokens, thought = tuple(stream.tokens_from(num_sent)), stream.reasoning_tokens
+    origins, logprobs = tuple(stream.origins_from(num_sent)), tuple(stream.logprobs_from(max(num_sent, thought)))
+    text, reasoning = ("", piece.text) if piece.is_thinking else (piece.text, "")
+    return Delta(text, tokens, origins, logprobs, num_sent + len(tokens), reasoning, thought)

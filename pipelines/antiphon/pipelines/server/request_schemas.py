@@ -74,6 +74,7 @@ class ChatMessage(BaseModel):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class FunctionTool(BaseModel):
@@ -218,6 +219,9 @@ class ChatRequest(SamplingRequest):
     response_format: ResponseFormat | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    max_thinking_tokens: Annotated[int, Field(ge=0)] | None = None
 
 
 class CompletionRequest(SamplingRequest):

@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def usage_counts(prompt: int, completion: int) -> dict[str, Any]:
+def usage_counts(prompt: int, completion: int, reasoning: int = 0) -> dict[str, Any]:
     """Return the token counts of a ``usage`` object.
 
     Args:
         prompt: prompt tokens.
-        completion: completion tokens.
+        completion: completion tokens, with those of the thinking.
+        reasoning: tokens of the thinking.
     """
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    counts: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
+    details = {"completion_tokens_details": {"reasoning_tokens": reasoning}} if reasoning else {}
+    return {**counts, "total_tokens": prompt + completion, **details}
+
+
+def reasoning_field(text: str) -> dict[str, Any]:
+    """Return the field of a message or delta that holds the model's thinking; none if there is no thinking."""
+    return {"reasoning_content": text} if text else {}
 
 
 def usage_object(finished: Sequence[Finished], *, is_predicted: bool) -> dict[str, Any]:
@@ -36,7 +44,8 @@ def usage_object(finished: Sequence[Finished], *, is_predicted: bool) -> dict[st
     """
     completions = [each.completion for each in finished]
     prompt = completions[0].usage.prompt_tokens
-    usage = usage_counts(prompt, sum(each.usage.completion_tokens for each in completions))
+    reasoning = sum(each.usage.reasoning_tokens for each in completions)
+    usage = usage_counts(prompt, sum(each.usage.completion_tokens for each in completions), reasoning)
     usage["prompt_tokens_details"] = {
         "cached_tokens": finished[0].cached_tokens,
         "response_prefix_tokens": completions[0].usage.response_prefix_tokens,
@@ -47,7 +56,7 @@ def usage_object(finished: Sequence[Finished], *, is_predicted: bool) -> dict[st
         usage["completion_tokens_details"] = {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": drafted - accepted,
-            "reasoning_tokens": 0,
+            "reasoning_tokens": reasoning,
             "audio_tokens": 0,
         }
     return usage
@@ -96,12 +105,13 @@ def _annotation(citation: Citation, passage: Passage) -> dict[str, Any]:
             "passage_id": passage.id,
             "passage_start": citation.source_start - passage.start,
             "passage_end": citation.source_end - passage.start,
+            "also_in": [file_name(source) for source in citation.also_in],
         },
     }
 
 
 def passage_object(passage: Passage) -> dict[str, Any]:
-    """Return a passage as JSON: its text, and its characters in its document."""
+    """Return a passage as JSON: its text, its place in its document, and other documents that have the same text."""
     return {
         "id": passage.id,
         "source": file_name(passage.source),
@@ -109,6 +119,8 @@ def passage_object(passage: Passage) -> dict[str, Any]:
         "text": passage.text,
         "start": passage.start,
         "end": passage.end,
+        "location": passage.location,
+        "also_in": [file_name(source) for source in passage.also_in],
     }
 
 

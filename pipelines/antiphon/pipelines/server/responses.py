@@ -51,6 +51,7 @@ class PreparedResponse:
     chat: PreparedChat
     id: str = field(default_factory=lambda: f"resp_{uuid4().hex}")
     message_id: str = field(default_factory=lambda: f"msg_{uuid4().hex}")
+    reasoning_id: str = field(default_factory=lambda: f"rs_{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
     def to_object(self, status: str, output: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class PreparedResponse:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "prompt_cache_key": body.prompt_cache_key,
-            "reasoning": None,
+            "reasoning": None if body.reasoning is None else {**body.reasoning.model_dump(), "summary": None},
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": False,
@@ -108,6 +109,16 @@ class PreparedResponse:
         named = {"type": "message", "id": self.message_id, "role": "assistant", "status": status}
         return {**named, "content": content}
 
+    def reasoning_item(self, status: str, text: str) -> dict[str, Any]:
+        """Return the item of the model's thinking.
+
+        Args:
+            status: its status.
+            text: the thinking.
+        """
+        content = [{"type": "reasoning_text", "text": text}] if text else []
+        return {"type": "reasoning", "id": self.reasoning_id, "status": status, "summary": [], "content": content}
+
     def logprobs(self, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
         """Return the logprobs as JSON, or an empty list if the request does not include them."""
         if not self.chat.body.logprobs:
@@ -130,8 +141,11 @@ class PreparedResponse:
         if output.content or not items:
             annotations = annotation_objects(output.content, started.passages) if started.passages else []
             flat = [{"type": each["type"], **each["url_citation"]} for each in annotations]
-            part = _text_part(output.content, flat, self.logprobs(completion.logprobs))
+            logprobs = self.logprobs(completion.logprobs[completion.usage.reasoning_tokens :])
+            part = _text_part(output.content, flat, logprobs)
             items.insert(0, self.message("completed" if items else status, [part]))
+        if completion.reasoning:
+            items.insert(0, self.reasoning_item("completed", completion.reasoning))
         return self.to_object(
             status,
             items,
@@ -164,7 +178,7 @@ def _usage(finished: Finished) -> dict[str, Any]:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},  # cache writes are not billed here
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }
 
@@ -208,6 +222,8 @@ class _ResponseStream:
         self._logprobs: list[dict[str, Any]] = []
         self._started: Started | None = None
         self._has_message = False
+        self._reasoning = ""
+        self._has_finished_reasoning = False
 
     def push(self, event: Event) -> list[dict[str, Any]]:
         """Return the protocol's events for an event of the generation."""
@@ -219,7 +235,10 @@ class _ResponseStream:
             case Delta():
                 self._text += event.text
                 self._logprobs += self._response.logprobs(event.logprobs)
-                return self._send_text(self._response.chat.visible_text(self._text))
+                return [
+                    *self._send_reasoning(event.reasoning),
+                    *self._send_text(self._response.chat.visible_text(self._text)),
+                ]
             case Finished():
                 return self._finish(event)
 
@@ -236,8 +255,33 @@ class _ResponseStream:
         response = self._response.finished_object(self._text, self._started, event)
         events = []
         for index, item in enumerate(response["output"]):
-            events += self._finish_message(item) if item["type"] == "message" else self._send_call(index, item)
+            if item["type"] == "reasoning":
+                events += self._finish_reasoning()
+            else:
+                events += self._finish_message(item) if item["type"] == "message" else self._send_call(index, item)
         return [*events, self._event(f"response.{response['status']}", response=response)]
+
+    def _send_reasoning(self, new: str) -> list[dict[str, Any]]:
+        """Return the events for new text of the thinking, which is the first item."""
+        if not new:
+            return []
+        item = self._response.reasoning_item("in_progress", "")
+        started = [] if self._reasoning else [self._event("response.output_item.added", output_index=0, item=item)]
+        self._reasoning += new
+        location = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+        return [*started, self._event("response.reasoning_text.delta", **location, delta=new)]
+
+    def _finish_reasoning(self) -> list[dict[str, Any]]:
+        """Return the events that end the item of the thinking; none after the first call."""
+        if not self._reasoning or self._has_finished_reasoning:
+            return []
+        self._has_finished_reasoning = True
+        item = self._response.reasoning_item("completed", self._reasoning)
+        location = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+        return [
+            self._event("response.reasoning_text.done", **location, text=item["content"][0]["text"]),
+            self._event("response.output_item.done", output_index=0, item=item),
+        ]
 
     def _start_message(self) -> list[dict[str, Any]]:
         """Return the events that add the message item; none after the first call."""
@@ -246,7 +290,8 @@ class _ResponseStream:
         self._has_message = True
         message = self._response.message("in_progress", [])
         return [
-            self._event("response.output_item.added", output_index=0, item=message),
+            *self._finish_reasoning(),
+            self._event("response.output_item.added", output_index=self._location()["output_index"], item=message),
             self._event("response.content_part.added", **self._location(), part=_text_part("")),
         ]
 
@@ -269,7 +314,7 @@ class _ResponseStream:
             *events,
             self._event("response.output_text.done", **self._location(), **text),
             self._event("response.content_part.done", **self._location(), part=part),
-            self._event("response.output_item.done", output_index=0, item=message),
+            self._event("response.output_item.done", output_index=self._location()["output_index"], item=message),
         ]
 
     def _send_call(self, index: int, item: dict[str, Any]) -> list[dict[str, Any]]:
@@ -284,7 +329,8 @@ class _ResponseStream:
         ]
 
     def _location(self) -> dict[str, Any]:
-        return {"item_id": self._response.message_id, "output_index": 0, "content_index": 0}
+        index = 1 if self._reasoning else 0
+        return {"item_id": self._response.message_id, "output_index": index, "content_index": 0}
 
     def _event(self, event_type: str, **fields: Any) -> dict[str, Any]:
         self._sequence_number += 1

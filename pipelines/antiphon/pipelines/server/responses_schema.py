@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from antiphon.pipelines.server.errors import unsupported_parameter
+from antiphon.pipelines.server.request_conversion import join_text
 from antiphon.pipelines.server.request_schemas import (
     CalledFunction,
     ChatMessage,
@@ -83,6 +84,12 @@ class TextOptions(BaseModel):
     format: TextFormat | None = None
 
 
+class ReasoningOptions(BaseModel):
+    """How much the model thinks."""
+
+    effort: str | None = None
+
+
 class ResponseRequest(BaseModel):
     """The body of /v1/responses. The server stores neither requests nor responses."""
 
@@ -108,6 +115,7 @@ class ResponseRequest(BaseModel):
     references: list[str | Reference] | None = None
     prediction: Prediction | None = None
     seed: int | None = None
+    reasoning: ReasoningOptions | None = None
 
 
 def to_chat_request(body: ResponseRequest) -> ChatRequest:
@@ -122,7 +130,7 @@ def to_chat_request(body: ResponseRequest) -> ChatRequest:
                 name, f"{name} is not supported: this server stores no responses; send the whole conversation."
             )
     items = [InputItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input
-    messages = [_message(item, index) for index, item in enumerate(items)]
+    messages = _with_reasoning(items)
     if body.instructions:
         messages.insert(0, ChatMessage(role="system", content=body.instructions))
     has_logprobs = LOGPROBS in (body.include or ())
@@ -143,8 +151,24 @@ def to_chat_request(body: ResponseRequest) -> ChatRequest:
         references=body.references,
         prediction=body.prediction,
         seed=body.seed,
+        reasoning_effort=body.reasoning.effort if body.reasoning else None,
         **extra,
     )
+
+
+def _with_reasoning(items: list[InputItem]) -> list[ChatMessage]:
+    """Return the items as messages; a reasoning item becomes a part of the assistant's message after it."""
+    messages: list[ChatMessage] = []
+    thought = ""
+    for index, item in enumerate(items):
+        if item.type == "reasoning":
+            thought = join_text(item.content, f"input.{index}.content")
+            continue
+        message = _message(item, index)
+        is_thought = thought and message.role == "assistant"
+        messages.append(message.model_copy(update={"reasoning_content": thought}) if is_thought else message)
+        thought = ""
+    return messages
 
 
 def _message(item: InputItem, index: int) -> ChatMessage:
