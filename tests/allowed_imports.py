@@ -5,6 +5,7 @@ A package is a folder, or a single file if the rest of its folder imports it; ".
 
 ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
     "accel": {
+        "available_memory": set(),
         "files": set(),
         "processor": set(),
         "engines/fair_lock": set(),
@@ -13,6 +14,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         "engines/protocol": {"drafting", "engines/fair_lock"},
         "engines/torch": {"drafting", "engines/fair_lock", "engines/protocol", "files", "processor"},
         "engines/openvino": {
+            "available_memory",
             "drafting",
             "engines/fair_lock",
             "engines/numpy_logits",
@@ -25,6 +27,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         "text": {"decoding", "drafting", "engines/fair_lock"},
         "remote": {"decoding", "text"},
         ".": {
+            "available_memory",
             "decoding",
             "drafting",
             "engines/openvino",

@@ -13,11 +13,11 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 from weakref import ref
 
-import psutil
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from antiphon.accel.available_memory import available_memory
 from antiphon.accel.drafting.draft import Draft
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.openvino import compression
@@ -28,6 +28,7 @@ from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes
+from antiphon.accel.engines.openvino.reduced_model import reduced_model
 from antiphon.accel.engines.openvino.runtime import (
     PRECISIONS,
     is_installed,
@@ -37,7 +38,7 @@ from antiphon.accel.engines.openvino.runtime import (
 )
 from antiphon.accel.engines.openvino.self_test import run_self_test
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
-from antiphon.accel.engines.openvino.weights import Owners, attach_weights
+from antiphon.accel.engines.openvino.weights import Owners, attach_weights, large_weights
 from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
@@ -52,6 +53,9 @@ MACHINES = ("x86_64", "AMD64")
 DEFAULT_MEMORY, MAX_MEMORY_SHARE = 2**30, 0.25
 """Default size of the KV cache: this many bytes, or one sequence of the model's full context if that is more, but at
 most this share of the available memory."""
+
+WORKING_MEMORY, SELF_TEST_MEMORY = 2 * 10**8, 2**28
+"""Bytes that compilation needs besides the weights; size of the KV cache in the self-test of a reduced model."""
 
 COMPARED_ROWS, COMPARED_CONTEXT = (1, 8), 512
 """The steps whose times decide which engine is faster: a plain step and a step of 8 rows, after 512 tokens."""
@@ -87,23 +91,23 @@ def load_engine(
     """Return the engine for a model, converted and self-tested on first use.
 
     The caller holds the lock of the model's torch engine, which both engines then share. A graph that fails the
-    self-test is never used.
+    self-test is never used. Compressed weights cannot be compared with torch's closely; therefore the architecture is
+    tested first with uncompressed weights, in a small model.
 
     Args:
         model: The loaded model.
-        weights: "int8" or "int4" to compress the weights, if the uncompressed graph passes the self-test; this changes
-            the model's texts. Empty to keep them.
+        weights: "int8" or "int4" to compress the weights, which changes the model's texts. Empty to keep them.
         memory: Size of the KV cache in bytes; None for the default.
         if_faster: Return no engine if its steps are slower than torch's.
         report: Called with the progress of the first load.
     """
     if (reason := unsupported_reason(model, weights)) is not None:
         return LoadResult(None, reason)
-    if weights and (uncompressed := load_engine(model, memory=memory, report=report)).engine is None:
-        return uncompressed
     key, setting = fingerprint(model, weights), _setting(model)
     result = stored_result = load_compatibility(key, setting)
     if result is not None and (reason := _rejection(result, if_faster=if_faster)):
+        return LoadResult(None, reason)
+    if weights and result is None and (reason := _uncompressed_failure(model, setting)):
         return LoadResult(None, reason)
     report = report or _ignore_progress
     try:
@@ -151,7 +155,32 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
         return f"This CPU does not compute in {_dtype_name(model.dtype)} under OpenVINO."
     if getattr(model, "is_quantized", False):
         return "The model is quantized in a format that only torch runs."
-    return None
+    return None if weights else _memory_shortage(model)
+
+
+def _memory_shortage(model: PreTrainedModel) -> str | None:
+    """Return why the packed copy of the weights does not fit into memory, or None. Float32 weights are not packed."""
+    packed = sum(each.nbytes for each in large_weights(model).values()) if model.dtype != torch.float32 else 0
+    needed, available = packed + WORKING_MEMORY, available_memory()
+    if needed <= available:
+        return None
+    return (
+        f"OpenVINO needs {needed / 1e9:.1f} GB for its copy of the weights, and {available / 1e9:.1f} GB of memory "
+        "are available."
+    )
+
+
+def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
+    """Return why the architecture fails the self-test with uncompressed weights, or an empty string."""
+    stored = load_compatibility(fingerprint(model), setting)
+    if stored is not None:
+        return stored.failure
+    try:
+        tested = reduced_model(model, declared_traits(model).layer_kinds)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # a class of its own kind
+        tested = model
+    result = load_engine(tested, memory=SELF_TEST_MEMORY)
+    return "" if result.engine is not None else result.reason
 
 
 def _rejection(result: Compatibility, *, if_faster: bool) -> str:
@@ -234,8 +263,8 @@ def _default_memory(graph: PagedGraph, max_positions: int | None) -> int:
     """Return the default size of the KV cache in bytes: at least two blocks, the engine's minimum."""
     block = block_bytes(graph.cache_shapes, graph.precision)
     full_context = block * (1 + (max_positions or 0) // BLOCK_SIZE)
-    available = psutil.virtual_memory().available
-    return max(int(min(max(DEFAULT_MEMORY, full_context), MAX_MEMORY_SHARE * available)), 2 * block)
+    most = int(MAX_MEMORY_SHARE * available_memory())
+    return max(min(max(DEFAULT_MEMORY, full_context), most), 2 * block)
 
 
 def _setting(model: PreTrainedModel) -> str:

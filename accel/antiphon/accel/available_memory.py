@@ -1,0 +1,62 @@
+"""The memory that this process may use: the system's, within the limits of containers and of the process itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+
+def available_memory() -> int:
+    """Return the bytes that this process may still allocate.
+
+    It is the least of the system's available memory, the limits of the control groups that the process is in (as
+    containers set them; pages of files that the kernel can drop count as available), and its own address space limit.
+    """
+    return max(min([psutil.virtual_memory().available, *_group_limits(), *_own_limits()]), 0)
+
+
+def _group_limits() -> Iterator[int]:
+    """Yield what is left below the limit of each control group (version 1 and 2) that this process is in."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, place = line.split(":", 2)
+            if not controllers:
+                root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
+            elif "memory" in controllers.split(","):
+                root = Path("/sys/fs/cgroup/memory")
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            else:
+                continue
+            group = root / place.lstrip("/")
+            for folder in (group, *group.parents):
+                with suppress(OSError, ValueError):  # a container may not see the groups around it
+                    yield _left(folder, *names)
+                if folder == root:
+                    break
+
+
+def _left(folder: Path, limit: str, usage: str, droppable: str) -> int:
+    """Return the bytes below a control group's limit; pages of files that are not in use can be dropped.
+
+    Raises:
+        OSError, ValueError: The group has no limit, or this process cannot see it.
+    """
+    most, used = (int((folder / name).read_text(encoding="ascii")) for name in (limit, usage))
+    facts = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+    return most - used + int(facts.get(droppable, 0))
+
+
+def _own_limits() -> Iterator[int]:
+    """Yield what is left below the limits that `ulimit -v` and `ulimit -d` set."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    for kind, field in ((resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data")):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield limit - getattr(psutil.Process().memory_info(), field, 0)

@@ -1,0 +1,331 @@
+"""The memory that a model needs, estimated from the headers of its files.
+
+Nothing is loaded and torch is not imported, so that a model that does not fit is refused at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from antiphon.accel.available_memory import available_memory
+from antiphon.accel.processor import has_bfloat16_units
+
+__all__ = ["MemoryEstimate", "NotEnoughMemoryError", "check_memory", "estimate_memory"]
+
+BITS = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
+"""Bits of the floating-point types of safetensors files."""
+
+PRECISION_BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
+
+LIBRARIES = {"openvino": 900_000_000, "torch": 600_000_000}
+"""Bytes that Python, the libraries and buffers take, by engine: measured with models of 0.1 to 3 billion parameters."""
+
+PACKED_SHARE = 1.1
+"""Size of OpenVINO's packed copy of 16-bit weights, relative to the weights; the checkpoint itself is only mapped."""
+
+COMPRESSED_BITS = {"int8": 8.1, "int4": 4.8}
+"""Bits of each compressed weight with its share of a scale. With "int4" embedding and head keep 8 bits."""
+
+COMPRESSED_SHARE = 1.3
+"""Memory of a compressed model while it starts, relative to its weights."""
+
+DEFAULT_CONTEXT = 4096
+"""Number of tokens whose KV cache is included in an estimate, if the model has as many positions."""
+
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
+
+
+class NotEnoughMemoryError(MemoryError):
+    """A model needs more memory than this process may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """The estimated memory of a model, in bytes.
+
+    Attributes:
+        engine: "openvino" or "torch".
+        precision: Precision of the weights: a name of torch's, or "int8" or "int4".
+        parameters: Number of parameters.
+        weights: All copies of the weights that the process holds, without mapped files.
+        cache: KV cache of ``context`` tokens.
+        context: Number of tokens in the KV cache.
+        libraries: Everything else.
+    """
+
+    engine: str
+    precision: str
+    parameters: int
+    weights: int
+    cache: int
+    context: int
+    libraries: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.cache + self.libraries
+
+    def __str__(self) -> str:
+        return (
+            f"about {gigabytes(self.total)} ({self.parameters / 1e9:.2f} billion weights in {self.precision} "
+            f"{gigabytes(self.weights)}, KV cache of {self.context:,} tokens {gigabytes(self.cache)}, libraries "
+            f"{gigabytes(self.libraries)})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """What the headers and the configuration of a checkpoint say.
+
+    Attributes:
+        parameters: Number of floating-point numbers, by type name in safetensors.
+        other_bytes: Bytes of all other tensors, such as packed 4-bit weights.
+        config: Its config.json.
+    """
+
+    parameters: Mapping[str, int]
+    other_bytes: int
+    config: Mapping[str, Any]
+
+    @property
+    def stored_bits(self) -> int:
+        """Bits of the type that most parameters have."""
+        return BITS[max(self.parameters, key=lambda name: self.parameters[name])] if self.parameters else 16
+
+
+def check_memory(
+    name_or_path: str | Path,
+    *,
+    device: object = None,
+    dtype: object = "auto",
+    engine: str = "auto",
+    weights: str | None = None,
+    cache: int | None = None,
+    context: int | None = None,
+    location: Mapping[str, Any] | None = None,
+) -> MemoryEstimate | None:
+    """Refuse a model that needs more memory than this process may use; return the estimate.
+
+    Models on a GPU are not checked, nor are those whose size is unknown: without safetensors files, or out of reach.
+
+    Args:
+        name_or_path: Folder of a checkpoint, or name on the hub.
+        device: Requested device; None: a GPU if there is one.
+        dtype: Requested precision; "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
+        engine: "auto", "torch" or "openvino". With "auto" it is enough that torch can run the model.
+        weights: "int8" or "int4" for compressed weights, or None.
+        cache: Requested size of the KV cache in bytes; None: that of ``context`` tokens.
+        context: Number of tokens, prompt and answer together; None: `DEFAULT_CONTEXT`, or the model's if it is shorter.
+        location: Options that locate a checkpoint on the hub, such as ``revision``, ``cache_dir`` and ``token``.
+
+    Raises:
+        NotEnoughMemoryError: It does not fit. The message names the figures and the alternatives that fit.
+    """
+    if not _is_on_cpu(device):
+        return None
+    checkpoint = _checkpoint(str(name_or_path), location or {})
+    if checkpoint is None:
+        return None
+    precision = weights or _precision(dtype, checkpoint)
+    own = [
+        _estimate(checkpoint, each, precision, cache, context) for each in _engines(engine, weights, checkpoint.config)
+    ]
+    least, available = min(own, key=lambda each: each.total), available_memory()
+    if least.total <= available:
+        return least
+    alternatives = "; or ".join([*_alternatives(checkpoint, least, available), "a smaller model"])
+    raise NotEnoughMemoryError(
+        f"{str(name_or_path)!r} needs {least} and {gigabytes(available)} of memory are available; take {alternatives}."
+    )
+
+
+def estimate_memory(
+    name_or_path: str | Path,
+    *,
+    engine: str = "openvino",
+    precision: str = "bfloat16",
+    context: int | None = None,
+    location: Mapping[str, Any] | None = None,
+) -> MemoryEstimate | None:
+    """Return the estimated memory of a model; None if its size is unknown.
+
+    Args:
+        name_or_path: Folder of a checkpoint, or name on the hub.
+        engine: "openvino" or "torch".
+        precision: "float32", "bfloat16", "float16", "int8" or "int4".
+        context: As in `check_memory`.
+        location: As in `check_memory`.
+    """
+    checkpoint = _checkpoint(str(name_or_path), location or {})
+    return None if checkpoint is None else _estimate(checkpoint, engine, precision, None, context)
+
+
+def gigabytes(size: int) -> str:
+    """Return a size in bytes as text: "3.1 GB"."""
+    return f"{size / 1e9:.1f} GB"
+
+
+def _alternatives(checkpoint: _Checkpoint, refused: MemoryEstimate, available: int) -> list[str]:
+    """Return what would fit, each as a phrase for the message."""
+    found = []
+    if refused.context > 1024:
+        shorter = replace(refused, cache=refused.cache * 1024 // refused.context, context=1024)
+        if shorter.total <= available:
+            found.append(f"a smaller KV cache (memory={shorter.cache})")
+    is_quantized = "quantization_config" in checkpoint.config
+    if not is_quantized and _has_openvino():
+        for weights in COMPRESSED_BITS:
+            compressed = _estimate(checkpoint, "openvino", weights, refused.cache, refused.context)
+            if weights != refused.precision and compressed.total <= available:
+                found.append(f"weights={weights!r} (about {gigabytes(compressed.total)}; another model)")
+    return found
+
+
+def _estimate(
+    checkpoint: _Checkpoint, engine: str, precision: str, cache: int | None, context: int | None
+) -> MemoryEstimate:
+    parameters = sum(checkpoint.parameters.values())
+    positions = _text_config(checkpoint.config).get("max_position_embeddings")
+    tokens = context or min(DEFAULT_CONTEXT, positions or DEFAULT_CONTEXT)
+    bits = PRECISION_BITS.get(precision, 16)
+    return MemoryEstimate(
+        engine=engine,
+        precision=precision,
+        parameters=parameters,
+        weights=round(_weight_bytes(checkpoint, engine, precision, parameters)) + checkpoint.other_bytes,
+        cache=_cache_bytes(checkpoint.config, bits) * tokens if cache is None else cache,
+        context=tokens,
+        libraries=LIBRARIES[engine],
+    )
+
+
+def _weight_bytes(checkpoint: _Checkpoint, engine: str, precision: str, parameters: int) -> float:
+    if precision in COMPRESSED_BITS:
+        return COMPRESSED_SHARE * parameters * COMPRESSED_BITS[precision] / 8
+    size = parameters * PRECISION_BITS[precision] / 8
+    if engine == "openvino" and precision != "float32":
+        return PACKED_SHARE * size
+    return size
+
+
+def _cache_bytes(config: Mapping[str, Any], bits: int) -> int:
+    """Return the bytes of one token in the KV cache; 0 if the configuration has other names for its dimensions."""
+    text = _text_config(config)
+    layers, heads = text.get("num_hidden_layers", text.get("n_layer")), text.get("num_attention_heads")
+    heads = heads or text.get("n_head")
+    if not layers or not heads:
+        return 0
+    size = text.get("head_dim") or text.get("hidden_size", text.get("n_embd", 0)) // heads
+    return int(2 * layers * (text.get("num_key_value_heads") or heads) * size * bits // 8)
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = config.get("text_config")
+    return found if isinstance(found, Mapping) else config
+
+
+def _precision(dtype: object, checkpoint: _Checkpoint) -> str:
+    """Return the name of the precision that a model is loaded in on a CPU."""
+    if dtype != "auto" and dtype is not None:
+        return str(dtype).removeprefix("torch.")
+    if checkpoint.stored_bits == 16 and has_bfloat16_units():
+        return "bfloat16"
+    return "float64" if checkpoint.stored_bits == 64 else "float32"
+
+
+def _engines(engine: str, weights: str | None, config: Mapping[str, Any]) -> list[str]:
+    """Return the engines that may run the model: "auto" falls back to torch."""
+    if weights:
+        return ["openvino"]
+    if "quantization_config" in config or not _has_openvino():
+        return ["torch"]
+    return ["openvino", "torch"] if engine == "auto" else [engine]
+
+
+def _has_openvino() -> bool:
+    return find_spec("openvino") is not None and platform.machine() in ("x86_64", "AMD64")
+
+
+def _is_on_cpu(device: object) -> bool:
+    """Return whether a model is loaded into this process's memory; a GPU has its own, except Apple's."""
+    if device is not None:
+        return str(device).partition(":")[0] == "cpu"
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return not torch.cuda.is_available() and not torch.backends.mps.is_available()
+    return sys.platform != "darwin" and not any(Path(each).exists() for each in GPU_DEVICES)
+
+
+def _checkpoint(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
+    """Read the headers and the configuration of a checkpoint in a folder, in the hub's cache, or on the hub."""
+    folder = Path(name)
+    if not folder.is_dir():
+        found = _cached_folder(name, location)
+        if found is None:
+            return _on_hub(name, location)
+        folder = found
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        headers = [_header(path) for path in sorted(folder.glob("*.safetensors"))]
+        if headers:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            return _Checkpoint(*_counts(headers), config=config)
+    return None  # the loader names what is wrong with the files
+
+
+def _cached_folder(name: str, location: Mapping[str, Any]) -> Path | None:
+    """Return the folder of a downloaded checkpoint in the hub's cache."""
+    with suppress(ImportError, ValueError, OSError):
+        from huggingface_hub import try_to_load_from_cache
+
+        options = {key: location[key] for key in ("cache_dir", "revision") if location.get(key)}
+        found = try_to_load_from_cache(name, "config.json", **options)
+        if isinstance(found, str) and any(Path(found).parent.glob("*.safetensors")):
+            return Path(found).parent
+    return None
+
+
+def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
+    """Read the headers on the hub, before gigabytes are downloaded."""
+    if location.get("local_files_only") or not name or name.count("/") > 1:
+        return None
+    with suppress(Exception):  # whatever it is, the loader says it better
+        from huggingface_hub import get_safetensors_metadata, hf_hub_download
+
+        options = {key: location[key] for key in ("revision", "token") if location.get(key)}
+        counted = get_safetensors_metadata(name, **options).parameter_count
+        config = json.loads(Path(hf_hub_download(name, "config.json", **options)).read_text(encoding="utf-8"))
+        floating = {kind: count for kind, count in counted.items() if kind in BITS}
+        return _Checkpoint(floating, sum(count for kind, count in counted.items() if kind not in BITS), config)
+    return None
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """Return the header of a safetensors file: type, shape and offsets of each tensor."""
+    with path.open("rb") as file:
+        header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return header
+
+
+def _counts(headers: list[dict[str, Any]]) -> tuple[dict[str, int], int]:
+    """Return the number of floating-point numbers by type, and the bytes of all other tensors."""
+    floating: dict[str, int] = {}
+    other = 0
+    for name, tensor in (item for header in headers for item in header.items()):
+        if name == "__metadata__":
+            continue
+        kind, (start, end) = tensor["dtype"], tensor["data_offsets"]
+        if kind in BITS:
+            floating[kind] = floating.get(kind, 0) + math.prod(tensor["shape"])
+        else:
+            other += end - start
+    return floating, other
