@@ -110,10 +110,19 @@ def test_rare_tokens_weigh_more() -> None:
 
 def test_the_weight_balances_search_score_and_match() -> None:
     given = passages("cat", "dog", scores=(0.2, 0.8))  # after standardization the search scores are -1 and 1
-    found = {p.text: p.score for p in MaxSimReranker(HashEmbedder(), weight=0.25).rerank("cat", given)}
-    assert found == pytest.approx({"cat": -1 + 0.25, "dog": 1 - 0.25})
-    assert MaxSimReranker(HashEmbedder(), weight=0).rerank("cat", given)[0].text == "dog"
-    assert MaxSimReranker(HashEmbedder(), weight=2).rerank("cat", given)[0].text == "cat"
+    first = {weight: MaxSimReranker(HashEmbedder(), weight=weight).rerank("cat", given)[0] for weight in (0, 0.9, 1.1)}
+    assert {weight: passage.text for weight, passage in first.items()} == {0: "dog", 0.9: "dog", 1.1: "cat"}
+
+
+def test_the_score_of_maxsim_is_the_mean_similarity_also_of_a_single_passage() -> None:
+    reranker = MaxSimReranker(HashEmbedder())
+    alone = {text: reranker.rerank("cat", passages(text))[0].score for text in ("a cat", "the moon")}
+    assert alone == pytest.approx({"a cat": 1.0, "the moon": 0.0}, abs=0.2)
+    found = {p.text: p.score for p in reranker.rerank("cat", passages("the moon", "a cat", scores=(0.2, 0.8)))}
+    assert found == pytest.approx(alone)
+    inverted = MaxSimReranker(HashEmbedder(), weight=0).rerank("cat", passages("dog", "cat", scores=(0.8, 0.2)))
+    assert [p.text for p in inverted] == ["dog", "cat"]
+    assert [p.score for p in inverted] == pytest.approx([1.0, 1.0]), "scores never rise along a ranking"
 
 
 class Counting(HashEmbedder):

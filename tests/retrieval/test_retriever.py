@@ -148,13 +148,14 @@ def test_only_new_texts_are_embedded_again(docs: Path) -> None:
     assert not any(passage.source.endswith("cats.txt") for passage in store.passages)
 
 
-def test_equal_texts_are_embedded_once_and_found_in_both_files(docs: Path) -> None:
+def test_equal_texts_are_embedded_once_and_take_one_place_with_both_files(docs: Path) -> None:
     shutil.copy(docs / "bread.html", docs / "copy.html")
     embedder = Watching()
     build_index([docs], docs.parent / "index", embedder=embedder)
     assert len(embedder.embedded) == len(set(embedder.embedded))
     found = Retriever.open(docs.parent / "index", reranker=None).search("yeast makes dough rise", 2)
-    assert [Path(passage.source).name for passage in found] == ["bread.html", "copy.html"]
+    assert [Path(passage.source).name for passage in found] == ["bread.html", "moon.rst"]
+    assert [Path(source).name for source in found[0].also_in] == ["copy.html"]
     assert found[0].id != found[1].id
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
+import numpy as np
+
 from antiphon.retrieval.collection import require_same_embedder
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
@@ -17,12 +19,12 @@ from antiphon.retrieval.index_folder.generations import index_version
 from antiphon.retrieval.index_folder.store import PassageTable, StoredIndex, read_index
 from antiphon.retrieval.indexing import update_index
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.vector_index.flat import VectorIndex, Vectors
+from antiphon.retrieval.vector_index.flat import StoredVectors, VectorIndex, Vectors, normalized
 
 logger = logging.getLogger("antiphon.retrieval")
 
-_Content = tuple[VectorIndex, PassageTable]
-"""The vector index and the passages of one generation, which are replaced together."""
+_Content = tuple[VectorIndex, PassageTable, StoredVectors]
+"""The vector index, the passages and the vectors of one generation, which are replaced together."""
 
 
 class LocalIndex:
@@ -50,7 +52,7 @@ class LocalIndex:
         self._lock = Lock()
         self._stale = ""
         self._version = index_version(store.folder)
-        self._content: _Content = store.open_vectors(gpu=gpu), store.passages
+        self._content: _Content = store.open_vectors(gpu=gpu), store.passages, store.vectors
         if self._version[0] != store.files.name:  # replaced since it was read
             self._version = ("", "")
 
@@ -86,7 +88,8 @@ class LocalIndex:
         """Return the ``k`` best passages of both rankings; only these are read. See `HybridIndex.hybrid_search`."""
         content = self._current()
         dense = _nearest(content, vector, candidates, where)
-        return _read(content[1], fusion(dense, _matching(content[1], question, candidates, where))[:k])
+        found = fusion(dense, _matching(content[1], question, candidates, where))[:k]
+        return _read(content[1], _with_similarities(content, vector, found))
 
     def passage(self, identifier: str) -> Passage | None:
         """Return the passage with this id, or None."""
@@ -136,7 +139,7 @@ class LocalIndex:
     def _read(self, version: tuple[str, str]) -> None:
         store = read_index(self._folder)
         require_same_embedder(f"The index in {self._folder}", store.fingerprint, self._embedder.fingerprint)
-        self._content = store.open_vectors(gpu=self._gpu), store.passages
+        self._content = store.open_vectors(gpu=self._gpu), store.passages, store.vectors
         self._version, self._stale = version, ""
 
 
@@ -146,12 +149,22 @@ class _Row:
 
     id: int
     score: float | None
+    similarity: float | None = None
 
 
 def _nearest(content: _Content, vector: Vectors, k: int, where: MetadataFilter | None) -> list[_Row]:
-    vectors, passages = content
+    vectors, passages, _ = content
     hits = vectors.search(vector[None, :], k, passages.allowed(where) if where else None)[0]
-    return [_Row(*pair) for pair in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
+    return [_Row(row, score, score) for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
+
+
+def _with_similarities(content: _Content, vector: Vectors, rows: Sequence[_Row]) -> list[_Row]:
+    """Return the rows with their cosines; those that only keywords found are compared with the question."""
+    query = normalized(vector[None, :])[0]
+    missing = [row.id for row in rows if row.similarity is None]
+    stored = normalized(np.asarray(content[2][missing], np.float32)) if missing else ()
+    cosines = dict(zip(missing, (float(each @ query) for each in stored), strict=True))
+    return [replace(row, similarity=cosines.get(row.id, row.similarity)) for row in rows]
 
 
 def _matching(passages: PassageTable, question: str, k: int, where: MetadataFilter | None) -> list[_Row]:
@@ -160,7 +173,9 @@ def _matching(passages: PassageTable, question: str, k: int, where: MetadataFilt
 
 def _read(passages: PassageTable, rows: Sequence[_Row]) -> list[Passage]:
     texts = passages.fetch([row.id for row in rows])
-    return [replace(passage, score=row.score) for passage, row in zip(texts, rows, strict=True)]
+    return [
+        replace(passage, score=row.score, similarity=row.similarity) for passage, row in zip(texts, rows, strict=True)
+    ]
 
 
 def embedder_of_index(store: StoredIndex, given: Embedder | None, device: str | None) -> Embedder:

@@ -31,9 +31,11 @@ class Passage:
         source: The path as the user gave it, or a name.
         start: The first character in the document.
         end: The character after the last one.
-        score: Set by a search; higher is better.
+        score: Set by a search; higher is better. `Retriever.search` says what it means.
         metadata: JSON values, dates or times. May contain ``title`` (the headings above the passage), `COLUMN_NAMES`
             and `PLACES`.
+        similarity: The cosine of question and passage, if a vector search found it.
+        also_in: The sources of passages that repeat this one, and were left out of the results of a search.
     """
 
     text: str
@@ -43,6 +45,8 @@ class Passage:
     end: int
     score: float | None = None
     metadata: Metadata = field(default_factory=dict, hash=False)
+    similarity: float | None = field(default=None, compare=False)
+    also_in: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def location(self) -> str:

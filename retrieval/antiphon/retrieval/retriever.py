@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from antiphon.retrieval.collection import Collection, HybridIndex, PassageIndex
+from antiphon.retrieval.duplicates import merge_duplicates
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.filters import MetadataFilter
 from antiphon.retrieval.fusion import Fusion, convex_combination
@@ -14,7 +16,8 @@ from antiphon.retrieval.keywords import with_plain_letters
 from antiphon.retrieval.local_index import LocalIndex, embedder_of_index
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerankers.by_name import load_reranker
-from antiphon.retrieval.rerankers.protocol import Reranker
+from antiphon.retrieval.rerankers.protocol import Reranker, falling
+from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 CANDIDATES = 100
 """The number of passages that each ranking contributes to the fusion."""
@@ -80,12 +83,16 @@ class Retriever:
     def search(self, question: str, k: int = 5, *, where: MetadataFilter | None = None) -> list[Passage]:
         """Return the ``k`` best passages with their scores, best first.
 
-        Scores are comparable within one question; their scale depends on fusion and reranker.
+        The score is the cosine of question and passage, from 0 (also for negative ones) to 1, so it can be compared
+        between questions and between indexes of one embedder. Keywords and the reranker change the order only: a
+        passage that they put above more similar ones gets the score of the most similar passage below it.
+
+        Passages that repeat a better one are left out, and its ``also_in`` has their sources.
 
         Args:
             question: The question.
             k: How many passages to return; all of them if there are fewer.
-            where: Only passages with this ``source`` or these metadata are searched.
+            where: Only passages that match this filter are searched.
 
         Raises:
             TypeError: The question, or a name or value of the filter, is not a string.
@@ -94,8 +101,9 @@ class Retriever:
         """
         _check(question, k)
         count = max(k, self.reranker.depth) if self.reranker else k
-        found = self._candidates(question, count, where)
-        return (self.reranker.rerank(question, found) if self.reranker else found)[:k]
+        vector = self.embedder.embed_queries([with_plain_letters(question)])[0]
+        found = self._distinct_candidates(vector, question, count, where)
+        return self._scored(vector, self.reranker.rerank(question, found) if self.reranker else found, k)
 
     def add(self, passages: Sequence[Passage]) -> None:
         """Embed passages and insert them into the index; passages with existing ids are replaced.
@@ -123,16 +131,36 @@ class Retriever:
             )
         return self.index
 
-    def _candidates(self, question: str, count: int, where: MetadataFilter | None) -> list[Passage]:
-        vector = self.embedder.embed_queries([with_plain_letters(question)])[0]
+    def _distinct_candidates(
+        self, vector: Vectors, question: str, count: int, where: MetadataFilter | None
+    ) -> list[Passage]:
+        """Return ``count`` candidates of which none repeats another, or all if there are fewer."""
+        wanted = count
+        while True:
+            found = self._candidates(vector, question, wanted, where)
+            distinct = merge_duplicates(found)
+            if len(distinct) >= count or len(found) < wanted:
+                return distinct[:count]
+            wanted *= 2
+
+    def _candidates(self, vector: Vectors, question: str, count: int, where: MetadataFilter | None) -> list[Passage]:
         if self.fusion is None:
-            return self.index.vector_search(vector, count, where)
+            return [replace(each, similarity=each.score) for each in self.index.vector_search(vector, count, where)]
         many = max(count, CANDIDATES)
         if isinstance(self.index, HybridIndex):
             return self.index.hybrid_search(vector, question, count, fusion=self.fusion, candidates=many, where=where)
-        return self.fusion(
-            self.index.vector_search(vector, many, where), self.index.keyword_search(question, many, where)
-        )[:count]
+        dense = [replace(each, similarity=each.score) for each in self.index.vector_search(vector, many, where)]
+        return self.fusion(dense, self.index.keyword_search(question, many, where))[:count]
+
+    def _scored(self, vector: Vectors, ranked: Sequence[Passage], k: int) -> list[Passage]:
+        """Return the first ``k`` passages with their scores; see `search`."""
+        texts = {each.id: each.text_with_headings for each in ranked[:k] if each.similarity is None}
+        query = normalized(vector[None, :])[0]
+        vectors = normalized(self.embedder.embed_documents([*texts.values()])) if texts else ()
+        cosines = {name: float(each @ query) for name, each in zip(texts, vectors, strict=True)}
+        known = [replace(each, similarity=cosines.get(each.id, each.similarity)) for each in ranked]
+        scores = falling([min(max(each.similarity or 0.0, 0.0), 1.0) for each in known])
+        return [replace(each, score=score) for each, score in zip(known[:k], scores, strict=False)]
 
 
 def _check(question: str, k: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +11,16 @@ from numpy.typing import NDArray
 from antiphon.retrieval.embedders.protocol import TokenEmbedder, TokenVectors
 from antiphon.retrieval.embedders.token_vector_cache import TokenVectorCache
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.rerankers.protocol import sort_by_score
+from antiphon.retrieval.rerankers.protocol import falling, sort_by_score
 from antiphon.retrieval.vector_index.flat import Vectors
 
 
 class MaxSimReranker:
     """Late interaction (MaxSim): every token of the question is matched with the most similar token of the passage.
 
-    The new score is the search score plus ``weight`` times the IDF-weighted mean similarity of the matches. Both terms
-    are standardized over the candidates.
+    Passages are sorted by the search score plus ``weight`` times the IDF-weighted mean similarity of the matches. Both
+    terms are standardized over the candidates. The new score is the mean similarity, from 0 to 1, or that of a passage
+    below if it is higher, so that scores never rise.
 
     Args:
         embedder: The embedder of the index.
@@ -58,8 +60,10 @@ class MaxSimReranker:
         read = self._memory.vectors([passage.text_with_headings for passage in passages])
         near = [float(weights @ self._best(query, vectors)) / total for vectors in read]
         before = _standardized([passage.score or 0.0 for passage in passages])
-        scores = (before + self._weight * _standardized(near)).tolist()
-        return sort_by_score(passages, scores, scores)
+        keys = (before + self._weight * _standardized(near)).tolist()
+        ranked = sort_by_score(passages, keys, np.clip(near, 0.0, 1.0).tolist())
+        scores = falling([each.score or 0.0 for each in ranked])
+        return [replace(each, score=score) for each, score in zip(ranked, scores, strict=True)]
 
     @staticmethod
     def _best(query: TokenVectors, vectors: NDArray[np.float16]) -> Vectors:

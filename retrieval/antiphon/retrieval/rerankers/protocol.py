@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Protocol
 
 from antiphon.retrieval.passage import Passage
@@ -39,3 +40,8 @@ def sort_by_score(passages: Sequence[Passage], keys: Sequence[float], scores: Se
     """
     order = sorted(range(len(passages)), key=lambda place: -keys[place])
     return [replace(passages[place], score=float(scores[place])) for place in order]
+
+
+def falling(scores: Sequence[float]) -> list[float]:
+    """Return for each score the highest score from its place on, so that the scores of a ranking never rise."""
+    return list(accumulate(reversed(scores), max))[::-1]
