@@ -1,0 +1,149 @@
+"""Thinking over HTTP: apart from the content, in both protocols, whole and streamed; switched by known fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from antiphon.pipelines.server.app import create_app
+from tests.accel.thinking_models import QUESTION, thinking_tokenizer, writing
+from tests.pipelines.server.conftest import tiny_service
+
+OUTPUT = "<think>\nBees do.\n</think>\n\nSo it is."
+
+
+@pytest.fixture(scope="module")
+def client(index_folder: Path) -> Iterator[TestClient]:
+    model = writing(thinking_tokenizer("decides"), OUTPUT)
+    with TestClient(create_app(tiny_service(model, index_folder))) as client:
+        yield client
+
+
+def post(client: TestClient, path: str, **body: Any) -> dict[str, Any]:
+    response = client.post(path, json={"model": "tiny"} | body)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def events(client: TestClient, path: str, **body: Any) -> list[dict[str, Any]]:
+    with client.stream("POST", path, json={"model": "tiny", "stream": True} | body) as response:
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_a_chat_answer_has_its_thinking_in_a_field_of_its_own(client: TestClient) -> None:
+    found = post(client, "/v1/chat/completions", messages=QUESTION, logprobs=True)
+    message = found["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Bees do.", "So it is.")
+    assert found["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(OUTPUT) - len("So it is.")
+    tokens = [each["token"] for each in found["choices"][0]["logprobs"]["content"]]
+    assert "".join(tokens).startswith("So it is.")
+
+
+def test_deltas_have_thinking_or_content(client: TestClient) -> None:
+    options = {"continuous_usage_stats": True, "include_segments": True}
+    streamed = events(client, "/v1/chat/completions", messages=QUESTION, stream_options=options)
+    deltas = [each["choices"][0]["delta"] for each in streamed if each["choices"]]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Bees do."
+    assert "".join(delta.get("content", "") for delta in deltas) == "So it is."
+    assert not any(delta.get("content") and delta.get("reasoning_content") for delta in deltas)
+    segments = [segment["text"] for each in streamed for segment in each.get("segments", [])]
+    assert "".join(segments) == "So it is."
+
+
+def test_an_end_inside_the_thinking_is_reported(client: TestClient) -> None:
+    [choice] = post(client, "/v1/chat/completions", messages=QUESTION, max_tokens=12)["choices"]
+    assert (choice["finish_reason"], choice["ended_in_thinking"]) == ("length", True)
+    assert choice["message"]["content"] == ""
+    last = events(client, "/v1/chat/completions", messages=QUESTION, max_tokens=12)[-1]
+    assert last["choices"][0]["ended_in_thinking"] is True
+
+
+def test_thinking_has_a_limit_of_its_own(client: TestClient) -> None:
+    limits = {"max_tokens": 3, "max_thinking_tokens": 5}
+    [choice] = post(client, "/v1/chat/completions", messages=QUESTION, **limits)["choices"]
+    assert (choice["message"]["reasoning_content"], len(choice["message"]["content"])) == ("Bees", 3)
+
+
+def test_a_schema_constrains_the_content_only(client: TestClient) -> None:
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    limits = {"max_tokens": 30, "max_thinking_tokens": 40}
+    [choice] = post(client, "/v1/chat/completions", messages=QUESTION, response_format=wanted, **limits)["choices"]
+    assert choice["message"]["reasoning_content"] == "Bees do."
+    assert set(json.loads(choice["message"]["content"])) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"chat_template_kwargs": {"thinking": False}},
+        {"reasoning_effort": "none"},
+        {"reasoning_effort": "minimal"},
+    ],
+)
+def test_a_request_can_turn_thinking_off(client: TestClient, fields: dict[str, Any]) -> None:
+    usual = post(client, "/v1/chat/completions", messages=QUESTION, max_tokens=1)["usage"]["prompt_tokens"]
+    off = post(client, "/v1/chat/completions", messages=QUESTION, max_tokens=1, **fields)["usage"]["prompt_tokens"]
+    assert off - usual == len("<think>\n\n</think>\n\n")
+
+
+def test_variables_that_replace_the_template_are_refused(client: TestClient) -> None:
+    body = {"model": "tiny", "messages": QUESTION, "chat_template_kwargs": {"chat_template": "x"}}
+    response = client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    assert "chat_template" in response.json()["error"]["message"]
+
+
+def test_answers_from_documents_are_without_thinking_unless_it_is_asked_for(client: TestClient) -> None:
+    def prompt_tokens(**fields: Any) -> int:
+        body = {"model": "tiny+docs", "messages": QUESTION, "max_tokens": 1, **fields}
+        count: int = post(client, "/v1/chat/completions", **body)["usage"]["prompt_tokens"]
+        return count
+
+    closed = len("<think>\n\n</think>\n\n")
+    assert prompt_tokens() - prompt_tokens(chat_template_kwargs={"enable_thinking": True}) == closed
+    assert prompt_tokens() - prompt_tokens(reasoning_effort="high") == closed
+
+
+def test_a_response_has_a_reasoning_item_before_its_message(client: TestClient) -> None:
+    found = post(client, "/v1/responses", input="Why?")
+    thought, message = found["output"]
+    assert (thought["type"], thought["content"][0]["text"]) == ("reasoning", "Bees do.")
+    assert message["content"][0]["text"] == "So it is."
+    assert found["usage"]["output_tokens_details"]["reasoning_tokens"] > len("Bees do.")
+
+
+def test_a_streamed_response_ends_the_reasoning_item_before_its_message(client: TestClient) -> None:
+    streamed = events(client, "/v1/responses", input="Why?", reasoning={"effort": "high"})
+    thought = [each["delta"] for each in streamed if each["type"] == "response.reasoning_text.delta"]
+    answer = [each for each in streamed if each["type"] == "response.output_text.delta"]
+    assert "".join(thought) == "Bees do."
+    assert "".join(each["delta"] for each in answer) == "So it is."
+    assert {each["output_index"] for each in answer} == {1}
+    done = [each["item"]["type"] for each in streamed if each["type"] == "response.output_item.done"]
+    assert done == ["reasoning", "message"]
+    assert streamed[-1]["response"]["reasoning"]["effort"] == "high"
+
+
+def test_earlier_thinking_is_written_as_the_template_does(client: TestClient) -> None:
+    turns = [*QUESTION, {"role": "assistant", "content": "So."}, *QUESTION]
+    thought = [*QUESTION, {"role": "assistant", "content": "So.", "reasoning_content": "Bees."}, *QUESTION]
+    counts = [
+        post(client, "/v1/chat/completions", messages=messages, max_tokens=1)["usage"]["prompt_tokens"]
+        for messages in (turns, thought)
+    ]
+    assert counts[0] == counts[1]  # this template drops it
+    items = [
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Bees."}]},
+        {"type": "message", "role": "assistant", "content": "So."},
+        {"role": "user", "content": "Why?"},
+    ]
+    assert post(client, "/v1/responses", input=items, max_output_tokens=1)["status"] == "incomplete"
