@@ -34,6 +34,8 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
             "engines/protocol",
             "engines/selection",
             "engines/torch",
+            "files",
+            "processor",
             "remote",
             "text",
         },

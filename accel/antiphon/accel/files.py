@@ -124,3 +124,17 @@ def is_disk_full(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in DISK_FULL
     return any(f"(os error {number})" in str(error) for number in DISK_FULL)
+
+
+def safetensors_header(path: Path) -> bytes:
+    """Return the header of a safetensors file as JSON, which lists type, shape and offsets of each tensor.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is shorter than its header.
+    """
+    with path.open("rb") as file:
+        length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
+        if not 0 < length <= size - 8:
+            raise ValueError(f"{path} has {size} bytes and claims a header of {length}; it is no safetensors file.")
+        return file.read(length)

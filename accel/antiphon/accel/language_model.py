@@ -22,6 +22,7 @@ from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.engines.selection import SelectedEngine, select_engine
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
+from antiphon.accel.memory_estimate import check_memory
 from antiphon.accel.request_builder import RequestBuilder, StartedRequest
 from antiphon.accel.text.completion import Completion, Stream, Usage
 from antiphon.accel.text.messages import (
@@ -119,10 +120,14 @@ class LanguageModel:
             ValueError: There is no causal language model, or the device, drafter or engine is unknown, or the engine
                 cannot run the model.
             OSError: Nothing is found there, or the hub cannot be reached.
+            NotEnoughMemoryError: It needs more memory than this process may use.
         """
         arguments.setdefault("engine", "auto")
         options = pop_options(arguments)
         check_drafter(options.drafter)  # before anything is loaded
+        if device_map is None and "quantization_config" not in arguments:
+            runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}
+            check_memory(name_or_path, device=device, dtype=dtype, location=arguments, **runs)
         model, tokenizer = load_pretrained(name_or_path, device=device, dtype=dtype, device_map=device_map, **arguments)
         more: Any = {"recycling": recycling, "memory": memory, "report": report} | options.keywords
         return cls(model, tokenizer, name=str(name_or_path), **more)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.accel.available_memory import available_memory
+from antiphon.accel.files import safetensors_header
 from antiphon.accel.processor import has_bfloat16_units
 
 __all__ = ["MemoryEstimate", "NotEnoughMemoryError", "check_memory", "estimate_memory"]
@@ -116,7 +117,7 @@ def check_memory(
 ) -> MemoryEstimate | None:
     """Refuse a model that needs more memory than this process may use; return the estimate.
 
-    Models on a GPU are not checked, nor are those whose size is unknown: without safetensors files, or out of reach.
+    Models whose size is unknown are not checked: those without safetensors files, or out of reach.
 
     Args:
         name_or_path: Folder of a checkpoint, or name on the hub.
@@ -131,21 +132,20 @@ def check_memory(
     Raises:
         NotEnoughMemoryError: It does not fit. The message names the figures and the alternatives that fit.
     """
-    if not _is_on_cpu(device):
+    place = _place(device)
+    checkpoint = None if place is None else _checkpoint(str(name_or_path), location or {})
+    if place is None or checkpoint is None:
         return None
-    checkpoint = _checkpoint(str(name_or_path), location or {})
-    if checkpoint is None:
-        return None
-    precision = weights or _precision(dtype, checkpoint)
-    own = [
-        _estimate(checkpoint, each, precision, cache, context) for each in _engines(engine, weights, checkpoint.config)
-    ]
-    least, available = min(own, key=lambda each: each.total), available_memory()
+    precision = weights or _precision(dtype, checkpoint, is_cpu=place == "CPU")
+    engines = _engines(engine, weights, checkpoint.config) if place == "CPU" else ["torch"]
+    estimates = [_estimate(checkpoint, each, precision, cache, context) for each in engines]
+    least, available = min(estimates, key=lambda each: each.total), _available(place, device)
     if least.total <= available:
         return least
-    alternatives = "; or ".join([*_alternatives(checkpoint, least, available), "a smaller model"])
+    found = _alternatives(checkpoint, least, available) if place == "CPU" else ["device='cpu'"]
     raise NotEnoughMemoryError(
-        f"{str(name_or_path)!r} needs {least} and {gigabytes(available)} of memory are available; take {alternatives}."
+        f"{str(name_or_path)!r} needs {least}, and {gigabytes(available)} of memory are available on this {place}; "
+        f"take {', '.join([*found, 'a smaller model'])}, or a machine with more memory."
     )
 
 
@@ -181,7 +181,7 @@ def _alternatives(checkpoint: _Checkpoint, refused: MemoryEstimate, available: i
     if refused.context > 1024:
         shorter = replace(refused, cache=refused.cache * 1024 // refused.context, context=1024)
         if shorter.total <= available:
-            found.append(f"a smaller KV cache (memory={shorter.cache})")
+            found.append(f"a KV cache of 1,024 tokens (memory={shorter.cache})")
     is_quantized = "quantization_config" in checkpoint.config
     if not is_quantized and _has_openvino():
         for weights in COMPRESSED_BITS:
@@ -234,11 +234,11 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else config
 
 
-def _precision(dtype: object, checkpoint: _Checkpoint) -> str:
-    """Return the name of the precision that a model is loaded in on a CPU."""
+def _precision(dtype: object, checkpoint: _Checkpoint, *, is_cpu: bool) -> str:
+    """Return the name of the precision that a model is loaded in."""
     if dtype != "auto" and dtype is not None:
         return str(dtype).removeprefix("torch.")
-    if checkpoint.stored_bits == 16 and has_bfloat16_units():
+    if checkpoint.stored_bits == 16 and (not is_cpu or has_bfloat16_units()):
         return "bfloat16"
     return "float64" if checkpoint.stored_bits == 64 else "float32"
 
@@ -256,14 +256,25 @@ def _has_openvino() -> bool:
     return find_spec("openvino") is not None and platform.machine() in ("x86_64", "AMD64")
 
 
-def _is_on_cpu(device: object) -> bool:
-    """Return whether a model is loaded into this process's memory; a GPU has its own, except Apple's."""
-    if device is not None:
-        return str(device).partition(":")[0] == "cpu"
+def _place(device: object) -> str | None:
+    """Return "CPU" or "GPU", where the model will be; None if that is unknown before torch is imported."""
     torch = sys.modules.get("torch")
+    if device is not None:
+        kind = str(device).partition(":")[0]
+        return "CPU" if kind == "cpu" else "GPU" if torch is not None and kind == "cuda" else None
     if torch is not None:
-        return not torch.cuda.is_available() and not torch.backends.mps.is_available()
-    return sys.platform != "darwin" and not any(Path(each).exists() for each in GPU_DEVICES)
+        if torch.cuda.is_available():
+            return "GPU"
+        return None if torch.backends.mps.is_available() else "CPU"
+    return None if sys.platform == "darwin" or any(Path(each).exists() for each in GPU_DEVICES) else "CPU"
+
+
+def _available(place: str, device: object) -> int:
+    if place == "CPU":
+        return available_memory()
+    import torch
+
+    return torch.cuda.mem_get_info(torch.device("cuda" if device is None else str(device)))[0]
 
 
 def _checkpoint(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
@@ -275,7 +286,7 @@ def _checkpoint(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
             return _on_hub(name, location)
         folder = found
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        headers = [_header(path) for path in sorted(folder.glob("*.safetensors"))]
+        headers = [json.loads(safetensors_header(path)) for path in sorted(folder.glob("*.safetensors"))]
         if headers:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             return _Checkpoint(*_counts(headers), config=config)
@@ -307,13 +318,6 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
         floating = {kind: count for kind, count in counted.items() if kind in BITS}
         return _Checkpoint(floating, sum(count for kind, count in counted.items() if kind not in BITS), config)
     return None
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """Return the header of a safetensors file: type, shape and offsets of each tensor."""
-    with path.open("rb") as file:
-        header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return header
 
 
 def _counts(headers: list[dict[str, Any]]) -> tuple[dict[str, int], int]:

@@ -25,7 +25,7 @@ from antiphon.pipelines.cli.options import (
     Thinking,
     Window,
 )
-from antiphon.pipelines.cli.preparation import note_missing_switch, open_language_model, sessions_in
+from antiphon.pipelines.cli.preparation import check_model_fits, note_missing_switch, open_language_model, sessions_in
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.rendering.sanitize import sanitize_json
 
@@ -54,6 +54,7 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Answer a question: stream the answer, then print its citations and its cost."""
+    check_model_fits(model, device=device, engine=engine, weights=weights)
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
     from antiphon.pipelines.prompt import check_text

@@ -19,7 +19,7 @@ from antiphon.pipelines.cli.options import (
     Sessions,
     Thinking,
 )
-from antiphon.pipelines.cli.preparation import note_missing_switch, open_language_model, sessions_in
+from antiphon.pipelines.cli.preparation import check_model_fits, note_missing_switch, open_language_model, sessions_in
 from antiphon.pipelines.models.bundled import STOPS
 
 
@@ -39,6 +39,7 @@ def chat(
     sessions: Sessions = None,
 ) -> None:
     """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
+    check_model_fits(model, device=device, engine=engine, weights=weights)
     from antiphon.pipelines.chat import Chat
     from antiphon.pipelines.cli.chat_loop import hold_conversation
     from antiphon.pipelines.rag import Rag

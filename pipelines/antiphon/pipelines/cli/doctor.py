@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import DEFAULT_MODEL, LARGER, MODEL_HELP, Device, EngineOption, FewBits
-from antiphon.pipelines.cli.preparation import load_language_model
+from antiphon.pipelines.cli.preparation import check_model_fits, load_language_model
 from antiphon.pipelines.models.bundled import BUNDLED
 
 
@@ -31,16 +32,21 @@ def doctor(
         return
     if markdown:
         raise ValueError("--markdown prints the table of families; give --families as well.")
+    check_model_fits(model, device=device, engine=engine, weights=weights)
+    from antiphon.accel.memory_estimate import estimate_memory
     from antiphon.accel.testing.model_report import inspect_model
     from antiphon.pipelines.cli.doctor_report import show_diagnosis
 
     loaded = load_language_model(model, device=device, engine=engine, weights=weights)
     with console.err.status("Examining"):
         diagnosis = inspect_model(loaded.model, engine=loaded.options.engine_choice)
+    runs = {"engine": loaded.engine.name, "precision": weights or diagnosis.dtype}
+    memory = estimate_memory(loaded.name, **runs) if diagnosis.device == "cpu" else None
     if as_json:
-        typer.echo(json.dumps({"name": model} | diagnosis.as_dict()))
+        known = {} if memory is None else {"memory": asdict(memory) | {"total": memory.total}}
+        typer.echo(json.dumps({"name": model} | diagnosis.as_dict() | known))
         return
-    show_diagnosis(model, diagnosis)
+    show_diagnosis(model, diagnosis, memory)
     if model in BUNDLED:
         console.out.print(f"→ {LARGER}", markup=False)
 

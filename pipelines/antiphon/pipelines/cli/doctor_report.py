@@ -11,6 +11,7 @@ from antiphon.pipelines.rendering.tables import ResultTable, property_card, resu
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.torch.traits import RopeSwitch
+    from antiphon.accel.memory_estimate import MemoryEstimate
     from antiphon.accel.testing.family_check import FamilyResult
     from antiphon.accel.testing.model_report import ModelReport
 
@@ -23,14 +24,16 @@ LEVELS = {
 }
 
 
-def show_diagnosis(name: str, diagnosis: ModelReport) -> None:
+def show_diagnosis(name: str, diagnosis: ModelReport, memory: MemoryEstimate | None = None) -> None:
     """Print the properties, measured costs and advice for one model.
 
     Args:
         name: Name of the model.
         diagnosis: The report about it.
+        memory: The estimate of its memory; None if unknown.
     """
-    console.out.print(property_card(sanitize(name), diagnosis_facts(diagnosis)))
+    needed = {} if memory is None else {"memory": str(memory)}
+    console.out.print(property_card(sanitize(name), diagnosis_facts(diagnosis) | needed))
     console.out.print(cost_table(diagnosis.cost.seconds))
     for advice in diagnosis.advice or ("Nothing to change.",):
         console.out.print(f"→ {advice}", markup=False)

@@ -12,7 +12,7 @@ from antiphon.pipelines.rendering.sanitize import sanitize
 INVALID_INPUT = 2
 """Exit code if an argument, an option or a file cannot be used."""
 
-_INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError)
+_INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
 
 
 def _exit_with_message(context: Any, error: Exception) -> None:

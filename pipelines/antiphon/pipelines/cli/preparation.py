@@ -62,6 +62,28 @@ def load_language_model(
         )
 
 
+def check_model_fits(
+    name: str, *, device: str | None = None, dtype: str = "auto", engine: str = "auto", weights: str | None = None
+) -> None:
+    """Refuse a model that does not fit into memory, before torch is imported and an index opened.
+
+    Args:
+        name: As in `open_language_model`; bundled models and addresses are not checked.
+        device: Device name, or None.
+        dtype: Name of a precision, or "auto".
+        engine: Engine that runs the model.
+        weights: "int8", "int4", or None.
+
+    Raises:
+        NotEnoughMemoryError: It does not fit.
+    """
+    from antiphon.accel.memory_estimate import check_memory
+    from antiphon.pipelines.models.bundled import BUNDLED
+
+    if name not in BUNDLED and not is_address(name):
+        check_memory(name, device=device, dtype=dtype, engine=engine, weights=weights)
+
+
 def is_address(name: str) -> bool:
     """Return whether a model name is the address of a server."""
     return name.startswith(("http://", "https://"))

@@ -22,7 +22,7 @@ from antiphon.pipelines.cli.options import (
     FewBits,
     Precision,
 )
-from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+from antiphon.pipelines.cli.preparation import check_model_fits, dtype_named, load_language_model
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.rendering.sanitize import sanitize_line
 
@@ -96,6 +96,7 @@ def serve(
     """Serve a model, and with --index its answers from documents, over OpenAI's protocol, with a web page."""
     if workers != 1:
         raise ValueError(ONE_WORKER.format(workers))
+    check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
         from antiphon.pipelines.server.app import create_app

@@ -15,6 +15,7 @@ import torch
 
 from antiphon.accel.engines.torch.checkpoint import Checkpoint, CheckpointFile
 from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.files import safetensors_header
 from antiphon.accel.processor import has_bfloat16_units
 
 if TYPE_CHECKING:
@@ -113,16 +114,14 @@ def _checkpoint_files(name: str, location: dict[str, Any]) -> tuple[CheckpointFi
             folder = Path(str(cached_file(name, "config.json", **options, local_files_only=True))).parent
     is_adapter = (folder / "adapter_config.json").is_file()  # its other weights lie elsewhere
     paths = [] if is_adapter else sorted(folder.glob("*.safetensors"))
-    with suppress(OSError):  # a file was removed meanwhile
+    with suppress(OSError, ValueError):  # a file was removed meanwhile, or is damaged
         return tuple(_checkpoint_file(path.resolve(strict=True)) for path in paths)
     return ()
 
 
 def _checkpoint_file(path: Path) -> CheckpointFile:
     facts = path.stat()
-    with path.open("rb") as file:
-        header = file.read(int.from_bytes(file.read(8), "little") if facts.st_size >= 8 else 0)
-    digest = hashlib.sha256(header).hexdigest()
+    digest = hashlib.sha256(safetensors_header(path)).hexdigest()
     return CheckpointFile(path, f"{path} {facts.st_size} {facts.st_mtime_ns} {facts.st_ino} {digest}")
 
 
