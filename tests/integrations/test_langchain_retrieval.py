@@ -14,6 +14,9 @@ from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.structured_query import Comparator, Comparison
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
 from antiphon.accel import LanguageModel
 from antiphon.integrations.langchain import (
@@ -193,3 +196,65 @@ def test_a_retriever_filters_by_metadata_of_the_field_or_of_the_call(tmp_path: P
     assert len(always.invoke("bees", where={})) == 3
     nodes = LlamaRetriever.open(tmp_path / "index", where={"lang": "fr"}).retrieve("bees")
     assert [node.node.metadata["source"] for node in nodes] == ["fr.txt"]
+
+
+def test_a_retriever_takes_filters_with_operators_and_refuses_unknown_ones(tmp_path: Path) -> None:
+    passages = [Passage.at(f"{year}.txt", 0, f"Bees of {year} dance.", {"year": year}) for year in (2022, 2023, 2024)]
+    index_passages(passages, tmp_path / "index", HashEmbedder())
+    later = AntiphonRetriever.open(tmp_path / "index", where={"year": {"$gte": 2023}})
+    assert sorted(found.metadata["year"] for found in later.invoke("bees")) == [2023, 2024]
+    either = {"$or": [{"year": 2022}, {"$not": {"year": {"$lt": 2024}}}]}
+    assert sorted(found.metadata["year"] for found in later.invoke("bees", where=either)) == [2022, 2024]
+    query = Comparison(comparator=Comparator.LT, attribute="year", value=2023)
+    earlier = AntiphonRetriever.open(tmp_path / "index", where=query)
+    assert [found.metadata["year"] for found in earlier.invoke("b")] == [2022]
+    filters = MetadataFilters(filters=[MetadataFilter(key="year", value=[2022, 2024], operator=FilterOperator.IN)])
+    nodes = LlamaRetriever.open(tmp_path / "index", where=filters).retrieve("bees")
+    assert sorted(node.metadata["year"] for node in nodes) == [2022, 2024]
+    for kind in (AntiphonRetriever, LlamaRetriever):
+        with pytest.raises(ValueError, match=r"There is no operator '\$near' \(for 'year'\)"):
+            kind.open(tmp_path / "index", where={"year": {"$near": 2023}})
+
+
+def test_a_store_takes_filters_with_operators(store: AntiphonVectorStore) -> None:
+    everything = store.similarity_search(QUESTION, k=100)
+    starts = sorted(document.metadata["start_index"] for document in everything)
+    middle = starts[len(starts) // 2]
+    found = store.similarity_search(QUESTION, k=100, filter={"start_index": {"$gte": middle}})
+    assert found == [document for document in everything if document.metadata["start_index"] >= middle]
+    with pytest.raises(ValueError, match=r"There is no operator '\$regex'"):
+        store.similarity_search(QUESTION, filter={"source": {"$regex": "b"}})
+
+
+def test_mmr_returns_k_documents_also_if_fewer_are_fetched(store: AntiphonVectorStore) -> None:
+    total = len(store)
+    assert total > 2
+    assert len(store.max_marginal_relevance_search(QUESTION, k=total, fetch_k=1)) == total
+
+
+def test_similarity_thresholds_of_langchain_keep_relevant_documents_only(tmp_path: Path) -> None:
+    passages = [Passage.at(f"{n}.txt", 0, text) for n, text in enumerate(["Bees dance in the hive.", "Taxes are due."])]
+    index_passages(passages, tmp_path / "index", HashEmbedder())
+    store = AntiphonVectorStore.open(tmp_path / "index", embedder=HashEmbedder())
+    limited = store.as_retriever(search_type="similarity_score_threshold", search_kwargs={"score_threshold": 0.5})
+    assert [found.page_content for found in limited.invoke("bees dance in the hive")] == ["Bees dance in the hive."]
+    found = AntiphonRetriever.open(tmp_path / "index").invoke("bees dance in the hive")
+    assert [document.metadata["relevance_score"] > 0.5 for document in found] == [True, False]
+
+
+def test_similarity_cutoffs_of_llama_index_keep_relevant_nodes_only(tmp_path: Path) -> None:
+    passages = [Passage.at(f"{n}.txt", 0, text) for n, text in enumerate(["Bees dance in the hive.", "Taxes are due."])]
+    index_passages(passages, tmp_path / "index", HashEmbedder())
+    nodes = LlamaRetriever.open(tmp_path / "index").retrieve("bees dance in the hive")
+    kept = SimilarityPostprocessor(similarity_cutoff=0.5).postprocess_nodes(nodes)
+    assert [node.text for node in kept] == ["Bees dance in the hive."]
+
+
+def test_repeated_documents_are_listed_in_the_metadata(tmp_path: Path) -> None:
+    passages = [Passage.at(f"{n}.txt", 0, "Bees dance in the hive.") for n in range(3)]
+    index_passages(passages, tmp_path / "index", HashEmbedder())
+    [document] = AntiphonRetriever.open(tmp_path / "index").invoke("bees dance")
+    sources = [document.metadata["source"], *document.metadata["also_in"]]
+    assert sorted(sources) == ["0.txt", "1.txt", "2.txt"]
+    [node] = LlamaRetriever.open(tmp_path / "index").retrieve("bees dance")
+    assert [node.metadata["source"], *node.metadata["also_in"]] == sources

@@ -1,6 +1,8 @@
 """Antiphon's retriever over vector stores of the frameworks returns the passages of an index folder."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from antiphon.integrations.llama_index import AntiphonVectorStore as LlamaStore
 from antiphon.integrations.llama_index import VectorStorePassages as LlamaPassages
 from antiphon.integrations.llama_index.nodes import node_of
 from antiphon.retrieval import HashEmbedder, Passage, PassageIndex, Retriever, index_passages
+from antiphon.retrieval.filters import matches, parse_filter
 
 EMBEDDER = HashEmbedder()
 WORDS = ("cats", "stars", "bread", "boats", "roads", "birds")
@@ -93,3 +96,42 @@ def test_a_store_with_another_kind_of_filter_raises_and_rank_scores_are_positive
 def test_a_store_without_texts_raises() -> None:
     with pytest.raises(ValueError, match="SimpleVectorStore stores vectors only; use a store that stores text"):
         LlamaPassages(SimpleVectorStore())
+
+
+FILTERS = (
+    {"lang": {"$ne": "de"}},
+    {"number": {"$gt": 3, "$lte": 9}},
+    {"number": {"$in": [1, 5, 99]}},
+    {"number": {"$nin": [1, 5, 99]}},
+    {"$or": [{"number": {"$lt": 2}}, {"$not": {"lang": "de"}}]},
+    {"extra": None},
+    {"$and": [{"lang": "en"}, {"number": {"$gte": 1}}]},
+)
+
+
+@pytest.mark.parametrize("where", FILTERS)
+def test_filters_with_operators_are_translated_for_llama_index(where: dict[str, Any]) -> None:
+    numbered = [
+        replace(each, metadata={**each.metadata, "number": n, **({"extra": "x"} if n % 3 else {})})
+        for n, each in enumerate(PASSAGES)
+    ]
+    store = LlamaStore()
+    nodes = [node_of(passage).node for passage in numbered]
+    for node, vector in zip(nodes, EMBEDDER.embed_documents([each.text for each in numbered]), strict=True):
+        node.embedding = vector.tolist()
+    store.add(nodes)
+    found = LlamaPassages(store).vector_search(EMBEDDER.embed_queries(["cats"])[0], 18, where)
+    condition = parse_filter(where)
+    expected = {each.id for each in numbered if matches(condition, each)}
+    assert {each.id for each in found} == expected
+    assert 0 < len(expected) < len(numbered)
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_scores_over_a_framework_store_are_those_of_an_index_folder(name: str, tmp_path: Path) -> None:
+    index_passages(PASSAGES, tmp_path / "index", EMBEDDER)
+    question = "all about cats and sleep"
+    [expected] = Retriever.open(tmp_path / "index", reranker=None).search(question, 1)
+    [found] = Retriever(INDEXES[name](), EMBEDDER).search(question, 1)
+    assert found.id == expected.id
+    assert found.score == pytest.approx(expected.score, abs=0.05)

@@ -145,12 +145,19 @@ class Retriever:
 
     def _candidates(self, vector: Vectors, question: str, count: int, where: MetadataFilter | None) -> list[Passage]:
         if self.fusion is None:
-            return [replace(each, similarity=each.score) for each in self.index.vector_search(vector, count, where)]
+            return self._nearest(vector, count, where)
         many = max(count, CANDIDATES)
         if isinstance(self.index, HybridIndex):
             return self.index.hybrid_search(vector, question, count, fusion=self.fusion, candidates=many, where=where)
-        dense = [replace(each, similarity=each.score) for each in self.index.vector_search(vector, many, where)]
+        dense = self._nearest(vector, many, where)
         return self.fusion(dense, self.index.keyword_search(question, many, where))[:count]
+
+    def _nearest(self, vector: Vectors, count: int, where: MetadataFilter | None) -> list[Passage]:
+        """Return the nearest passages with their cosines, unless the index has scores of another kind."""
+        found = self.index.vector_search(vector, count, where)
+        if not getattr(self.index, "has_cosines", True):
+            return found
+        return [replace(each, similarity=each.score) for each in found]
 
     def _scored(self, vector: Vectors, ranked: Sequence[Passage], k: int) -> list[Passage]:
         """Return the first ``k`` passages with their scores; see `search`."""

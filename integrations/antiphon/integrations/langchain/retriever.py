@@ -8,12 +8,13 @@ from typing import Any, Self
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import BaseModel, ConfigDict, SkipValidation
+from pydantic import BaseModel, ConfigDict, SkipValidation, field_validator
 
 from antiphon.integrations.langchain.documents import document_of
 from antiphon.integrations.pickling import check_picklable, memo_sharing
 from antiphon.pipelines import Searcher
 from antiphon.retrieval import Retriever
+from antiphon.retrieval.filters import parse_filter
 
 
 class AntiphonRetriever(BaseRetriever):
@@ -25,25 +26,30 @@ class AntiphonRetriever(BaseRetriever):
     Attributes:
         retriever: the retriever that searches.
         k: number of documents.
-        where: required metadata values; ``source`` is the document's name.
+        where: only documents that match this `MetadataFilter` or structured query of LangChain; ``source`` is the
+            document's name.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     retriever: SkipValidation[Searcher]
     k: int = 5
-    where: dict[str, str] | None = None
+    where: Any = None
+
+    @field_validator("where")
+    @classmethod
+    def _check_where(cls, where: Any) -> Any:
+        parse_filter(where)
+        return where
 
     @classmethod
-    def open(
-        cls, folder: str | Path, *, k: int = 5, where: dict[str, str] | None = None, **settings: Any
-    ) -> AntiphonRetriever:
+    def open(cls, folder: str | Path, *, k: int = 5, where: Any = None, **settings: Any) -> AntiphonRetriever:
         """Open the index in a folder.
 
         Args:
             folder: the index folder.
             k: number of documents.
-            where: required metadata values.
+            where: only documents that match this filter.
             **settings: arguments of `Retriever.open`, whose errors it raises.
         """
         return cls(retriever=Retriever.open(folder, **settings), k=k, where=where)
@@ -61,7 +67,7 @@ class AntiphonRetriever(BaseRetriever):
         *,
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
-        where: dict[str, str] | None = None,
+        where: Any = None,
     ) -> list[Document]:
         wanted = self.where if where is None else where
         narrowed: dict[str, Any] = {"where": wanted} if wanted else {}  # a custom searcher may not support filters

@@ -16,10 +16,11 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from antiphon.integrations.langchain.documents import document_of, passages_of
 from antiphon.integrations.langchain.embeddings import AntiphonEmbeddings
 from antiphon.integrations.vector_table import VectorHit, VectorTable
-from antiphon.retrieval import Embedder, Retriever, index_passages, read_index
+from antiphon.retrieval import Embedder, Passage, Retriever, index_passages, read_index
+from antiphon.retrieval.filters import matches, parse_filter
 
 Filter = Mapping[str, Any] | Callable[[Document], bool]
-"""Required metadata values, or a predicate of documents."""
+"""Required metadata values, a `MetadataFilter` with operators, a structured query, or a predicate of documents."""
 
 
 class AntiphonVectorStore(VectorStore):
@@ -171,9 +172,12 @@ class AntiphonVectorStore(VectorStore):
         filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        """Return ``k`` of the ``fetch_k`` nearest documents by maximal marginal relevance. See `VectorStore`."""
+        """Return ``k`` of the ``fetch_k`` nearest documents by maximal marginal relevance. See `VectorStore`.
+
+        If ``k`` is above ``fetch_k``, the ``k`` nearest documents are ordered.
+        """
         vector = self._embedding.embed_query(query)
-        found = self._nearest(vector, fetch_k, filter)
+        found = self._nearest(vector, max(fetch_k, k), filter)
         if not found:
             return []
         near = [hit.vector.tolist() for hit in found]
@@ -186,7 +190,8 @@ class AntiphonVectorStore(VectorStore):
     def _nearest(self, vector: Sequence[float], k: int, wanted: Filter | None) -> list[VectorHit[Document]]:
         if wanted is None:
             return self._table.nearest(vector, k)
-        return self._table.nearest(vector, k, lambda _, document: _is_wanted(document, wanted))
+        is_wanted = _predicate(wanted)
+        return self._table.nearest(vector, k, lambda _, document: is_wanted(document))
 
 
 def _copy(document: Document) -> Document:
@@ -194,7 +199,21 @@ def _copy(document: Document) -> Document:
     return document.model_copy(deep=True)
 
 
-def _is_wanted(document: Document, wanted: Filter) -> bool:
+def _predicate(wanted: Filter) -> Callable[[Document], bool]:
+    """Return the predicate of a filter; without operators, a field that is missing equals nothing."""
     if callable(wanted):
-        return wanted(document)
-    return all(key in document.metadata and document.metadata[key] == value for key, value in wanted.items())
+        return wanted
+    if isinstance(wanted, Mapping) and not _has_operators(wanted):
+        required = dict(wanted)
+        return lambda document: all(
+            key in document.metadata and document.metadata[key] == value for key, value in required.items()
+        )
+    condition = parse_filter(wanted)
+    return lambda document: matches(
+        condition, Passage("", "", str(document.metadata.get("source") or ""), 0, 0, None, document.metadata)
+    )
+
+
+def _has_operators(wanted: Mapping[str, Any]) -> bool:
+    values = [value for value in wanted.values() if isinstance(value, Mapping)]
+    return any(str(key).startswith("$") for mapping in (wanted, *values) for key in mapping)

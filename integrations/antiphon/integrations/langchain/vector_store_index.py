@@ -9,6 +9,7 @@ from langchain_core.vectorstores import VectorStore
 
 from antiphon.integrations.langchain.documents import passage_of
 from antiphon.retrieval import MetadataFilter, Passage
+from antiphon.retrieval.filters import parse_filter
 from antiphon.retrieval.vector_index.flat import Vectors
 
 
@@ -17,7 +18,7 @@ class VectorStorePassages:
 
     The embedder must be the one that the store was filled with; a store does not name it. Stores disagree on whether
     nearer documents have higher scores, so a passage's score follows from its rank: 1 for the first of n, 1/n for the
-    last.
+    last. `Retriever` embeds the passages that it returns, for their cosines.
 
     A filter is passed as the store's ``filter``: a dictionary of metadata values, including ``source``. Stores with
     such dictionaries accept it, for example Chroma (one condition at a time). `InMemoryVectorStore` needs a function
@@ -29,6 +30,8 @@ class VectorStorePassages:
     Raises:
         TypeError: the store cannot be searched by vector.
     """
+
+    has_cosines = False
 
     def __init__(self, store: VectorStore) -> None:
         if type(store).similarity_search_by_vector is VectorStore.similarity_search_by_vector:
@@ -59,6 +62,7 @@ class VectorStorePassages:
         return []
 
     def _filtered(self, vector: Vectors, k: int, where: MetadataFilter) -> list[Document]:
+        parse_filter(where)
         conditions = dict(where)
         try:
             return self._search(vector.tolist(), k=k, filter=conditions)

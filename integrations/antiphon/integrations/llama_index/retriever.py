@@ -14,6 +14,7 @@ from antiphon.integrations.llama_index.nodes import node_of
 from antiphon.integrations.pickling import check_picklable
 from antiphon.pipelines import Searcher
 from antiphon.retrieval import Retriever
+from antiphon.retrieval.filters import parse_filter
 
 
 class AntiphonRetriever(BaseRetriever):
@@ -22,26 +23,26 @@ class AntiphonRetriever(BaseRetriever):
     Args:
         retriever: the retriever that searches.
         k: number of nodes.
-        where: required metadata values; ``source`` is the document's name.
+        where: only nodes that match this `MetadataFilter` or these `MetadataFilters` of LlamaIndex; ``source`` is the
+            document's name.
         **kwargs: arguments of `BaseRetriever`.
     """
 
-    def __init__(self, retriever: Searcher, *, k: int = 5, where: dict[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, retriever: Searcher, *, k: int = 5, where: Any = None, **kwargs: Any) -> None:
+        parse_filter(where)
         self._searcher = retriever
         self.k = k
         self.where = where
         super().__init__(**kwargs)
 
     @classmethod
-    def open(
-        cls, folder: str | Path, *, k: int = 5, where: dict[str, str] | None = None, **settings: Any
-    ) -> AntiphonRetriever:
+    def open(cls, folder: str | Path, *, k: int = 5, where: Any = None, **settings: Any) -> AntiphonRetriever:
         """Open the index in a folder.
 
         Args:
             folder: the index folder.
             k: number of nodes.
-            where: required metadata values.
+            where: only nodes that match this filter.
             **settings: arguments of `Retriever.open`, whose errors it raises.
         """
         return cls(Retriever.open(folder, **settings), k=k, where=where)

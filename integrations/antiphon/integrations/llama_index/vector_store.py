@@ -13,6 +13,8 @@ from llama_index.core.vector_stores.types import (
     DEFAULT_PERSIST_DIR,
     DEFAULT_PERSIST_FNAME,
     BasePydanticVectorStore,
+    FilterCondition,
+    MetadataFilter,
     MetadataFilters,
     VectorStoreQuery,
     VectorStoreQueryMode,
@@ -28,8 +30,8 @@ from antiphon.integrations.vector_table import VectorTable
 class AntiphonVectorStore(BasePydanticVectorStore):
     """Nodes in memory with exact cosine search; thread-safe.
 
-    It supports all of LlamaIndex's filter operators and conditions, ``doc_ids`` and ``node_ids``. Adding a node with an
-    existing id replaces it.
+    It supports all of LlamaIndex's filter operators and conditions, also nested, ``doc_ids`` and ``node_ids``. Adding
+    a node with an existing id replaces it.
     """
 
     stores_text: bool = True
@@ -160,9 +162,22 @@ def _wanted(
             return False
         if documents is not None and node.ref_doc_id not in documents:
             return False
-        return build_metadata_filter_fn(lambda _: node.metadata, filters)(identifier)
+        return filters is None or _passes(node, filters)
 
     return is_wanted
+
+
+def _passes(node: BaseNode, wanted: MetadataFilters | MetadataFilter) -> bool:
+    """Return whether a node passes a filter; LlamaIndex itself evaluates single filters, but no nested ones."""
+    if not isinstance(wanted, MetadataFilters):
+        alone = MetadataFilters(filters=[wanted])
+        return build_metadata_filter_fn(lambda _: node.metadata, alone)(node.node_id)
+    if not wanted.filters:
+        return True
+    results = [_passes(node, each) for each in wanted.filters]
+    if wanted.condition == FilterCondition.NOT:
+        return not any(results)
+    return any(results) if wanted.condition == FilterCondition.OR else all(results)
 
 
 def _copy(node: BaseNode) -> BaseNode:

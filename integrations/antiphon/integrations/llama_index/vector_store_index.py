@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
+    FilterCondition,
+    FilterOperator,
     MetadataFilter,
     MetadataFilters,
     VectorStoreQuery,
@@ -14,7 +16,17 @@ from llama_index.core.vector_stores.types import (
 from antiphon.integrations.llama_index.nodes import passage_of
 from antiphon.retrieval import MetadataFilter as RequiredValues
 from antiphon.retrieval import Passage
+from antiphon.retrieval.filters import Comparison, Filter, Junction, parse_filter
 from antiphon.retrieval.vector_index.flat import Vectors
+
+_OPERATORS = {
+    "$eq": FilterOperator.EQ,
+    "$gt": FilterOperator.GT,
+    "$gte": FilterOperator.GTE,
+    "$lt": FilterOperator.LT,
+    "$lte": FilterOperator.LTE,
+}
+_CONDITIONS = {"$and": FilterCondition.AND, "$or": FilterCondition.OR, "$not": FilterCondition.NOT}
 
 
 class VectorStorePassages:
@@ -39,11 +51,10 @@ class VectorStorePassages:
         Args:
             vector: the query, shape (dim,).
             k: number of nodes.
-            where: required metadata values.
+            where: only nodes that match this filter, which is translated to LlamaIndex's.
         """
-        wanted = [MetadataFilter(key=key, value=value) for key, value in (where or {}).items()]
         query = VectorStoreQuery(query_embedding=vector.tolist(), similarity_top_k=k)
-        query.filters = MetadataFilters(filters=[*wanted]) if wanted else None
+        query.filters = where if isinstance(where, MetadataFilters) else _filters(parse_filter(where))
         result = self._store.query(query)
         nodes = result.nodes or []
         scores = result.similarities or [1 - place / len(nodes) for place in range(len(nodes))]
@@ -53,3 +64,29 @@ class VectorStorePassages:
     def keyword_search(self, question: str, k: int, where: RequiredValues | None = None) -> list[Passage]:
         """Return nothing: a vector store has no keyword search."""
         return []
+
+
+def _filters(condition: Filter | None) -> MetadataFilters | None:
+    """Return a filter as LlamaIndex's; each store decides what equality with a list means."""
+    if condition is None:
+        return None
+    part = _part(condition)
+    return part if isinstance(part, MetadataFilters) else MetadataFilters(filters=[part])
+
+
+def _part(condition: Filter) -> MetadataFilter | MetadataFilters:
+    if isinstance(condition, Junction):
+        values = [each.value for each in condition.parts if isinstance(each, Comparison) and each.operator == "$eq"]
+        names = {each.name for each in condition.parts if isinstance(each, Comparison)}
+        if (
+            condition.operator == "$or"
+            and len(values) == len(condition.parts)
+            and len(names) == 1
+            and None not in values
+        ):
+            return MetadataFilter(key=names.pop(), value=values, operator=FilterOperator.IN)
+        parts = [_part(each) for each in condition.parts]
+        return MetadataFilters(filters=parts, condition=_CONDITIONS[condition.operator])
+    if condition.value is None:
+        return MetadataFilter(key=condition.name, value=None, operator=FilterOperator.IS_EMPTY)
+    return MetadataFilter(key=condition.name, value=condition.value, operator=_OPERATORS[condition.operator])
