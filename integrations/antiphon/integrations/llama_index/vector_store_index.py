@@ -76,14 +76,10 @@ def _filters(condition: Filter | None) -> MetadataFilters | None:
 
 def _part(condition: Filter) -> MetadataFilter | MetadataFilters:
     if isinstance(condition, Junction):
-        values = [each.value for each in condition.parts if isinstance(each, Comparison) and each.operator == "$eq"]
-        names = {each.name for each in condition.parts if isinstance(each, Comparison)}
-        if (
-            condition.operator == "$or"
-            and len(values) == len(condition.parts)
-            and len(names) == 1
-            and None not in values
-        ):
+        equal = [each for each in condition.parts if isinstance(each, Comparison) and each.operator == "$eq"]
+        values, names = [each.value for each in equal], {each.name for each in equal}
+        # Stores without nested filters accept this form.
+        if condition.operator == "$or" and equal == [*condition.parts] and len(names) == 1 and None not in values:
             return MetadataFilter(key=names.pop(), value=values, operator=FilterOperator.IN)
         parts = [_part(each) for each in condition.parts]
         return MetadataFilters(filters=parts, condition=_CONDITIONS[condition.operator])
