@@ -48,6 +48,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
             "engines/protocol",
             "engines/selection",
             "engines/torch",
+            "text",
         },
     },
     "pipelines": {

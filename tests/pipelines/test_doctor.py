@@ -40,6 +40,10 @@ def test_a_card_says_what_the_model_can_do_and_why_and_what_a_forward_costs(tiny
     assert "heads 2 query heads to each key head" in card
     assert "packing yes: their keys are read once, not copied" in card
     assert "compiling yes: steps of fixed shapes, by itself on a GPU" in card
+    assert "system role yes" in card
+    assert "thinking no thinking" in card
+    assert "template takes question, two turns, schema, system only, two users" in card
+    assert "tools: The chat template of" in card
     assert "One forward after 64 and 918 tokens" in card
     assert [line.split()[0] for line in shown.stdout.splitlines() if re.match(r" +\d+ ", line)] == [
         "1", "2", "4", "8", "16", "32", "64",
@@ -53,6 +57,7 @@ def test_json_is_one_line_with_all_facts(tiny_folder: Path) -> None:
     (line,) = shown.stdout.splitlines()
     found = json.loads(line)
     assert found["name"] == str(tiny_folder)
+    assert found["template"]["turns"] == "in any order"
     assert (found["level"], found["queries_per_key_head"], list(found["cost"])) == ("tree", 2, ["64", "918"])
     assert [row["rows"][0] for row in found["cost"].values()] == [row["ratio"][0] for row in found["cost"].values()]
 

@@ -169,6 +169,22 @@ def test_offsets_are_right_after_emojis(page: Any) -> None:
     assert page.locator("#passage-text").text_content() == "🐝👩‍👧 Honey 𝒌eeps."
 
 
+def test_thinking_is_folded_above_the_answer(page: Any) -> None:
+    found = page.evaluate(
+        """async () => {
+            const { Answer } = await import("/static/answer.js");
+            const root = document.createElement("div"), answer = new Answer(root);
+            answer.push({ choices: [{ delta: { reasoning_content: "<b>Hm" } }] });
+            answer.push({ choices: [{ delta: { reasoning_content: "." } }] });
+            answer.push({ choices: [{ delta: { content: "So." } }] });
+            const folded = root.querySelector("details");
+            return [folded.open, folded.querySelector("p").textContent, folded.nextSibling.textContent,
+                root.querySelector("b")];
+        }"""
+    )
+    assert found == [False, "<b>Hm.", "So.", None]
+
+
 def test_files_are_added_listed_and_removed(page: Any, tmp_path: Path) -> None:
     hostile = tmp_path / "<img src=x onerror=window.hit=1>.md"
     hostile.write_text("Wax comes from young bees.")

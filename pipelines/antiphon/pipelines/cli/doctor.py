@@ -35,6 +35,7 @@ def doctor(
     check_model_fits(model, device=device, engine=engine, weights=weights)
     from antiphon.accel.memory_estimate import estimate_memory
     from antiphon.accel.testing.model_report import inspect_model
+    from antiphon.accel.testing.template_check import describe_traits
     from antiphon.pipelines.cli.doctor_report import show_diagnosis
 
     loaded = load_language_model(model, device=device, engine=engine, weights=weights)
@@ -42,11 +43,12 @@ def doctor(
         diagnosis = inspect_model(loaded.model, engine=loaded.options.engine_choice)
     runs = {"engine": loaded.engine.name, "precision": weights or diagnosis.dtype}
     memory = estimate_memory(loaded.name, **runs) if diagnosis.device == "cpu" else None
+    template = describe_traits(loaded.tokenizer)
     if as_json:
         known = {} if memory is None else {"memory": asdict(memory) | {"total": memory.total}}
-        typer.echo(json.dumps({"name": model} | diagnosis.as_dict() | known))
+        typer.echo(json.dumps({"name": model} | diagnosis.as_dict() | known | {"template": template}))
         return
-    show_diagnosis(model, diagnosis, memory)
+    show_diagnosis(model, diagnosis, template, memory)
     if model in BUNDLED:
         console.out.print(f"→ {LARGER}", markup=False)
 

@@ -24,16 +24,20 @@ LEVELS = {
 }
 
 
-def show_diagnosis(name: str, diagnosis: ModelReport, memory: MemoryEstimate | None = None) -> None:
+def show_diagnosis(
+    name: str, diagnosis: ModelReport, template: Mapping[str, str], memory: MemoryEstimate | None = None
+) -> None:
     """Print the properties, measured costs and advice for one model.
 
     Args:
         name: Name of the model.
         diagnosis: The report about it.
+        template: What its chat template can express.
         memory: The estimate of its memory; None if unknown.
     """
     needed = {} if memory is None else {"memory": str(memory)}
     console.out.print(property_card(sanitize(name), diagnosis_facts(diagnosis) | needed))
+    console.out.print(property_card("Chat template", {trait: sanitize(text) for trait, text in template.items()}))
     console.out.print(cost_table(diagnosis.cost.seconds))
     for advice in diagnosis.advice or ("Nothing to change.",):
         console.out.print(f"→ {advice}", markup=False)

@@ -2,6 +2,7 @@
 // never as markup, because documents are not trusted.
 
 const COLOURS = 7;
+const NO_ANSWER = "There is no answer, because the text ended while the model was thinking.";
 const byId = (id) => document.getElementById(id);
 
 export function element(name, className, text) {
@@ -52,11 +53,24 @@ export class Answer {
   push(event) {
     if (event.passages) this.passages = event.passages;
     const delta = event.choices?.[0]?.delta ?? {};
+    if (delta.reasoning_content) this.appendThinking(delta.reasoning_content);
     if (event.segments) for (const segment of event.segments) this.appendSegment(segment);
     else if (delta.content) this.appendSegment({ text: delta.content });
     if (delta.content) this.text += delta.content;
     if (delta.annotations?.length) this.showCitations(delta.annotations);
+    if (event.choices?.[0]?.ended_in_thinking) this.textElement.append(NO_ANSWER);
     if (event.metrics) this.showStats(event);
+  }
+
+  // The model's thinking is folded above the answer.
+  appendThinking(text) {
+    if (!this.thinking) {
+      const folded = element("details", "thinking");
+      this.thinking = element("p");
+      folded.append(element("summary", "", "Thinking"), this.thinking);
+      this.root.insertBefore(folded, this.textElement);
+    }
+    this.thinking.append(text);
   }
 
   appendSegment(segment) {
