@@ -143,7 +143,6 @@ def test_an_answer_that_the_prompt_has_started_is_continued() -> None:
     ("schema", "reason"),
     [
         ({"type": "bee"}, "Invalid type: bee"),
-        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"$ref": "#/$defs/Bee"}, "does not exist"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,8 +14,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from antiphon.accel.decoding.json_schema import expressible_schema
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("antiphon.accel")
 
 CANDIDATES = 4
 """When few tokens are left, the processor looks for a token after which the response can still be completed, among
@@ -31,6 +37,11 @@ FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": "
 
 CLOSING = '"]},"0123456789ntf[{'
 """Characters that are tried in this order to complete a response: the first inside a string, the others outside."""
+
+CLASSES = ("1023456789", "ZDTWYMHSABCEFGIJKLNOPQRUVX", "abcdefghijklmnopqrstuvwxyz", *"@.:/-_+ ,;=!?#%&*()[]{}<>|~^$'`")
+"""Characters that are tried inside a string whose format or pattern does not allow its end yet."""
+
+CLASS_OF = {character: place for place, characters in enumerate(CLASSES) for character in characters}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +120,12 @@ class _SchemaProcessor(LogitsProcessor):
     ) -> None:
         from llguidance import LLMatcher
 
-        written = json.dumps({**_closed(wanted.schema), "x-guidance": FORM})
+        schema, removed = expressible_schema(wanted.schema)
+        if removed:
+            logger.warning(
+                "The JSON schema's %s are left to validation: no grammar expresses them.", ", ".join(removed)
+            )
+        written = json.dumps({**_closed(schema), "x-guidance": FORM})
         grammar = LLMatcher.grammar_from_json_schema(written)
         is_wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, tokens)
         if is_wrong:
@@ -118,8 +134,9 @@ class _SchemaProcessor(LogitsProcessor):
         self._end_tokens = list(end_tokens)
         self._end = prompt_tokens + max_new_tokens
         self._read = prompt_tokens
-        self._growth = SLACK + max(_sizes(wanted.schema, wanted.schema), default=0)
-        self._state = _ParserState(LLMatcher(tokens, grammar), tokens, [tokens.tokenize_str(each) for each in CLOSING])
+        self._growth = SLACK + max(_sizes(schema, schema), default=0)
+        closing = [tokens.tokenize_str(each) for each in CLOSING]
+        self._state = _ParserState(LLMatcher(tokens, grammar), tokens, closing)
         if wanted.begun and not self._state.advance(tokens.tokenize_str(wanted.begun)):
             raise ValueError(
                 f"No answer that begins with {wanted.begun!r} can follow this JSON schema; change one of them."
@@ -171,6 +188,7 @@ class _ParserState:
         self._tokens = tokens
         self._in_string = in_string
         self._escaped = escaped
+        self._used = Counter[int]()  # characters of the current string by their place in CLASSES
 
     def advance(self, tokens: list[int]) -> bool:
         """Parse further tokens; return whether all of them were allowed."""
@@ -179,8 +197,10 @@ class _ParserState:
                 self._escaped = False
             elif byte == ord('"'):
                 self._in_string = not self._in_string
+                self._used.clear()
             else:
                 self._escaped = self._in_string and byte == ord("\\")
+                self._used[CLASS_OF.get(chr(byte), -1)] += 1
         return bool(self._matcher.consume_tokens(tokens))
 
     def allowed_tokens(self, size: int) -> Any:
@@ -207,17 +227,32 @@ class _ParserState:
         return completion
 
     def _next(self) -> list[int]:
-        """Return the next part of a short completion: forced tokens, a closing character or the longest token."""
+        """Return the next part of a short completion: forced tokens, a closing character or another one.
+
+        Inside a string it is of the class that was used least, so that formats such as durations come to an end.
+        """
         if forced := self._matcher.compute_ff_bytes():
             return list(self._tokens.tokenize_bytes(forced))
         for closing in self._closing[:1] if self._in_string and not self._escaped else self._closing[1:]:
             if self._matcher.validate_tokens(closing) == len(closing):
                 return closing
+        found = [
+            (self._used[CLASS_OF[each]], place, each) for place, each in enumerate(map(self._allowed, CLASSES)) if each
+        ]
+        if self._in_string and found:
+            return list(self._tokens.tokenize_str(min(found)[2]))
         admitted = np.flatnonzero(self.allowed_tokens(self._tokens.vocab_size)).tolist()
         return [max(admitted, key=lambda token: len(self._tokens.decode_bytes([token])))] if admitted else []
 
+    def _allowed(self, characters: str) -> str:
+        """Return the first of the characters that may come next; an empty text if none may."""
+        each = ((character, self._tokens.tokenize_str(character)) for character in characters)
+        return next((one for one, tokens in each if self._matcher.validate_tokens(tokens) == len(tokens)), "")
+
     def _copy(self) -> _ParserState:
-        return _ParserState(self._matcher.deep_copy(), self._tokens, self._closing, self._in_string, self._escaped)
+        copy = _ParserState(self._matcher.deep_copy(), self._tokens, self._closing, self._in_string, self._escaped)
+        copy._used = self._used.copy()
+        return copy
 
 
 def _sizes(schema: Any, root: Any, depth: int = 8) -> list[int]:

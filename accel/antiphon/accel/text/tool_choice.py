@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
+from antiphon.accel.decoding.json_schema import resolve_references
 from antiphon.accel.text.chat_template import apply_chat_template, tool_call_prefix
 from antiphon.accel.text.messages import Message
 
@@ -134,26 +135,13 @@ def _with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
 def _call_schema(function: Mapping[str, Any], place: int, key: str) -> dict[str, Any]:
     """Return the schema of a call of one tool; its definitions get the tool's number as a prefix."""
     given = function.get("parameters") or {"type": "object", "properties": {}}
-    arguments = _rename_definitions(given, f"{place}.")
-    definitions = {f"{place}.{name}": each for name, each in dict(arguments.pop("$defs", {})).items()}
+    arguments, definitions = resolve_references(given, f"{place}.")
     return {
         "type": "object",
         "properties": {"name": {"const": function["name"]}, key: arguments},
         "required": ["name", key],
         "$defs": definitions,
     }
-
-
-def _rename_definitions(schema: Any, prefix: str) -> Any:
-    """Return the schema with a prefix in its references, so that the definitions of several tools do not collide."""
-    if isinstance(schema, list):
-        return [_rename_definitions(each, prefix) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    inner = {name: _rename_definitions(each, prefix) for name, each in schema.items()}
-    if isinstance(pointer := schema.get("$ref"), str):
-        inner["$ref"] = pointer.replace("#/$defs/", f"#/$defs/{prefix}", 1)
-    return inner
 
 
 def _name(tool: Tool) -> str:
