@@ -115,6 +115,7 @@ def test_several_calls_in_a_row_are_all_parsed(text: str) -> None:
         "<tool_call>{count}</tool_call>",
         '<tool_call>{"name": "count", "arguments": {"number": ',
         "<tool_call></tool_call>",
+        "<tool_call>hello</tool_call>",
         "[TOOL_CALLS] I would count.",
         "<|python_tag|>print(3)[0]",
         "<function=count><parameter=number>3",
@@ -139,7 +140,7 @@ def test_text_that_is_no_call_stays_content(text: str) -> None:
 def test_text_around_calls_is_kept() -> None:
     text = f"Before.\n<tool_call>{ONE}</tool_call>\nBetween <tool_call>{{}}</tool_call> {ONE} After."
     found = parse_tool_calls(text, TOOLS)
-    assert found.content == "Before.\n\nBetween <tool_call>{}</tool_call>  After."
+    assert found.content == "Before.\n\nBetween <tool_call>{}</tool_call> After."
     assert (len(found.calls), len(found.malformed)) == (2, 1)
 
 

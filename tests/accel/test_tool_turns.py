@@ -157,6 +157,10 @@ def test_an_empty_list_of_calls_is_a_plain_answer() -> None:
     raising = (
         LOOP + "{%- if m.tool_calls is defined -%}{{ raise_exception('calls') }}{%- endif -%}{{ m.content }}" + END
     )
-    for calls in ([], None):
-        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    empty: tuple[Any, ...] = ([], None)
+    for calls in empty:
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+        ]
         assert apply_chat_template(messages, (), tokenizer_with(raising)) == "<user>Hi<assistant>"

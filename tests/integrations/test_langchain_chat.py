@@ -296,20 +296,21 @@ CALL = '{"name": "count", "arguments": {"number": 3}}'
         ('{"name": "Ada", "age": 36}', '{"name": "Ada", "age": 36}', 0, 0),
         ("[1] Bees live in colonies.", "[1] Bees live in colonies.", 0, 0),
         ("a <tool_ and a b", "a <tool_ and a b", 0, 0),
-        ("<tool_call>{count}</tool_call>", "", 0, 1),
-        ("<tool_call>3</tool_call>", "", 0, 1),
-        ('<tool_call>{"arguments": {"number": 3}}</tool_call>', "", 0, 1),
-        ('<tool_call>{"name": "", "arguments": {"number": 3}}</tool_call>', "", 0, 1),
-        ('<tool_call>{"name": null, "arguments": {"number": 3}}</tool_call>', "", 0, 1),
-        ('<tool_call>{"name": ["count"], "arguments": {"number": 3}}</tool_call>', "", 0, 1),
-        ('<tool_call>{"name": "count", "arguments": {"number": ', "", 0, 1),
-        ('<tool_call>{"name": "count"', "", 0, 1),
-        ("<tool_call>{}</tool_call>", "", 0, 1),
-        ("<tool_call></tool_call>", "", 0, 1),
-        (f"<tool_call>{CALL}</tool_call><tool_call>{{}}</tool_call>", "", 1, 1),
+        ("<tool_call>{count}</tool_call>", None, 0, 1),
+        ("<tool_call>3</tool_call>", None, 0, 1),
+        ('<tool_call>{"arguments": {"number": 3}}</tool_call>', None, 0, 1),
+        ('<tool_call>{"name": "", "arguments": {"number": 3}}</tool_call>', None, 0, 1),
+        ('<tool_call>{"name": null, "arguments": {"number": 3}}</tool_call>', None, 0, 1),
+        ('<tool_call>{"name": ["count"], "arguments": {"number": 3}}</tool_call>', None, 0, 1),
+        ('<tool_call>{"name": "count", "arguments": {"number": ', None, 0, 1),
+        ('<tool_call>{"name": "count"', None, 0, 1),
+        ("<tool_call>{}</tool_call>", None, 0, 1),
+        ("<tool_call></tool_call>", None, 0, 1),
+        (f"<tool_call>{CALL}</tool_call><tool_call>{{}}</tool_call>", "<tool_call>{}</tool_call>", 1, 1),
     ],
 )
-def test_tool_calls_are_parsed_whole_and_streamed(text: str, content: str, calls: int, broken: int) -> None:
+def test_tool_calls_are_parsed_whole_and_streamed(text: str, content: str | None, calls: int, broken: int) -> None:
+    content = text if content is None else content  # what cannot be parsed stays content
     chat = ChatAntiphon(language_model=ScriptedModel(answer=text)).bind_tools([count])
     history = [HumanMessage("Count"), AIMessage("Wait.")]
     answer = chat.invoke(history)
@@ -337,3 +338,14 @@ def test_the_default_model_comes_from_the_environment_or_an_error_says_how_to_pa
     monkeypatch.setenv("ANTIPHON_MODEL", "./nowhere")
     with pytest.raises(ValueError, match="There is no model folder"):
         ChatAntiphon()  # type: ignore[call-arg]
+
+
+def test_parallel_calls_can_be_turned_off_and_arguments_have_the_types_of_the_schema() -> None:
+    text = '{"name": "count", "arguments": {"number": "3"}}'
+    chat = ChatAntiphon(language_model=ScriptedModel(answer=f"{text}\n{text}"))
+    history = [HumanMessage("Count"), AIMessage("Wait.")]
+    both = chat.bind_tools([count]).invoke(history)
+    assert [call["args"] for call in both.tool_calls] == [{"number": 3}] * 2
+    assert all(len(call["id"] or "") == 9 for call in both.tool_calls)
+    one = chat.bind_tools([count], parallel_tool_calls=False).invoke(history)
+    assert [call["args"] for call in one.tool_calls] == [{"number": 3}]

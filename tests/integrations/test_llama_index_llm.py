@@ -199,3 +199,16 @@ async def test_malformed_tool_calls_are_reported() -> None:
     assert response.message.additional_kwargs["invalid_tool_calls"][0]["text"] == "{count}"
     with pytest.raises(ValueError, match=r"calls no tool that can be read: '\{count\}'"):
         llm.get_tool_calls_from_response(response)
+
+
+def test_parallel_calls_can_be_turned_off() -> None:
+    text = '{"name": "count", "arguments": {"number": "3"}}'
+    llm = AntiphonLLM(language_model=ScriptedModel(answer=f"{text}\n{text}"))
+    history = [ChatMessage("Count"), ChatMessage("Wait.", role=MessageRole.ASSISTANT)]
+    for allowed in (True, False):
+        answer = llm.chat_with_tools(
+            [FunctionTool.from_defaults(count)], chat_history=history, allow_parallel_tool_calls=allowed
+        )
+        assert [call.tool_kwargs for call in llm.get_tool_calls_from_response(answer)] == [{"number": 3}] * (
+            1 + allowed
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.accel import Completion, TextModel
@@ -26,8 +26,9 @@ class ModelCall:
         passages: references of the call.
         parameters: keyword arguments of `LanguageModel.stream`.
         timeout: seconds for the whole answer; None is no limit.
-        tools: names of the offered tools.
+        tools: schemas of the arguments of the offered tools, by name.
         assistant_prefix: start of a forced tool call, which the prompt already contains.
+        allows_parallel_calls: whether an answer may have several tool calls; else the first one counts.
     """
 
     language_model: TextModel
@@ -36,8 +37,9 @@ class ModelCall:
     passages: tuple[Passage, ...]
     parameters: Mapping[str, Any]
     timeout: float | None = None
-    tools: frozenset[str] = frozenset()
+    tools: Mapping[str, Any] = field(default_factory=dict)
     assistant_prefix: str = ""
+    allows_parallel_calls: bool = True
 
     def stream(self) -> TextStream:
         """Return the stream of the answer; generation starts when its first piece is requested."""
@@ -52,7 +54,8 @@ class ModelCall:
     def parse_output(self, completion: Completion) -> ParsedOutput:
         """Separate the answer's text from its tool calls."""
         text = self.assistant_prefix + completion.text
-        return parse_tool_calls(text, self.tools) if self.tools else ParsedOutput(text)
+        parsed = parse_tool_calls(text, self.tools) if self.tools else ParsedOutput(text)
+        return parsed if self.allows_parallel_calls else parsed.first_call_only()
 
 
 class VisibleText:
@@ -69,7 +72,7 @@ class VisibleText:
     def __init__(self, call: ModelCall) -> None:
         self.shown = self.reasoning = ""
         self._text = call.assistant_prefix
-        self._has_no_tools = not call.tools
+        self._tools = call.tools
 
     def push(self, piece: Piece) -> str:
         """Append a piece and return the text of the answer that can be shown now."""
@@ -77,6 +80,6 @@ class VisibleText:
             self.reasoning += piece.text
             return ""
         self._text += piece.text
-        certain = self._text if self._has_no_tools else visible_text(self._text)
+        certain = visible_text(self._text, self._tools) if self._tools else self._text
         new, self.shown = certain[len(self.shown) :], certain
         return new

@@ -9,7 +9,16 @@ from typing import Any
 from uuid import uuid4
 
 from antiphon.accel.text.tool_arguments import typed_arguments
-from antiphon.accel.text.tool_formats import CLOSINGS, FAMILIES, OPENING, RawCall, raw_call, read_calls, read_json
+from antiphon.accel.text.tool_formats import (
+    CLOSINGS,
+    FAMILIES,
+    OPENING,
+    CallSyntaxError,
+    RawCall,
+    raw_call,
+    read_calls,
+    read_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +110,24 @@ def parse_tool_calls(text: str, tools: Collection[str] | Mapping[str, Any]) -> P
         marked, bare = OPENING.search(text, place), _BARE.search(text, place)
         if bare and (marked is None or bare.start() < marked.start()):
             found, end = _bare_calls(text, bare.end(), tools)
-            content += text[place : bare.start() if found else end]
+            content += _between(text[place : bare.start() if found else end], calls)
             calls += [_typed_call(call, tools) for call in found]
             place = _after_fence(text, end) if found and bare[0] else end
             continue
         if marked is None:
             break
-        content += text[place : marked.start()]
+        content += _between(text[place : marked.start()], calls)
         try:
             found, place = read_calls(text, marked.start())
+            if unknown := [call.name for call in found if not call.arguments and call.name not in tools]:
+                raise CallSyntaxError(f"there is no tool {unknown[0]!r}, and no arguments are given")
             calls += [_typed_call(call, tools) for call in found]
         except (ValueError, RecursionError) as error:
             place = _end_of_block(text, marked.end())
             content += text[marked.start() : place]
             body = CLOSINGS.sub("", text[marked.end() : place]).strip()
             malformed.append(MalformedCall(body, repr(error), _new_id()))
-    content += text[place:]
+    content += _between(text[place:], calls)
     return ParsedOutput(content if content.strip() or not calls else "", tuple(calls), tuple(malformed))
 
 
@@ -166,6 +177,11 @@ def _python_calls(text: str, tools: Collection[str]) -> list[RawCall]:
     except (ValueError, RecursionError):
         return []
     return calls if not text[end:].strip() and all(call.name in tools for call in calls) else []
+
+
+def _between(text: str, calls: list[ToolCall]) -> str:
+    """Return a text before or after calls; white space that only separates calls is none."""
+    return text if text.strip() or not calls else ""
 
 
 def _after_fence(text: str, place: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
@@ -33,7 +33,7 @@ class PreparedTools:
         messages: The messages; if the chat template writes no tools, the last one describes them.
         tools: Tools that the chat template writes.
         assistant_prefix: Beginning of the model's answer if it must call a tool.
-        names: Names of all tools that the model may call.
+        schemas: Schemas of the arguments of all tools that the model may call, by name.
         schema: Schema of the answer if the model must call a tool, otherwise None.
         tool_choice: The choice in OpenAI's format, for a server, which writes the prompt itself.
     """
@@ -41,7 +41,7 @@ class PreparedTools:
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
     assistant_prefix: str = ""
-    names: frozenset[str] = frozenset()
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     schema: JsonSchema | None = None
     tool_choice: Any = None
 
@@ -66,24 +66,24 @@ def prepare_tools(
     if choice == NONE or not tools:
         return PreparedTools(messages)
     if choice in OPTIONAL:
-        return PreparedTools(messages, tools, "", tool_names(tools))
+        return PreparedTools(messages, tools, "", argument_schemas(tools))
     chosen = [tool for tool in tools if choice in REQUIRED or _name(tool) == choice]
     if not chosen:
         raise ValueError(f"tool_choice is {choice!r}, which is no tool's name; nor is it auto, none or any.")
     if tokenizer is None:
         required = "required" if choice in REQUIRED else {"type": "function", "function": {"name": choice}}
-        return PreparedTools(messages, tools, "", tool_names(tools), tool_choice=required)
+        return PreparedTools(messages, tools, "", argument_schemas(tools), tool_choice=required)
     if not supports_tools(tokenizer):
         described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in chosen)
         text = f'Answer with a call of one of these tools, as JSON with its "name" and its "arguments":\n{described}'
         return PreparedTools(
-            _with_instruction(messages, text), (), "", tool_names(chosen), tool_call_schema(chosen, "")
+            _with_instruction(messages, text), (), "", argument_schemas(chosen), tool_call_schema(chosen, "")
         )
     prefix = tool_call_prefix(
         tokenizer, chosen, _name(chosen[0]) if choice not in REQUIRED or len(chosen) == 1 else None
     )
     prefix = prefix if "{" in prefix else ""  # calls in another syntax than JSON are not forced by a prefix
-    return PreparedTools(messages, chosen, prefix, tool_names(chosen), tool_call_schema(chosen, prefix))
+    return PreparedTools(messages, chosen, prefix, argument_schemas(chosen), tool_call_schema(chosen, prefix))
 
 
 def supports_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
@@ -100,9 +100,9 @@ def supports_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
     return True
 
 
-def tool_names(tools: Sequence[Tool]) -> frozenset[str]:
-    """Return the names of the tools."""
-    return frozenset(map(_name, tools))
+def argument_schemas(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
+    """Return the schemas of the tools' arguments by the tools' names."""
+    return {_name(tool): tool["function"].get("parameters") or {} for tool in tools}
 
 
 def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 __all__ = ["CLOSINGS", "FAMILIES", "OPENING", "CallSyntaxError", "RawCall", "raw_call", "read_calls", "read_json"]
 
 _DECODER = json.JSONDecoder(strict=False)
-_NAME = r"[\w.:-]+"
+_NAME = r"[A-Za-z_][\w.:-]*"
 
 
 class CallSyntaxError(ValueError):

@@ -63,10 +63,12 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
             tools: LangChain tools, functions, pydantic classes or OpenAI tool schemas.
             tool_choice: "auto", "none", "any" (forces a call, decoded under the tools' schemas) or a tool's name.
             strict: accepted and ignored.
-            parallel_tool_calls: accepted and ignored.
+            parallel_tool_calls: False: an answer has one tool call at most.
             **kwargs: further parameters of each call.
         """
-        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
+        given = {"tool_choice": tool_choice, "parallel_tool_calls": parallel_tool_calls, **kwargs}
+        known = {name: value for name, value in given.items() if name == "tool_choice" or value is not None}
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **known)
 
     def with_retriever(
         self, retriever: Runnable[str, list[Document]], *, prompt: BasePromptTemplate[Any] | None = None
@@ -196,6 +198,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         given = {name: value for name, value in given.items() if name not in hints}
         passages = references_of(messages, given.pop(REFERENCES, None))
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
+        is_parallel = given.pop("parallel_tool_calls", None) is not False
         model = given.pop("model", self.model)
         language_model = self.language_model_named(model)
         self.check_prompt(str(each.text) for each in messages)
@@ -205,7 +208,15 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
             parameters["json_schema"] = offer.schema
         prompt = Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
         return ModelCall(
-            language_model, model, prompt, passages, parameters, timeout, offer.names, offer.assistant_prefix
+            language_model,
+            model,
+            prompt,
+            passages,
+            parameters,
+            timeout,
+            offer.schemas,
+            offer.assistant_prefix,
+            is_parallel,
         )
 
 

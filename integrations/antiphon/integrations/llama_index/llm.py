@@ -46,6 +46,9 @@ from antiphon.integrations.llama_index.structured import Model, call_arguments, 
 from antiphon.integrations.model_call import ModelCall, VisibleText
 from antiphon.integrations.stream_readers import AsyncStreamReader
 
+PARALLEL = "parallel_tool_calls"
+"""The argument of a call that allows several tool calls in one answer."""
+
 
 class _LLMMethods(GenerationFields, FunctionCallingLLM):
     """The methods of a LlamaIndex LLM; references arrive as `HiddenReferences` only."""
@@ -241,7 +244,13 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         offered = [tool.metadata.to_openai_tool() for tool in tools]
         given = kwargs.pop("tool_choice", None)
         choice = "any" if tool_required and given in (*OPTIONAL, NONE) else given
-        return {"messages": messages, "tools": offered, "tool_choice": choice, **kwargs}
+        return {
+            "messages": messages,
+            "tools": offered,
+            "tool_choice": choice,
+            PARALLEL: allow_parallel_tool_calls,
+            **kwargs,
+        }
 
     def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> PromptInput:
         """Build the prompt of messages with the chat template, or as one text if there is none."""
@@ -250,7 +259,7 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         if not self._takes_messages:
             return str(self.messages_to_prompt(messages))  # type: ignore[misc]  # a validator has set it
         offer = prepare_tools(self.language_model.tokenizer, chat_messages(messages), wanted, choice)
-        given["tools"] = offer.names
+        given["tools"] = offer.schemas
         if offer.schema is not None:
             given["json_schema"] = offer.schema
         return Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
@@ -265,12 +274,12 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
     def _model_call(self, prompt: PromptInput, given: dict[str, Any]) -> ModelCall:
         passages = getattr(given.get(REFERENCES), "passages", ())
         stop = given.get("stop")
-        kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop", "tools")}
+        kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop", "tools", PARALLEL)}
         parameters, timeout = self.parameters(stop, kept)
         assistant_prefix = prompt.assistant_prefix if isinstance(prompt, Conversation) else ""
-        tools = given.get("tools", frozenset())
+        tools, is_parallel = given.get("tools", {}), given.get(PARALLEL) is not False
         return ModelCall(
-            self.language_model, self.model, prompt, passages, parameters, timeout, tools, assistant_prefix
+            self.language_model, self.model, prompt, passages, parameters, timeout, tools, assistant_prefix, is_parallel
         )
 
     def _states(self, call: ModelCall) -> Iterator[AnswerState]:

@@ -74,13 +74,12 @@ class PreparedChat:
         if not self.prompt.tools:
             return ParsedOutput(text)
         output = parse_tool_calls(self.prompt.assistant_prefix + text, self.prompt.tools)
-        if self.body.parallel_tool_calls is False:
-            return ParsedOutput(output.content, output.calls[:1], output.malformed)
-        return output
+        return output.first_call_only() if self.body.parallel_tool_calls is False else output
 
     def visible_text(self, text: str) -> str:
         """Return the start of a streamed text that can be sent as content because it cannot become a tool call."""
-        return visible_text(self.prompt.assistant_prefix + text) if self.prompt.tools else text
+        tools = self.prompt.tools
+        return visible_text(self.prompt.assistant_prefix + text, tools) if tools else text
 
     def chunk(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
         """Return a chunk of the stream.
@@ -207,7 +206,7 @@ def tool_call_objects(output: ParsedOutput) -> list[dict[str, Any]]:
     """Return the tool calls of an answer."""
     return [
         {
-            "id": f"call_{call.id}",
+            "id": call.id,
             "type": "function",
             "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
         }

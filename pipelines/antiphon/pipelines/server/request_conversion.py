@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +35,14 @@ class ChatPrompt:
     Attributes:
         content: the conversation, with tools.
         parameters: parameters of `LanguageModel.stream` that depend on the conversation.
-        tools: the names of the tools that the model may call.
+        tools: the schemas of the arguments of the tools that the model may call, by name.
         assistant_prefix: the beginning of the answer if a tool must be called; it is part of the prompt, and is parsed
             together with the answer.
     """
 
     content: Conversation
     parameters: dict[str, Any] = field(default_factory=dict)
-    tools: frozenset[str] = frozenset()
+    tools: Mapping[str, Any] = field(default_factory=dict)
     assistant_prefix: str = ""
 
 
@@ -76,7 +76,7 @@ def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase) -
     conversation = Conversation(
         prepared.messages, prepared.tools, prepared.assistant_prefix, template_variables=variables
     )
-    return ChatPrompt(conversation, {"json_schema": json_schema}, prepared.names, prepared.assistant_prefix)
+    return ChatPrompt(conversation, {"json_schema": json_schema}, prepared.schemas, prepared.assistant_prefix)
 
 
 def template_options(request: ChatRequest) -> dict[str, Any]:
