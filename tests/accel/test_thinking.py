@@ -84,6 +84,8 @@ def test_a_tool_call_of_a_channel_is_in_the_answer_with_its_header() -> None:
     tokens = model.tokenizer.encode(text + '<|message|>{"a": 1}<|call|>', add_special_tokens=False)
     thinking, answer = Reading(model, tokens).split
     assert thinking == "Look."
+    begun = tokens[tokens.index(model.tokenizer.convert_tokens_to_ids("<|start|>")) :]
+    assert Reading(model, begun[1 + len("assistant") :]).split == ("", answer)
     assert answer == '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}'
 
 

@@ -237,7 +237,8 @@ class ThinkingReader:
             is_thinking = "<|channel|>analysis" in header and not is_call
             self._enter("thinking" if is_thinking else "answer")
             self._skips_space = is_thinking
-            return Split("", header + mark) if is_call else Split()
+            begun = "" if header.startswith("<|start|>") else "<|start|>assistant"  # the prompt has it already
+            return Split("", begun + header + mark) if is_call else Split()
         return Split()
 
     def _enter(self, state: State) -> None:
