@@ -73,13 +73,13 @@ def test_column_names_are_embedded_and_prompted() -> None:
     passage = passage_below_header()
     assert passage.text_with_headings == f"{NAMES}\n{passage.text}"
     assert f"| {NAMES} |\n{passage.text}" in str(plain_prompt("q", [passage]).content)
-    assert f"[1] | {NAMES} |\n{passage.text}" in chat_prompt("q", [passage]).content[1]["content"]  # type: ignore[index, operator]
+    assert f"[1] | {NAMES} |\n{passage.text}" in chat_prompt("q", [passage]).content[1]["content"]  # type: ignore[index]
 
 
 def test_the_extractive_model_sees_column_names_but_cannot_quote_them() -> None:
     passage = passage_below_header()
     prompt = reader_prompt("q", [passage])
-    assert f"\n{NAMES}\n[1] Gadget" in prompt.content[1]["content"]  # type: ignore[index, operator]
+    assert f"\n{NAMES}\n[1] Gadget" in prompt.content[1]["content"]  # type: ignore[index]
     assert [quote.sentence for quote in prompt.quotes] == passage.text.split("\n")
     assert all(passage.text[quote.start : quote.end] == quote.sentence for quote in prompt.quotes)
 

@@ -9,6 +9,7 @@ import pytest
 from pypdf import PdfWriter
 
 from antiphon.retrieval import load_documents, read_document
+from antiphon.retrieval.formats import ocr
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -168,7 +169,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_skipped_and_named_with_its_reason(tmp_path: Path, name: str) -> None:
+def test_a_bad_file_is_skipped_and_named_with_its_reason(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ocr, "is_installed", lambda: False)
     content, reason = BAD[name]
     path = write(tmp_path / name, content)
     write(tmp_path / "good.txt", "good")

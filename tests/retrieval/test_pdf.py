@@ -10,6 +10,7 @@ from pypdf import PdfWriter
 from antiphon.pipelines.citations import cite
 from antiphon.pipelines.rendering.segments import citation_location
 from antiphon.retrieval import Document, HashEmbedder, chunk_document
+from antiphon.retrieval.formats import ocr
 from antiphon.retrieval.formats.pdf import read_pdf_document
 from tests.retrieval.pdf_files import FONT, lines, pages_of, pdf_of, shown, stream
 
@@ -174,7 +175,8 @@ def test_a_bad_page_costs_that_page_only_and_is_reported() -> None:
     assert read(torn).warnings == ("page 2 without text: blank, or the content is damaged",)
 
 
-def test_scanned_pages_are_reported() -> None:
+def test_scanned_pages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ocr, "is_installed", lambda: False)
     document = read(pages_of(shown(lines("One.")), PICTURE, PICTURE, more=[IMAGE]))
     assert document.text == "One."
     assert document.warnings == ("pages 2, 3 without text, only with pictures: OCR is needed",)

@@ -12,7 +12,16 @@ from pathlib import Path, PurePosixPath
 
 from antiphon.retrieval.document import LONE_SURROGATE, Document
 from antiphon.retrieval.file_discovery import FoundFiles, SkippedFile, find_files
-from antiphon.retrieval.formats import OUTDATED, PLAIN_TEXT, SUFFIXES, Format, format_of, may_be_text, sniffed_format
+from antiphon.retrieval.formats import (
+    OUTDATED,
+    PLAIN_TEXT,
+    SUFFIXES,
+    Format,
+    format_of,
+    may_be_text,
+    ocr,
+    sniffed_format,
+)
 from antiphon.retrieval.formats.limits import MAX_DEPTH, MAX_MEMBERS, Member, check_size
 from antiphon.retrieval.formats.text import looks_like_text
 
@@ -51,7 +60,7 @@ def load_documents(
         paths: Files and folders. A file that is listed here is read as plain text if its format is unknown.
         exclude: Files and folders to leave out, with everything below them.
         follow_links: Also follow symbolic links that lead out of ``paths``; otherwise they are skipped.
-        progress: Called with the stage ``load``.
+        progress: Called with the stage ``load``, and with ``ocr`` for the scanned pages of a file.
 
     Raises:
         ValueError: There is no path, or no file that can be read.
@@ -65,7 +74,8 @@ def load_documents(
             progress("load", done, len(found.files))
         try:
             read = _FileReader(any_suffix=file.is_named)
-            documents += read.documents(file.path)
+            with ocr.reporting(progress):
+                documents += read.documents(file.path)
             skipped += read.skipped
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -16,7 +16,13 @@ from antiphon.pipelines.rendering.sanitize import sanitize_line
 if TYPE_CHECKING:
     from antiphon.retrieval import IndexReport, SkippedFile
 
-STAGES = {"load": "Reading", "chunk": "Cutting into passages", "embed": "Embedding", "save": "Saving"}
+STAGES = {
+    "load": "Reading",
+    "ocr": "Recognizing scanned pages",
+    "chunk": "Cutting into passages",
+    "embed": "Embedding",
+    "save": "Saving",
+}
 _SHOWN_FILES = 3
 _SHOWN_REASONS = 20
 

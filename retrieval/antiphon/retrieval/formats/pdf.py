@@ -7,9 +7,11 @@ import ctypes
 import re
 import threading
 from collections.abc import Iterator
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from antiphon.retrieval.document import LONE_SURROGATE, Document
+from antiphon.retrieval.formats import ocr
 from antiphon.retrieval.formats.markup import numbered_headings
 from antiphon.retrieval.formats.pdf_layout import (
     SOFT_HYPHEN,
@@ -37,7 +39,8 @@ _LISTED = 12
 def read_pdf_document(data: bytes, source: str) -> Document:
     """Read a PDF as a document, without running headers, footers and page numbers.
 
-    Pages that cannot be read, and pages without text, are reported as warnings.
+    Scanned pages are read with the extra ``ocr``. Pages that cannot be read, pages without text, and pages that were
+    recognized are reported as warnings.
 
     Args:
         data: The bytes of the file.
@@ -54,7 +57,8 @@ def read_pdf_document(data: bytes, source: str) -> Document:
     texts = [page_text(lines) for lines in without_running_lines(pages)]
     text, starts = joined(without_hyphens([_clean(text) for text in texts]))
     if not text.strip() and warnings:
-        raise ValueError("it holds no text (scanned pages need OCR first); " + "; ".join(warnings))
+        hint = "" if ocr.is_installed() else " (scanned pages need OCR first)"
+        raise ValueError(f"it holds no text{hint}; " + "; ".join(warnings))
     metadata = {"title": title} if title else {}
     return Document(text, source, metadata, numbered_headings(text), starts, warnings=tuple(warnings))
 
@@ -86,8 +90,8 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
 
     pages: list[list[Line]] = []
     warnings: list[str] = []
-    scanned: list[str] = []
-    empty: list[str] = []
+    scanned: list[int] = []
+    empty: list[int] = []
     for number in range(1, len(pdf) + 1):
         lines: list[Line] = []
         try:
@@ -95,13 +99,13 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
             lines = _lines(page)
             if not lines:
                 images = any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=3))
-                (scanned if images else empty).append(str(number))
+                (scanned if images else empty).append(number)
             page.close()
         except (PdfiumError, ValueError, OverflowError) as error:
             warnings.append(f"page {number} could not be read ({str(error).rstrip('.')})")
         pages.append(lines)
     if scanned:
-        warnings.append(f"{_named(scanned)} without text, only with pictures: OCR is needed")
+        warnings += _read_scans(pdf, scanned, pages)
     if empty:
         warnings.append(f"{_named(empty)} without text: blank, or the content is damaged")
     if pdf.get_formtype() in (raw.FORMTYPE_XFA_FULL, raw.FORMTYPE_XFA_FOREGROUND):
@@ -109,9 +113,24 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
     return pages, warnings
 
 
-def _named(pages: list[str]) -> str:
+def _read_scans(pdf: PdfDocument, numbers: list[int], pages: list[list[Line]]) -> Iterator[str]:
+    """Put the lines of scanned pages into ``pages`` if OCR is installed, and yield the warnings."""
+    if not ocr.is_installed():
+        yield f"{_named(numbers)} without text, only with pictures: OCR is needed"
+        return
+    found = dict(ocr.recognize_pages(pdf, numbers))
+    for number, page in found.items():
+        pages[number - 1] = in_reading_order(page.lines)
+    if read := [number for number in numbers if found[number].lines]:
+        confidence = fmean(found[number].confidence for number in read)
+        yield f"{_named(read)} scanned and read by OCR, with a confidence of {confidence:.0%}"
+    if unread := [number for number in numbers if not found[number].lines]:
+        yield f"{_named(unread)} only with pictures, in which OCR found no text"
+
+
+def _named(pages: list[int]) -> str:
     more = f" and {len(pages) - _LISTED} more" if len(pages) > _LISTED else ""
-    return f"{'pages' if len(pages) > 1 else 'page'} {', '.join(pages[:_LISTED])}{more}"
+    return f"{'pages' if len(pages) > 1 else 'page'} {', '.join(map(str, pages[:_LISTED]))}{more}"
 
 
 def _lines(page: PdfPage) -> list[Line]:
