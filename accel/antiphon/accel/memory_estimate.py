@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from antiphon.accel.available_memory import available_memory
 from antiphon.accel.files import safetensors_header
 from antiphon.accel.processor import has_bfloat16_units
@@ -270,8 +272,9 @@ def _place(device: object) -> str | None:
 
 
 def _available(place: str, device: object) -> int:
+    """Return the bytes that are available, with those that this process already takes for libraries."""
     if place == "CPU":
-        return available_memory()
+        return available_memory() + min(psutil.Process().memory_info().rss, LIBRARIES["torch"])
     import torch
 
     return torch.cuda.mem_get_info(torch.device("cuda" if device is None else str(device)))[0]

@@ -167,6 +167,7 @@ class WarmBlend:
 
     def __init__(self, name: str, num_draft_tokens: int | None, engine: EngineName = "torch") -> None:
         self.name = name
+        self.engine = engine
         self._table = RecyclingTable()
         self._generate = AntiphonGenerate(name, partial(Blend, recycling=self._table), num_draft_tokens, engine)
         self._decoded: set[Job] = set()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -23,23 +23,43 @@ DRAFT_TOKENS, NGRAM = 5, 3
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 
 
-@dataclass(slots=True)
 class GenAIPipelines:
     """Pipelines of one language model, each opened when first used.
 
-    Attributes:
-        opened: The open pipelines, by whether they use prompt lookup.
+    A replay needs a pipeline for each answer; only those of the last answer are kept.
+
+    Args:
         make: Opens a pipeline for a transformers model.
     """
 
-    opened: dict[bool, Any] = field(default_factory=dict)
-    make: Callable[..., Any] = field(default_factory=lambda: _pipeline)
+    def __init__(self, make: Callable[..., Any] | None = None) -> None:
+        self._make = make or _pipeline
+        self._opened: dict[bool, Any] = {}
+        self._answer: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        self._ready: set[tuple[bool, int]] = set()
 
-    def get(self, language_model: LanguageModel, *, prompt_lookup: bool) -> Any:
-        """Return the pipeline with or without prompt lookup."""
-        if prompt_lookup not in self.opened:
-            self.opened[prompt_lookup] = self.make(language_model.model, prompt_lookup=prompt_lookup)
-        return self.opened[prompt_lookup]
+    def get(self, language_model: LanguageModel, *, prompt_lookup: bool, job: Job | None = None) -> Any:
+        """Return the pipeline with or without prompt lookup; for a job with an answer, the one that emits it."""
+        if job is not None and job.answer is not None:
+            if self._answer != (job.prompt, job.answer):
+                self._opened.clear()
+                self._ready.clear()
+                self._answer = (job.prompt, job.answer)
+            if prompt_lookup not in self._opened:
+                end = language_model.tokenizer.eos_token_id
+                options = {"answer": (len(job.prompt), job.answer, end)}
+                self._opened[prompt_lookup] = _pipeline(language_model.model, prompt_lookup=prompt_lookup, **options)
+        if prompt_lookup not in self._opened:
+            self._opened[prompt_lookup] = self._make(language_model.model, prompt_lookup=prompt_lookup)
+        return self._opened[prompt_lookup]
+
+    def needs_warm_up(self, num_draft_tokens: int) -> bool:
+        """Return whether a pipeline was opened for a replay and has not decoded with this number of draft tokens."""
+        key = (num_draft_tokens > 0, num_draft_tokens)
+        if self._answer is None or key in self._ready:
+            return False
+        self._ready.add(key)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +89,16 @@ class OpenVINOGenAI:
 
         Raises:
             ImportError: OpenVINO GenAI is not installed.
-            ValueError: the job is a replay, or the model cannot be exported or run.
+            ValueError: the model cannot be exported or run.
         """
-        if job.answer is not None:
-            raise ValueError(
-                f"{self.name} cannot replay a recorded answer, because it does not call the model's forward; give a "
-                "model instead of an architecture."
-            )
-        pipeline = self.pipelines.get(language_model, prompt_lookup=self.num_draft_tokens > 0)
+        pipeline = self.pipelines.get(language_model, prompt_lookup=self.num_draft_tokens > 0, job=job)
         import numpy as np
         import openvino
 
         config = generation_config(language_model, limit, self.num_draft_tokens)
         ids = openvino.Tensor(np.array([job.prompt], dtype=np.int64))
+        if self.pipelines.needs_warm_up(self.num_draft_tokens):
+            pipeline.generate(ids, config)
         started = perf_counter()
         result = pipeline.generate(ids, config)
         seconds = perf_counter() - started
@@ -148,12 +165,13 @@ class GenAIModel:
     options: Mapping[str, Any]
 
 
-def export_model(model: Any, *, prompt_lookup: bool) -> GenAIModel:
+def export_model(model: Any, *, prompt_lookup: bool, replayed: bool = False) -> GenAIModel:
     """Export a transformers model for OpenVINO GenAI; later calls reuse the export.
 
     Args:
         model: The transformers model.
         prompt_lookup: Whether the pipeline will use prompt lookup.
+        replayed: Whether the pipeline will emit a recorded answer.
 
     Raises:
         ImportError: OpenVINO GenAI is not installed.
@@ -186,21 +204,40 @@ def export_model(model: Any, *, prompt_lookup: bool) -> GenAIModel:
     }
     if prompt_lookup:
         options["prompt_lookup"] = True
-    return GenAIModel(export_stateful(model) / GRAPH, tokenizer, scheduler, options)
+    return GenAIModel(export_stateful(model, replayed=replayed) / GRAPH, tokenizer, scheduler, options)
 
 
-def _pipeline(model: Any, *, prompt_lookup: bool) -> Any:
-    """Open an `LLMPipeline` on the model's export."""
-    exported = export_model(model, prompt_lookup=prompt_lookup)
-    import openvino_genai
+def _pipeline(model: Any, *, prompt_lookup: bool, answer: tuple[int, Sequence[int], int] | None = None) -> Any:
+    """Open an `LLMPipeline` on the model's export.
 
-    graph, weights = exported.graph.read_text(encoding="utf-8"), _read(exported.graph.with_suffix(".bin"))
-    options = {"scheduler_config": exported.scheduler, **exported.options}
-    return openvino_genai.LLMPipeline(graph, weights, exported.tokenizer, "CPU", **options)
-
-
-def _read(path: Any) -> Any:
+    Args:
+        model: The transformers model.
+        prompt_lookup: Whether to use prompt lookup.
+        answer: Start, tokens and end token of a recorded answer, see `write_answer`; None to let the model decide.
+    """
+    exported = export_model(model, prompt_lookup=prompt_lookup, replayed=answer is not None)
     import numpy as np
     import openvino
+    import openvino_genai
 
-    return openvino.Tensor(np.fromfile(path, dtype=np.uint8))
+    from antiphon.pipelines.benchmark.stateful_graph import write_answer
+
+    graph = exported.graph.read_text(encoding="utf-8")
+    weights = np.memmap(exported.graph.with_suffix(".bin"), dtype=np.uint8, mode="c")
+    if answer is not None:
+        write_answer(graph, weights, *answer)
+    options = {"scheduler_config": exported.scheduler, **exported.options}
+    shared = openvino.Tensor(weights, shared_memory=True)
+    pipeline = openvino_genai.LLMPipeline(graph, shared, exported.tokenizer, "CPU", **options)
+    return _OwningPipeline(pipeline, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwningPipeline:
+    """A pipeline, and the mapped file that its constants are read from."""
+
+    pipeline: Any
+    weights: Any
+
+    def generate(self, *arguments: Any) -> Any:
+        return self.pipeline.generate(*arguments)

@@ -1,28 +1,40 @@
 """Export of a transformers model for OpenVINO GenAI: one graph whose KV cache is the graph's state.
 
 The export has the same weights as our own engine's graph, so only the programs differ. It is kept in the user's cache.
+The graph for replays contains a recorded answer, and makes each of its tokens the most likely one at its position.
 """
 
 from __future__ import annotations
 
-import copy
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, unsupported_reason, windows_of
+from antiphon.accel.engines.openvino.conversion import (
+    SymbolicLinear,
+    UnsupportedModelError,
+    WeightArguments,
+    convert,
+    unsupported_reason,
+    windows_of,
+    with_placeholders,
+)
 from antiphon.accel.engines.openvino.store import GRAPH, fingerprint, folder_of, load_or_convert
+from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, Owners, attach_weights, large_weights
 from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.loading import checkpoint_of
 
 if TYPE_CHECKING:
     import openvino
@@ -32,6 +44,15 @@ STATEFUL = "antiphon_stateful"
 
 PAST, PRESENT = "past_key_values", "present"
 """Name prefixes of states that GenAI and OpenVINO's transformations expect."""
+
+ANSWER = "recorded_answer"
+"""Name of the constant of a graph for replays: position of the first answer token, then the answer."""
+
+LONGEST_ANSWER = 1024
+"""Maximum number of answer tokens in a graph for replays."""
+
+FORCE = 1024.0
+"""Factor of the head's weights: with 1,000 numbers of standard deviation 0.02 in a row, the logit becomes some 400."""
 
 UNSUPPORTED = ("softcap", "position_bias", "s_aux")
 """Options of attention that the export does not support; a model that uses one is refused."""
@@ -48,24 +69,34 @@ class _TracedCache:
 _cache: ContextVar[_TracedCache] = ContextVar("cache")
 
 
-def export_stateful(model: PreTrainedModel) -> Path:
+def export_stateful(model: PreTrainedModel, *, replayed: bool = False) -> Path:
     """Export the model unless its export exists; return the folder, which holds ``graph.xml``.
+
+    Args:
+        model: The loaded model.
+        replayed: Export the graph for replays, see `write_answer`.
 
     Raises:
         ValueError: the model cannot be exported.
         OSError: the export cannot be written to the cache.
     """
-    key = f"{fingerprint(model)}-stateful"
+    key = f"{fingerprint(model)}-{'replay' if replayed else 'stateful'}"
     folder = folder_of(key)
-    load_or_convert(folder, lambda: stateful_model(model))
+    owners: Owners = []
+    load_or_convert(folder, lambda: stateful_model(model, owners, replayed=replayed))
     if not (folder / GRAPH).is_file():
         raise OSError(f"The export for OpenVINO GenAI cannot be kept in {folder}; make room, or make it writable.")
     return folder
 
 
 @torch.no_grad()
-def stateful_model(model: PreTrainedModel) -> openvino.Model:
+def stateful_model(model: PreTrainedModel, owners: Owners, *, replayed: bool = False) -> openvino.Model:
     """Convert the model to a graph of ``input_ids`` and ``position_ids`` (batch, tokens), and ``beam_idx`` (batch).
+
+    Args:
+        model: The loaded model.
+        owners: Gets the owners of the weights' memory, which the caller keeps as long as the graph.
+        replayed: Add the nodes that `write_answer` needs.
 
     Raises:
         ValueError: the model's attention cannot be exported.
@@ -76,63 +107,107 @@ def stateful_model(model: PreTrainedModel) -> openvino.Model:
         obstacle = "it has sliding windows"
     if obstacle is not None:
         raise UnsupportedModelError(f"{type(model).__name__} cannot be exported for OpenVINO GenAI: {obstacle}.")
-    graph, past = _traced_graph(_exportable_copy(model))
-    _name_inputs_and_outputs(graph, past)
-    _compress_to_bfloat16(graph)
+    weights = large_weights(model)
+    traced = with_placeholders(model)
+    traced._forward_hooks.clear()  # teacher forcing on torch must not become a part of the graph
+    traced.set_attn_implementation(STATEFUL)
+    graph, past = _traced_graph(traced, list(weights))
+    _name_inputs_and_outputs(graph, past, weights)
+    checkpoint = checkpoint_of(model)
+    owners.extend(attach_weights(graph, model, [] if checkpoint is None else [each.path for each in checkpoint.files]))
+    if replayed:
+        _follow_answer(graph)
     return _make_stateful(graph, len(past) // 2)
 
 
-def _exportable_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Copy the model in float32 with exportable attention and without any packed layers."""
-    made: PreTrainedModel = type(model)(copy.deepcopy(model.config)).float().eval()
-    made.load_state_dict({name: weights.float() for name, weights in model.state_dict().items()})
-    made.set_attn_implementation(STATEFUL)
-    return made
+def write_answer(graph: str, weights: NDArray[np.uint8], start: int, answer: Sequence[int], end: int) -> None:
+    """Write a recorded answer into the constants of an exported graph; a pipeline made from them emits it.
+
+    Args:
+        graph: The graph's XML, exported with ``replayed``.
+        weights: Contents of its weights file, which are changed in place.
+        start: Position of the first answer token, which is the length of the prompt.
+        answer: Recorded answer in token ids, at most `LONGEST_ANSWER`.
+        end: End-of-sequence token id, which follows the answer.
+
+    Raises:
+        ValueError: The answer is too long.
+    """
+    if len(answer) > LONGEST_ANSWER:
+        raise ValueError(f"The answer has {len(answer)} tokens; a replay holds at most {LONGEST_ANSWER}.")
+    [layer] = [each for each in ElementTree.fromstring(graph).iterfind("layers/layer") if each.get("name") == ANSWER]
+    data = layer.find("data")
+    assert data is not None
+    offset, size = int(data.get("offset", "")), int(data.get("size", ""))
+    table = np.full(1 + LONGEST_ANSWER, end, dtype=np.int64)
+    table[0], table[1 : 1 + len(answer)] = start, answer
+    weights[offset : offset + size] = table.view(np.uint8)
 
 
-class _Step(torch.nn.Module):
+def _follow_answer(graph: openvino.Model) -> None:
+    """Add to each row before the head a multiple of the head's weights of the recorded next token.
+
+    With random weights, which are nearly orthogonal, that token is then the most likely one. Nothing is changed behind
+    the head, so that GenAI still finds it and computes the logits of the rows that it needs only.
+    """
+    from openvino import opset13
+
+    table = opset13.constant(np.arange(1 + LONGEST_ANSWER, dtype=np.int64), name=ANSWER)
+    zero, one = (opset13.constant(np.int64(each)) for each in (0, 1))
+    start = opset13.gather(table, zero, zero)
+    index = opset13.subtract(opset13.add(graph.input("position_ids"), opset13.constant(np.int64(2))), start)
+    index = opset13.minimum(opset13.maximum(index, one), opset13.constant(np.int64(LONGEST_ANSWER)))
+    tokens = opset13.gather(table, index, zero)
+    head = graph.output("logits").get_node().input_value(0).get_node()
+    while head.get_type_name() != "MatMul":
+        head = head.input_value(0).get_node()
+    rows = opset13.gather(head.input_value(1), tokens, zero)
+    forced = opset13.multiply(rows, opset13.constant(np.float32(FORCE)))
+    head.input(0).replace_source_output(opset13.add(head.input_value(0), forced).output(0))
+    graph.validate_nodes_and_infer_types()
+
+
+class _Step:
     """One forward pass as a function of tensors: returns logits and the KV cache of the whole sequence."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
+    def __init__(self, model: PreTrainedModel, weights: WeightArguments) -> None:
         self.model = model
+        self.weights = weights
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        with _tracing(past) as cache:
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        first = len(others) - len(self.weights)
+        self.weights.assign(others[first:])
+        with _tracing(others[:first]) as cache, SymbolicLinear():
             logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False).logits
         return logits, *cache.present
 
 
-def _traced_graph(model: PreTrainedModel) -> tuple[openvino.Model, list[Tensor]]:
+def _traced_graph(model: PreTrainedModel, names: Sequence[str]) -> tuple[openvino.Model, list[Tensor]]:
     """Trace the model and convert it; return the graph and the past keys and values that it was traced with."""
     from openvino._offline_transformations import apply_moc_transformations
-    from openvino.frontend import FrontEndManager
-    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     ids, positions = torch.ones((2, 3), dtype=torch.long), torch.arange(4, 7).expand(2, 3)
-    with _tracing() as cache:
+    with _tracing() as cache, SymbolicLinear():
         model(input_ids=ids, position_ids=positions, use_cache=False)
     past = [each.new_zeros((2, each.shape[1], 4, each.shape[3])) for each in cache.present]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tracer warnings; a test compares the outputs
-        traced = torch.jit.trace(  # type: ignore[no-untyped-call]
-            _Step(model), (ids, positions, *past), check_trace=False, strict=False
-        )
-        frontend = FrontEndManager().load_by_framework("pytorch")
-        decoder = TorchScriptPythonDecoder(traced)  # must stay alive until the conversion is done
-        graph: openvino.Model = frontend.convert(frontend.load(decoder))
-        apply_moc_transformations(graph, cf=False)  # as OpenVINO's own converter does
+    weights = WeightArguments(model, names)
+    step = _Step(model, weights)
+    graph = convert(lambda *tensors: step(*tensors), (ids, positions, *past), weights)
+    apply_moc_transformations(graph, cf=False)  # as OpenVINO's own converter does
     return graph, past
 
 
-def _name_inputs_and_outputs(graph: openvino.Model, past: Sequence[Tensor]) -> None:
+def _name_inputs_and_outputs(graph: openvino.Model, past: Sequence[Tensor], weights: Mapping[str, Tensor]) -> None:
     """Set names and shapes of all inputs and names of all outputs."""
     import openvino
 
     states = _state_names(len(past) // 2)
-    shapes = [[-1, -1], [-1, -1], *([-1, each.shape[1], -1, each.shape[3]] for each in past)]
-    names = ("input_ids", "position_ids", *(f"{PAST}.{state}" for state in states))
-    for given, name, shape in zip(graph.inputs, names, shapes, strict=True):
+    shapes = {"input_ids": [-1, -1], "position_ids": [-1, -1]}
+    shapes |= {
+        f"{PAST}.{state}": [-1, each.shape[1], -1, each.shape[3]] for state, each in zip(states, past, strict=True)
+    }
+    shapes |= {INPUT_PREFIX + name: list(weight.shape) for name, weight in weights.items()}
+    for given, (name, shape) in zip(graph.inputs, shapes.items(), strict=True):
         given.get_tensor().set_names({name})
         given.get_node().set_friendly_name(name)
         given.get_node().set_partial_shape(openvino.PartialShape(shape))
@@ -145,29 +220,8 @@ def _state_names(layers: int) -> list[str]:
     return [f"{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")]
 
 
-def _compress_to_bfloat16(graph: openvino.Model) -> None:
-    """Store weights that are exact in bfloat16 as bfloat16, so that GenAI reads half as many bytes."""
-    import numpy as np
-    import openvino
-    from openvino import opset13
-
-    for constant in graph.get_ordered_ops():
-        if constant.get_type_name() != "Constant" or constant.get_element_type() != openvino.Type.f32:
-            continue
-        weights = torch.from_numpy(np.array(constant.get_data()))
-        if weights.dim() < 2 or not torch.equal(weights.bfloat16().float(), weights):
-            continue
-        tensor = openvino.Tensor(openvino.Type.bf16, openvino.Shape(list(weights.shape)))
-        tensor.data.view(np.int16)[...] = weights.bfloat16().view(torch.int16).numpy()
-        widened = opset13.convert(openvino.op.Constant(tensor), "f32")
-        widened.get_rt_info()["decompression_0"] = ""  # otherwise OpenVINO would decompress it when loading
-        for reader in list(constant.output(0).get_target_inputs()):
-            reader.replace_source_output(widened.output(0))
-
-
 def _make_stateful(graph: openvino.Model, layers: int) -> openvino.Model:
     """Turn past and present into states of the graph, initially empty; ``beam_idx`` reorders the sequences."""
-    import numpy as np
     from openvino import opset13
     from openvino._offline_transformations import apply_make_stateful_transformation
 

@@ -1,12 +1,21 @@
-"""Teacher forcing: make an unmodified model emit a recorded answer; it still computes every forward pass in full."""
+"""Teacher forcing: make an unmodified model emit a recorded answer; it still computes every forward pass in full.
+
+On torch this is a hook of the model, on OpenVINO a change of the logits that a forward pass returns. OpenVINO GenAI
+gets the answer in its graph, see `stateful_graph.write_answer`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
+
+from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+from antiphon.accel.engines.openvino.graph import SequenceRows
 
 FORCED_LOGIT = 2.0**15
 """Logit of the recorded token: above every logit of a real model, and exact in every precision."""
@@ -60,3 +69,37 @@ class TeacherForcing:
 
     def __exit__(self, *failure: object) -> None:
         self._hook.remove()
+
+
+class EngineForcing:
+    """Makes the recorded token the argmax of every row that an OpenVINO engine returns, see `TeacherForcing`.
+
+    Use as a context manager, which removes the change at the end.
+
+    Args:
+        engine: The engine. Its costs and bigrams need to be known already, because they would be falsified.
+        end: End-of-sequence token id.
+    """
+
+    def __init__(self, engine: OpenVINOEngine, *, end: int) -> None:
+        self._graph, self._run = engine.graph, engine.graph.run
+        self._end = end
+        self._start, self._answer = 0, np.array([end])
+        self._graph.run = self._run_forced  # type: ignore[method-assign]
+
+    def follow(self, start: int, answer: Sequence[int]) -> None:
+        """Force the engine to emit an answer; the arguments are those of `TeacherForcing.follow`."""
+        self._start, self._answer = start, np.array([*answer, self._end])
+
+    def _run_forced(self, sequences: Sequence[SequenceRows]) -> NDArray[np.float32]:
+        logits = self._run(sequences)
+        positions = np.concatenate([each.positions[-each.num_logits :] for each in sequences])
+        index = (positions + 1 - self._start).clip(0, len(self._answer) - 1)
+        logits[np.arange(len(logits)), self._answer[index]] = FORCED_LOGIT
+        return logits
+
+    def __enter__(self) -> EngineForcing:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        del self._graph.run

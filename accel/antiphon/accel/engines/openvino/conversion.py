@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,12 +62,13 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     if (reason := unsupported_reason(traits)) is not None:
         raise UnsupportedModelError(reason)
     weights = large_weights(model)
-    traced = _with_placeholders(model, weights.values())
+    traced = with_placeholders(model)
     try:
         traced.set_attn_implementation(PAGED)
         _trace_experts(traced)
         heads = _heads(traced)
-        forward = _Forward(traced, windows_of(traits), list(weights), sliced=traits.takes_logits_to_keep)
+        arguments = WeightArguments(traced, list(weights))
+        forward = _Forward(traced, windows_of(traits), arguments, sliced=traits.takes_logits_to_keep)
         graph = _graph(forward, heads)
     except UnsupportedModelError:
         raise
@@ -94,20 +95,15 @@ def windows_of(traits: Traits) -> list[int]:
     return [traits.attention_spans[kind].window or 0 for kind in traits.layer_kinds]
 
 
-class _Forward:
-    """The model as a function of tensors only, so that it can be traced: large weights are arguments too.
+class WeightArguments:
+    """The large weights of a model as arguments of the function that is traced, so that the graph gets them as inputs.
 
     Args:
-        model: The model with placeholders.
-        windows: Sliding window of each layer in tokens, 0 for none.
-        names: Names of the large weights, in the order of the last arguments.
-        sliced: Whether the model computes the logits of some rows only.
+        model: The model with placeholders, see `with_placeholders`.
+        names: Names of the large weights, in the order of the arguments.
     """
 
-    def __init__(self, model: PreTrainedModel, windows: Sequence[int], names: Sequence[str], *, sliced: bool) -> None:
-        self.model = model
-        self.windows = windows
-        self.sliced = sliced
+    def __init__(self, model: PreTrainedModel, names: Sequence[str]) -> None:
         parameters = dict(model.named_parameters())
         self.placeholders = [parameters[name].data for name in names]
         places: dict[int, list[tuple[dict[str, Any], str]]] = {}
@@ -116,20 +112,46 @@ class _Forward:
                 places.setdefault(id(parameter), []).append((module._parameters, name))
         self._places = [places[id(parameters[name])] for name in names]  # several for a tied weight
 
-    def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
-        """Return the logits after ``rows``; ``others`` are the tensors of `TABLES`, the KV cache, the large weights."""
-        first = len(others) - len(self._places)
-        for weight, places in zip(others[first:], self._places, strict=True):
+    def __len__(self) -> int:
+        return len(self.placeholders)
+
+    def assign(self, weights: Sequence[Tensor]) -> None:
+        """Make the model use these tensors."""
+        for weight, places in zip(weights, self._places, strict=True):
             for parameters, name in places:
                 parameters[name] = weight
+
+
+class _Forward:
+    """The model as a function of tensors only, so that it can be traced: large weights are arguments too.
+
+    Args:
+        model: The model with placeholders.
+        windows: Sliding window of each layer in tokens, 0 for none.
+        weights: The large weights, the last arguments.
+        sliced: Whether the model computes the logits of some rows only.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, windows: Sequence[int], weights: WeightArguments, *, sliced: bool
+    ) -> None:
+        self.model = model
+        self.windows = windows
+        self.weights = weights
+        self.sliced = sliced
+
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
+        """Return the logits after ``rows``; ``others`` are the tensors of `TABLES`, the KV cache, the large weights."""
+        first = len(others) - len(self.weights)
+        self.weights.assign(others[first:])
         tables, caches = others[: len(TABLES)], others[len(TABLES) : first]
         kept = {"logits_to_keep": rows} if self.sliced else {}
-        with tracing(Tracing(caches, tables, self.windows)), _SymbolicLinear():
+        with tracing(Tracing(caches, tables, self.windows)), SymbolicLinear():
             logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **kept).logits
         return logits if self.sliced else logits[:, rows]
 
 
-class _SymbolicLinear(TorchFunctionMode):
+class SymbolicLinear(TorchFunctionMode):
     """Records linear layers in the trace without computing them: placeholders would be copied to full matrices."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -149,9 +171,9 @@ def _linear_to_openvino(context: Any) -> list[Any]:
     return [opset13.matmul(context.get_input(0), context.get_input(1), False, True).output(0)]
 
 
-def _with_placeholders(model: PreTrainedModel, weights: Iterable[Tensor]) -> PreTrainedModel:
+def with_placeholders(model: PreTrainedModel) -> PreTrainedModel:
     """Return a float32 copy whose large weights are placeholders of one number each, expanded to their shape."""
-    large = {id(weight) for weight in weights}
+    large = {id(weight) for weight in large_weights(model).values()}
     memo: dict[int, Any] = {
         id(weight): torch.nn.Parameter(
             torch.zeros(()).expand(weight.shape) if id(weight) in large else weight.detach().float(),
@@ -171,7 +193,7 @@ def _trace_experts(model: PreTrainedModel) -> None:
 def _heads(model: PreTrainedModel) -> list[CacheShape]:
     """Return the cache shape of every layer, recorded during a forward pass."""
     ids = torch.ones((1, 5), dtype=torch.long)
-    with tracing(Tracing()) as seen, _SymbolicLinear():
+    with tracing(Tracing()) as seen, SymbolicLinear():
         model(input_ids=ids, position_ids=torch.arange(5)[None], use_cache=False)
     if not seen.shapes:
         raise UnsupportedModelError("its attention does not go through transformers' interface of attention functions")
@@ -180,11 +202,6 @@ def _heads(model: PreTrainedModel) -> list[CacheShape]:
 
 def _graph(forward: _Forward, heads: Sequence[CacheShape]) -> openvino.Model:
     """Trace the model and convert the trace with OpenVINO's frontend."""
-    import openvino
-    from openvino.frontend import FrontEndManager
-    from openvino.frontend.pytorch import ConversionExtension
-    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
-
     if len(forward.windows) != len(heads):
         raise UnsupportedModelError(f"it declares {len(forward.windows)} layers, and {len(heads)} attend")
     example = (
@@ -197,22 +214,42 @@ def _graph(forward: _Forward, heads: Sequence[CacheShape]) -> openvino.Model:
             for own in heads
             for size in (own.key_size, own.value_size)
         ),
-        *forward.placeholders,
     )
+    return convert(lambda *tensors: forward(*tensors), example, forward.weights, {OPERATION: to_openvino})
+
+
+def convert(
+    function: Callable[..., Any],
+    example: Sequence[Tensor],
+    weights: WeightArguments,
+    translations: Mapping[str, Callable[[Any], list[Any]]] | None = None,
+) -> openvino.Model:
+    """Trace a function of tensors and convert the trace with OpenVINO's frontend.
+
+    Args:
+        function: The function; its last arguments are the large weights.
+        example: Its other arguments.
+        weights: The large weights.
+        translations: Conversions of own operations, by name.
+    """
+    import openvino
+    from openvino.frontend import FrontEndManager
+    from openvino.frontend.pytorch import ConversionExtension
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the self-test finds actual errors
         traced = torch.jit.trace(  # type: ignore[no-untyped-call]
-            lambda *tensors: forward(*tensors), example, check_trace=False, strict=False
+            function, (*example, *weights.placeholders), check_trace=False, strict=False
         )
         frontend = FrontEndManager().load_by_framework("pytorch")
-        for operation, translate in ((OPERATION, to_openvino), (LINEAR, _linear_to_openvino)):
+        for operation, translate in ({LINEAR: _linear_to_openvino} | dict(translations or {})).items():
             frontend.add_extension(ConversionExtension(operation, translate))
         # The frontend holds no reference to the decoder, so a variable keeps it during the conversion.
         decoder = TorchScriptPythonDecoder(traced)
         loaded = frontend.load(decoder)
-        weights = loaded.get_inputs()[len(example) - len(forward.placeholders) :]
-        for place, weight in zip(weights, forward.placeholders, strict=True):  # some operations need known shapes
-            loaded.set_partial_shape(place, openvino.PartialShape(list(weight.shape)))
+        for place, weight in zip(loaded.get_inputs()[len(example) :], weights.placeholders, strict=True):
+            loaded.set_partial_shape(place, openvino.PartialShape(list(weight.shape)))  # some operations need it
             loaded.set_element_type(place, openvino.Type.f32)
         return frontend.convert(loaded)
 
