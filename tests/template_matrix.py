@@ -7,6 +7,7 @@ A model of random weights answers; its first tokens are compared, so prompts, pa
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock
 from antiphon.accel import Conversation, LanguageModel
 from antiphon.accel.testing.template_check import CASES, TemplateCase, check_template
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.text.template_traits import template_traits
+from antiphon.accel.text.thinking_switch import thinking_traits
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonChatEngine, AntiphonLLM
 from antiphon.pipelines import Rag
@@ -37,6 +40,11 @@ RECORDED = Path(__file__).parents[2] / "shared" / "data" / "chat_templates"
 QUESTION = "How do bees live?"
 TOKENS, SCHEMA_TOKENS = 6, 200
 RAG = "documents"
+OWNER = re.compile(
+    r"^(google|meta-llama|mistralai|microsoft|deepseek-ai|openai|Qwen|ibm-granite|moonshotai|HuggingFaceTB|CohereForAI"
+    r"|NousResearch|ByteDance|openchat|teknium|zai)-"
+)
+"""The owner of a model at the beginning of a recorded template's name."""
 
 LOOP = "{%- for m in messages -%}"
 OWN_TEMPLATES = {
@@ -176,7 +184,7 @@ def _posted(ways: Surfaces, body: dict[str, Any]) -> Outcome:
 def _langchain(ways: Surfaces, case: TemplateCase) -> Outcome:
     options = {"json_schema": case.schema, "thinking": case.thinking, "max_tokens": _limit(case)}
     given = {name: value for name, value in options.items() if value is not None}
-    chat: Any = ways.chat.bind_tools(list(case.tools)) if case.tools else ways.chat
+    chat: Any = ways.chat.bind_tools([dict(tool) for tool in case.tools]) if case.tools else ways.chat
     answer = chat.invoke([_langchain_message(message) for message in case.messages], **given)
     return Outcome(str(answer.content), answer.usage_metadata["input_tokens"])
 
@@ -191,7 +199,7 @@ def _langchain_message(message: Any) -> BaseMessage:
             for call in message.get("tool_calls", ())
         ]
         return AIMessage(content, tool_calls=calls)
-    return {"system": SystemMessage, "user": HumanMessage}[message["role"]](content)
+    return SystemMessage(content) if message["role"] == "system" else HumanMessage(content)
 
 
 def _llama_index(ways: Surfaces, case: TemplateCase) -> Outcome:
@@ -263,7 +271,32 @@ def refusals(template: str) -> dict[str, str]:
     """Return the conversations that a template rules out, with its message."""
     tokenizer: Any = byte_tokenizer()
     tokenizer.chat_template = template
+    return refusals_of(tokenizer)
+
+
+def refusals_of(tokenizer: Any) -> dict[str, str]:
+    """Return the conversations that a tokenizer's template rules out, with its message."""
     return {each.name: each.message for each in check_template(tokenizer) if not each.passes}
+
+
+def docs_table() -> str:
+    """Return the table of the recorded templates for the documentation."""
+    lines = ["| model | instructions | turns | thinking | tools |", "|---|---|---|---|---|"]
+    for name in sorted(templates().keys() - OWN_TEMPLATES.keys(), key=_model_name):
+        tokenizer: Any = byte_tokenizer()
+        tokenizer.chat_template = templates()[name]
+        traits, thinking = template_traits(tokenizer), thinking_traits(tokenizer)
+        switch = thinking.switch or ("reasoning_effort" if thinking.has_effort else "")
+        thinks = "no" if thinking.format is None else f"`{switch}`" if switch else "always"
+        system = "system message" if traits.has_system_role else "first question"
+        turns = "merged to alternate" if traits.alternates else "any order"
+        tools = "no" if "tools" in refusals_of(tokenizer) else "yes"
+        lines.append(f"| {_model_name(name)} | {system} | {turns} | {thinks} | {tools} |")
+    return "\n".join(lines) + "\n"
+
+
+def _model_name(template: str) -> str:
+    return OWNER.sub("", template)
 
 
 def failure(outcomes: dict[str, Outcome]) -> str:

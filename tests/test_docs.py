@@ -19,7 +19,18 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 MODEL = "Qwen/Qwen3-8B"
-PAGES = ("start", "citations", "chat", "sessions", "drafters", "lookahead", "bita", "language-model", "concepts")
+PAGES = (
+    "start",
+    "citations",
+    "chat",
+    "sessions",
+    "drafters",
+    "lookahead",
+    "bita",
+    "language-model",
+    "models",
+    "concepts",
+)
 CONTINUING = ("language-model",)
 """Pages whose blocks use the names of the blocks before them."""
 

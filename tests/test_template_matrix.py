@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.template_matrix import (
     RECORDED,
     WAYS,
     cell,
+    docs_table,
     documents_cell,
     failure,
     refusals,
@@ -58,6 +60,13 @@ def test_python_http_langchain_and_llama_index_agree_on_every_conversation(name:
     if "thinking on" in outcomes:
         lengths = {each: outcomes[f"thinking {each}"]["python"].prompt_tokens for each in ("on", "off")}
         assert lengths["on"] != lengths["off"]
+
+
+def test_the_page_on_models_has_the_table_of_recorded_templates() -> None:
+    if not (templates().keys() - OWN_TEMPLATES.keys()):
+        pytest.skip(f"recorded templates are absent: {RECORDED}")
+    page = Path(__file__).parents[1] / "docs" / "models.md"
+    assert docs_table() in page.read_text("utf-8")
 
 
 def test_no_template_rules_out_more_than_tools_and_a_switch() -> None:

@@ -31,8 +31,8 @@ class ThinkingControl(LogitsProcessor):
         tokenizer: Tokenizer of the model.
         start: The marks, and the state in which the output begins.
         prompt_tokens: Length of the prompt.
-        max_new_tokens: Maximum length of the answer, or of the whole output if the thinking has no limit of its own.
-        max_thinking_tokens: Maximum length of the thinking; None: no limit of its own.
+        max_new_tokens: Maximum length of the answer, or of the whole output if the thinking has no separate limit.
+        max_thinking_tokens: Maximum length of the thinking; None: no separate limit.
         room: Number of tokens that fit after the prompt.
         make_schema: The processors of the schema; None: no schema.
         end_tokens: Tokens that end a text.

@@ -1,4 +1,4 @@
-"""What a model's chat template can express: one row of the table of templates, found by rendering conversations."""
+"""Check which conversations a model's chat template can express: one row of the table of templates."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def with_template_variables(prompt: PromptInput, thinking: bool | None, variable
 
     Args:
         prompt: The prompt.
-        thinking: Whether the model shall think; None: as the conversation says.
+        thinking: Whether to turn thinking on or off; None: as the conversation says.
         variables: Variables that are added to those of the conversation.
     """
     if isinstance(prompt, str | TokenizedPrompt | CountedPrompt) or (thinking is None and not variables):
@@ -173,7 +173,7 @@ def add_variables(conversation: Conversation, thinking: bool | None, variables: 
 
     Args:
         conversation: The conversation.
-        thinking: Whether the model shall think; None: as the conversation says.
+        thinking: Whether to turn thinking on or off; None: as the conversation says.
         variables: Variables that are added to those of the conversation.
     """
     return replace(

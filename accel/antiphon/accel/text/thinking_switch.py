@@ -105,7 +105,7 @@ def template_variables(
     Args:
         tokenizer: Tokenizer with a chat template.
         given: Variables of the request.
-        thinking: Whether the model shall think; None: as the template does by default.
+        thinking: Whether to turn thinking on or off; None: as the template does by default.
 
     Raises:
         ValueError: A variable has the name of an argument of ``apply_chat_template``.
