@@ -70,6 +70,14 @@ def recorded() -> Sequence[Any]:
     ]
 
 
+PLAIN = conversation("user U1.", "assistant A1.", "user U2.")
+EQUAL = {
+    "parts": [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in PLAIN],
+    "no calls": [PLAIN[0], {**PLAIN[1], "tool_calls": None}, PLAIN[2]],
+    "empty calls": [PLAIN[0], {**PLAIN[1], "tool_calls": []}, PLAIN[2]],
+}
+"""Other ways to write one conversation."""
+
 OWN = [pytest.param(template, id=name) for name, template in TEMPLATES.items()]
 
 
@@ -83,6 +91,24 @@ def test_every_conversation_is_written_with_all_its_text_in_order(template: str,
     assert min(places) >= 0, text
     users = [place for place, each in zip(places, said, strict=True) if each.startswith(("U", "A"))]
     assert users == sorted(users)
+
+
+@pytest.mark.parametrize("template", [*OWN, *recorded()])
+def test_parts_and_empty_tool_calls_change_no_prompt(template: str) -> None:
+    tokenizer = tokenizer_with(template)
+    plain = apply_chat_template(PLAIN, (), tokenizer)
+    assert {name: apply_chat_template(messages, (), tokenizer) for name, messages in EQUAL.items()} == dict.fromkeys(
+        EQUAL, plain
+    )
+
+
+def test_an_answer_without_content_is_an_empty_one() -> None:
+    messages = [PLAIN[0], {"role": "assistant", "content": None}, PLAIN[2]]
+    written = apply_chat_template(messages, (), tokenizer_with(TEMPLATES["free"]))
+    assert written == "<user>U1.<assistant><user>U2.<assistant>"
+    picture = {"type": "image_url", "image_url": {"url": "x"}}
+    with pytest.raises(ValueError, match=r"messages\[0\] has the part .*image_url.*text only"):
+        apply_chat_template([{"role": "user", "content": [picture]}], (), tokenizer_with(TEMPLATES["free"]))
 
 
 @pytest.mark.parametrize(

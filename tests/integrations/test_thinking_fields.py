@@ -86,6 +86,9 @@ def test_llama_index_has_the_thinking_in_a_thinking_block(model: LanguageModel) 
 def test_earlier_thinking_is_passed_to_the_template() -> None:
     thought = AIMessage("So.", additional_kwargs={"reasoning_content": "Bees."})
     assert langchain_turns([HumanMessage("Why?"), thought])[1]["reasoning_content"] == "Bees."
+    standard = AIMessage([{"type": "reasoning", "reasoning": "Bees."}, {"type": "text", "text": "So."}])
+    [turn] = langchain_turns([standard])
+    assert (turn["content"], turn["reasoning_content"]) == ("So.", "Bees.")
     blocks = ChatMessage(role="assistant", blocks=[ThinkingBlock(content="Bees."), *ChatMessage("So.").blocks])
     [turn] = llama_index_turns([blocks])
     assert (turn["content"], turn["reasoning_content"]) == ("So.", "Bees.")

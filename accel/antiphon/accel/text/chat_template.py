@@ -93,14 +93,14 @@ def _apply(
     add_generation_prompt: bool = True,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    _check(messages)
+    turns = [_with_text(index, message) for index, message in enumerate(_check(messages))]
     if tokenizer.chat_template is None:
         raise ValueError(
             f"The tokenizer of {tokenizer.name_or_path or 'this model'!r} has no chat template and so cannot write "
             "messages; pass the prompt as one text (str), or set tokenizer.chat_template."
         )
     traits = template_traits(tokenizer)
-    adapted = adapt_messages(adapt_tool_turns(messages, tokenizer), traits)
+    adapted = adapt_messages(adapt_tool_turns(turns, tokenizer), traits)
     schemas: Any = [dict(tool) for tool in tools] or (None if traits.takes_no_tools else [])
 
     def render(turns: Sequence[Mapping[str, Any]]) -> str:
@@ -141,12 +141,25 @@ def _first_rejected(
     return None
 
 
-def _check(messages: Sequence[Mapping[str, Any]]) -> None:
+def _check(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     if not messages:
         raise ValueError("There are no messages; give at least one, such as {'role': 'user', 'content': 'Hello'}.")
     for index, message in enumerate(messages):
         role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
-        if not isinstance(role, str) or not (isinstance(content, str) or "tool_calls" in message):
+        is_empty = content is None and role == "assistant" and "content" in message
+        if not isinstance(role, str) or not (isinstance(content, str | list) or is_empty or "tool_calls" in message):
             raise ValueError(
                 f"messages[{index}] is {message!r}; a message is a mapping whose 'role' and 'content' are texts."
             )
+    return messages
+
+
+def _with_text(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message whose content is a text: parts are joined, and no content is an empty one."""
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+        if unread := [part for part, text in zip(content, parts, strict=True) if not isinstance(text, str)]:
+            raise ValueError(f"messages[{index}] has the part {unread[0]!r:.80}; this model takes text only.")
+        content = "".join(parts)
+    return {**message, "content": content}

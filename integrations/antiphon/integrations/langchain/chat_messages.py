@@ -32,7 +32,8 @@ def chat_messages(messages: Sequence[BaseMessage]) -> list[Message]:
 
 
 def _message(index: int, message: BaseMessage) -> Message:
-    found = UNREADABLE.intersection(block["type"] for block in message.content_blocks)
+    blocks = message.content_blocks
+    found = UNREADABLE.intersection(block["type"] for block in blocks)
     if found:
         raise ValueError(f"messages[{index}] contains {', '.join(sorted(found))}; this model reads text only.")
     turn: dict[str, Any] = {"role": _role(index, message), "content": str(message.text)}
@@ -41,7 +42,7 @@ def _message(index: int, message: BaseMessage) -> Message:
             {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
             for call in message.tool_calls
         ]
-    if isinstance(message, AIMessage) and (reasoning := message.additional_kwargs.get(REASONING)):
+    if reasoning := "".join(block.get("reasoning", "") for block in blocks if block["type"] == "reasoning"):
         turn[REASONING] = reasoning  # the template writes or drops it
     if isinstance(message, ToolMessage):
         turn |= {"tool_call_id": message.tool_call_id, "name": message.name or ""}
