@@ -20,6 +20,8 @@ _SHOWN = ("From", "To", "Cc", "Date")
 _KNOWN = ("subject", "from", "date", "message-id", "received", "to")
 _SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\r\n\r\n))From [^\n]*\n")
 _QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)
+_BOM = b"\xef\xbb\xbf"
+_LEAST_SHARE = 0.5
 _BROKEN = (
     MessageError,
     ValueError,
@@ -31,7 +33,7 @@ _BROKEN = (
 
 
 def read_mail_document(data: bytes, source: str) -> Document:
-    """Read a message: decoded headers, then its text, or its HTML if it has no text.
+    """Read a message: decoded headers, then its text, or its HTML if it has no text or only a remark.
 
     Args:
         data: The bytes of the file.
@@ -48,7 +50,7 @@ def read_mail_document(data: bytes, source: str) -> Document:
     builder.add("\n".join(f"{name}: {value}" for name, value in shown.items() if value))
     for body in _bodies(message):
         if body.get_content_subtype() == "html":
-            builder.add_document(read_html_document(_bytes(body), source), level=1)
+            builder.add_document(_html(body, source), level=1)
         else:
             builder.add(_text(body))
     facts = {"title": subject, "from": shown["From"], "to": shown["To"], "date": _date(shown["Date"])}
@@ -115,10 +117,16 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 def _bodies(message: Message) -> list[Message]:
-    """Return the parts with the text of a message: plain text if there is any, else HTML."""
+    """Return the parts with the text of a message: plain text, unless it has less than half of the words of the HTML.
+
+    Many messages have their text in HTML, and in plain text only a remark that says so.
+    """
     texts = [part for part in _parts(message) if part.get_content_maintype() == "text" and not _is_attachment(part)]
     plain = [part for part in texts if part.get_content_subtype() != "html" and _text(part).strip()]
-    return plain or texts
+    html = [part for part in texts if part.get_content_subtype() == "html"]
+    written = sum(len(_text(part).split()) for part in plain)
+    shown = sum(len(_html(part, "").text.split()) for part in html) if plain else 0
+    return plain if plain and written >= _LEAST_SHARE * shown else html or texts
 
 
 def _is_attachment(part: Message) -> bool:
@@ -157,6 +165,12 @@ def _text(part: Message) -> str:
         return _bytes(part).decode(charset, "replace").replace("\r\n", "\n")
     except LookupError:
         return _bytes(part).decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+def _html(part: Message, source: str) -> Document:
+    """Read an HTML part; the charset of its header wins over that in the HTML."""
+    data = _BOM + _text(part).encode("utf-8", "replace") if part.get_content_charset() else _bytes(part)
+    return read_html_document(data, source)
 
 
 def _header(message: Message, name: str) -> str:
