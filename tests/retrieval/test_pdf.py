@@ -184,6 +184,12 @@ def test_scanned_pages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         read(pages_of(PICTURE, more=[IMAGE]))
 
 
+def test_pages_with_drawings_only_are_told_apart_from_blank_ones() -> None:
+    drawing = b"10 10 m 90 90 l S"
+    with pytest.raises(ValueError, match="page 1 without text, only with drawings; page 2 without text: blank"):
+        read(pages_of(drawing, b" "))
+
+
 def encrypted(algorithm: str, password: str) -> bytes:
     writer = PdfWriter(clone_from=io.BytesIO(pages_of(shown(lines("One.")))))
     writer.encrypt(user_password=password, owner_password="owner", algorithm=algorithm)

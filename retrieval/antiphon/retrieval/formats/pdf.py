@@ -34,6 +34,7 @@ _WIDE_GAP = 1.5  # of the height of a line: where a line is split into columns o
 _LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
 _ENCRYPTED, _UNSUPPORTED = 4, 5  # error codes of PDFium
 _LISTED = 12
+_SHAPES = (2, 3, 4)  # PDFium's kinds of objects: paths, images, shadings
 
 
 def read_pdf_document(data: bytes, source: str) -> Document:
@@ -91,6 +92,7 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
     pages: list[list[Line]] = []
     warnings: list[str] = []
     scanned: list[int] = []
+    drawn: list[int] = []
     empty: list[int] = []
     for number in range(1, len(pdf) + 1):
         lines: list[Line] = []
@@ -98,14 +100,17 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
             page = pdf[number - 1]
             lines = _lines(page)
             if not lines:
-                images = any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=3))
-                (scanned if images else empty).append(number)
+                kinds = {each.type for each in page.get_objects(filter=_SHAPES, max_depth=3)}
+                has_picture = raw.FPDF_PAGEOBJ_IMAGE in kinds
+                (scanned if has_picture else drawn if kinds else empty).append(number)
             page.close()
         except (PdfiumError, ValueError, OverflowError) as error:
             warnings.append(f"page {number} could not be read ({str(error).rstrip('.')})")
         pages.append(lines)
     if scanned:
         warnings += _read_scans(pdf, scanned, pages)
+    if drawn:
+        warnings.append(f"{_named(drawn)} without text, only with drawings")
     if empty:
         warnings.append(f"{_named(empty)} without text: blank, or the content is damaged")
     if pdf.get_formtype() in (raw.FORMTYPE_XFA_FULL, raw.FORMTYPE_XFA_FOREGROUND):
