@@ -159,7 +159,7 @@ def check_model(
         drafters: Keys of ``DRAFTERS``.
         engine: The engine that decodes with drafts.
     """
-    tokens = torch.randint(1, 250, (1, PROMPT_TOKENS), generator=torch.Generator().manual_seed(3))
+    tokens = torch.randint(1, 250, (1, PROMPT_TOKENS), generator=torch.Generator().manual_seed(3)).to(model.device)
     options = {"max_new_tokens": NEW_TOKENS, "eos_token_id": None, "use_cache": True, **MODES[mode]}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         plain = _decode_plainly(model, tokens, options)

@@ -93,6 +93,7 @@ class SlotCache:
         self._backend = backend
         self._plan = torch.zeros((4, BUCKETS[-1]), dtype=torch.long, device=model.device)
         self._used = torch.zeros(size, dtype=torch.bool, device=model.device)
+        self._shifts = torch.arange(BUCKETS[-1], device=model.device)
         layers: list[Any] = [SlotLayer(size, self._plan[SLOTS]) for _ in traits.layer_kinds]
         self.cache = Cache(layers=layers)
         self._steps: dict[int, CompiledStep] = {}
@@ -177,8 +178,8 @@ class SlotCache:
         return step
 
     def _step(self, rows: int) -> CompiledStep:
-        shifts = torch.arange(rows, device=self._plan.device)
-        plan, used, cache = self._plan[:, :rows], self._used, self.cache
+        # A CUDA graph reads these by their addresses and does not keep them alive: each belongs to this object.
+        plan, used, shifts, cache = self._plan[:, :rows], self._used, self._shifts[:rows], self.cache
 
         def step(model: PreTrainedModel) -> tuple[Tensor, Tensor]:  # the closure outlives the model
             # 1. Mask (1, 1, rows, slots): used slots for all rows, and their ancestors among the new rows.
@@ -219,6 +220,7 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
         graph.replay()
         return outputs
 
+    vars(replay)["captured"] = step  # its kernels must stay loaded
     return replay
 
 
