@@ -30,7 +30,7 @@ from antiphon.accel.text.messages import (
     tokenize_prompt,
     with_template_variables,
 )
-from antiphon.accel.text.parameters import Settings, check, check_lengths, check_texts
+from antiphon.accel.text.parameters import ContextLengthError, Settings, check, check_lengths, check_texts
 from antiphon.accel.text.thinking import ThinkingStart
 from antiphon.accel.thinking_control import ThinkingControl
 
@@ -195,7 +195,7 @@ class RequestBuilder:
         texts = [encode(text, add_special_tokens=False)[:first] for text in check_texts("continuations", continuations)]
         longest, window = max(map(len, texts), default=0), self.context_window
         if window is not None and len(tokens) + longest > window:
-            raise ValueError(
+            raise ContextLengthError(
                 f"The prompt has {len(tokens)} tokens and a continuation {longest}, and the context window of "
                 f"{self.name!r} holds {window}; shorten them, or score only the first tokens (first=)."
             )
@@ -316,9 +316,10 @@ class RequestBuilder:
         if window is None:
             return 2**31
         if prompt_tokens >= window:
-            raise ValueError(
-                f"The prompt has {prompt_tokens} tokens and the context window of {self.name!r} holds {window}; "
-                "shorten the prompt, or give fewer passages, so that at least one token can follow."
+            raise ContextLengthError(
+                f"The prompt has {prompt_tokens} tokens and the context window of {self.name!r} holds {window}: this "
+                f"model's maximum context length is {window} tokens. Shorten the prompt, or give fewer passages, so "
+                "that at least one token can follow."
             )
         return window - prompt_tokens
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from antiphon.accel import TextModel
 from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt, with_template_variables
+from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.pipelines.prompt import Prompt, PromptFormat, reader_prompt
 from antiphon.retrieval import Passage
 
@@ -72,10 +73,11 @@ class PromptBuilder:
             needed = tokenized.count
             if self._fits(needed):
                 return FittedPrompt(passages, prompt, tokenized)
-        raise ValueError(
+        raise ContextLengthError(
             f"The question and its best passage take {needed} tokens, which with max_new_tokens={self.max_new_tokens} "
             f"exceeds the context window of {self.language_model.name!r} ({self.language_model.context_window} "
-            "tokens); ask for a shorter answer, or index the documents in shorter passages."
+            f"tokens). The maximum context length is {self.language_model.context_window} tokens: ask for a shorter "
+            "answer, or index the documents in shorter passages."
         )
 
     def build_joined(self, passages: Sequence[Passage]) -> FittedPrompt | None:

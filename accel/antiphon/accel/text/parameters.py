@@ -16,6 +16,10 @@ MAX_LOGPROBS = 20
 _LOGPROBS = f"None, or from 0 to {MAX_LOGPROBS}"
 
 
+class ContextLengthError(ValueError):
+    """A prompt fills the context window of the model, or exceeds it."""
+
+
 class Parameters(TypedDict, total=False):
     """Keyword arguments of `generate` and `stream`; see `Settings` for their meaning and defaults."""
 
@@ -145,7 +149,8 @@ class Settings:
         ids, least, schema = self.stop_token_ids, self.min_new_tokens, self.json_schema
         is_list = not isinstance(ids, str) and all(isinstance(token, int) and token >= 0 for token in ids)
         check("stop_token_ids", ids, is_list, "token ids of 0 or more")
-        check("min_new_tokens", least, isinstance(least, int) and least >= 0, "0 (off) or more")
+        is_length = isinstance(least, int) and 0 <= least <= self.max_new_tokens
+        check("min_new_tokens", least, is_length, "from 0 (off) to max_new_tokens")
         for name in ("min_new_tokens", "ignore_eos"):  # a completed JSON text can only end
             check(name, getattr(self, name), schema is None or not getattr(self, name), "left out with a json_schema")
         if least:

@@ -16,6 +16,7 @@ from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.tool_calls import ParsedOutput, parse_tool_calls, visible_text
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
 from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
+from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
 from antiphon.pipelines.server.request_conversion import (
     ChatPrompt,
     make_chat_prompt,
@@ -27,7 +28,6 @@ from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event,
 from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
 from antiphon.pipelines.server.response_fields import (
     annotation_objects,
-    chat_logprobs,
     metrics_object,
     passage_object,
     reasoning_field,
@@ -118,8 +118,8 @@ def choice_parameters(service: Service, body: SamplingRequest, served: ServedMod
         index: the index of the choice.
     """
     parameters = sampling_parameters(body)
-    if parameters.get("seed") is not None:
-        parameters["seed"] = (parameters["seed"] + index) % 2**63 if parameters["seed"] >= 0 else parameters["seed"]
+    if body.seed is not None:
+        parameters["seed"] = (body.seed + index) % 2**63
     return {**parameters, "max_new_tokens": service.max_new_tokens(body, served)}
 
 
@@ -186,9 +186,8 @@ def _choice_object(chat: PreparedChat, index: int, text: CollectedText) -> dict[
 def _logprobs(chat: PreparedChat, text: CollectedText) -> dict[str, Any] | None:
     if not chat.body.logprobs or text.finished is None:
         return None
-    completion = text.finished.completion
-    answer = completion.logprobs[completion.usage.reasoning_tokens :]
-    return chat_logprobs(answer, chat.served.language_model.tokenizer)
+    tokenizer = chat.served.language_model.tokenizer
+    return chat_logprobs(LogprobReader(tokenizer).read(text.finished.completion), tokenizer)
 
 
 def _thinking_notice(finished: Finished | None) -> dict[str, Any]:
@@ -241,6 +240,7 @@ class _ChoiceStream:
         self._num_tokens = self._num_reasoning = 0
         self._started: Started | None = None
         self._segments: SegmentTracker | None = None
+        self._logprobs = LogprobReader(chat.served.language_model.tokenizer)
         self.finished: Finished | None = None
 
     def push(self, event: Event) -> list[dict[str, Any]]:
@@ -269,8 +269,7 @@ class _ChoiceStream:
         choice: dict[str, Any] = {}
         if body.return_token_ids:
             choice["token_ids"] = list(event.tokens)
-        if body.logprobs:
-            choice["logprobs"] = chat_logprobs(event.logprobs, chat.served.language_model.tokenizer)
+        choice |= self._logprobs_field(self._logprobs.push(event))
         fields: dict[str, Any] = {}
         if self._segments is not None:
             fields["segments"] = self._segments.push(event.text, event.origins)
@@ -288,7 +287,13 @@ class _ChoiceStream:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(tool_call_objects(output))]
         if self._started is not None and self._started.passages:
             delta["annotations"] = annotation_objects(output.content, self._started.passages)
-        return self._chunk(delta, finish_reason=_finish_reason(output, event), choice=_thinking_notice(event))
+        choice = _thinking_notice(event) | self._logprobs_field(self._logprobs.finish(event.completion))
+        return self._chunk(delta, finish_reason=_finish_reason(output, event), choice=choice)
+
+    def _logprobs_field(self, tokens: list[TextToken]) -> dict[str, Any]:
+        if not tokens or not self._chat.body.logprobs:
+            return {}
+        return {"logprobs": chat_logprobs(tokens, self._chat.served.language_model.tokenizer)}
 
     def _chunk(
         self,

@@ -15,11 +15,11 @@ from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines.server.chat_completions import FINISH_REASONS, choice_parameters, num_choices
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
 from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
+from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, completion_logprobs
 from antiphon.pipelines.server.request_conversion import completion_prompts, predicted_texts, reference_passages
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
 from antiphon.pipelines.server.request_schemas import CompletionRequest
 from antiphon.pipelines.server.response_fields import (
-    completion_logprobs,
     metrics_object,
     usage_counts,
     usage_object,
@@ -39,6 +39,8 @@ async def text_completions(body: CompletionRequest, request: Request, key: Annot
     if served.rag is not None:
         message = f"The model {served.id!r} answers questions; use /v1/chat/completions."
         raise unsupported_parameter("model", message)
+    if body.echo and body.logprobs is not None:
+        raise unsupported_parameter("echo", "echo with logprobs is not supported: prompts have no log-probabilities.")
     prompts = await run_in_thread(completion_prompts, body, served.language_model.tokenizer)
     completion = PreparedCompletion(body, served, prompts)
     jobs = service.submit(_generations(service, completion), served, key, body.user)
@@ -56,6 +58,11 @@ class PreparedCompletion:
     prompts: Sequence[PromptInput]
     id: str = field(default_factory=lambda: f"cmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
+
+    def echoed(self, index: int) -> str:
+        """Return the prompt of a choice if the request wants it before the completion, else an empty text."""
+        prompt = self.prompts[index // (self.body.n or 1)]
+        return prompt if self.body.echo and isinstance(prompt, str) else ""
 
     def to_object(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
         """Return the response or a chunk of the stream; both have the same fields.
@@ -105,11 +112,12 @@ def _usage(completion: PreparedCompletion, finished: Sequence[Finished]) -> dict
 def _choice_object(completion: PreparedCompletion, index: int, text: CollectedText) -> dict[str, Any]:
     body, finished = completion.body, text.finished
     logprobs = None
-    if body.logprobs is not None and finished is not None:
-        logprobs = completion_logprobs(finished.completion.logprobs, completion.served.language_model.tokenizer)
+    if finished is not None:
+        reader = LogprobReader(completion.served.language_model.tokenizer)
+        logprobs = _logprobs(completion, reader.read(finished.completion))
     return {
         "index": index,
-        "text": text.text,
+        "text": completion.echoed(index) + text.text,
         "finish_reason": FINISH_REASONS[finished.completion.finish_reason] if finished else None,
         "logprobs": logprobs,
         **({"token_ids": text.tokens} if body.return_token_ids else {}),
@@ -121,18 +129,23 @@ async def _stream_lines(completion: PreparedCompletion, events: AsyncIterator[tu
     finished: dict[int, Finished] = {}
     num_tokens: dict[int, int] = {}
     prompt_tokens: dict[int, int] = {}
+    readers: dict[int, LogprobReader] = {}
     options = completion.body.stream_options
     async for index, event in events:
         choice: dict[str, Any] = {"index": index, "text": "", "finish_reason": None, "logprobs": None}
         match event:
             case Started():
                 prompt_tokens[index] = event.stream.prompt_tokens
+                readers[index] = LogprobReader(completion.served.language_model.tokenizer)
+                choice["text"] = completion.echoed(index)
             case Delta():
                 num_tokens[index] = event.num_tokens
                 choice |= _delta_fields(completion, event)
+                choice["logprobs"] = _logprobs(completion, readers[index].push(event))
             case Finished():
                 finished[index] = event
                 choice["finish_reason"] = FINISH_REASONS[event.completion.finish_reason]
+                choice["logprobs"] = _logprobs(completion, readers[index].finish(event.completion))
         fields = {}
         if options is not None and options.continuous_usage_stats:
             fields["usage"] = usage_counts(prompt_tokens.get(index, 0), num_tokens.get(index, 0))
@@ -149,6 +162,10 @@ def _delta_fields(completion: PreparedCompletion, event: Delta) -> dict[str, Any
     fields: dict[str, Any] = {"text": event.text}
     if body.return_token_ids:
         fields["token_ids"] = list(event.tokens)
-    if body.logprobs is not None:
-        fields["logprobs"] = completion_logprobs(event.logprobs, completion.served.language_model.tokenizer)
     return fields
+
+
+def _logprobs(completion: PreparedCompletion, tokens: Sequence[TextToken]) -> dict[str, Any] | None:
+    if completion.body.logprobs is None or not tokens:
+        return None
+    return completion_logprobs(tokens, completion.served.language_model.tokenizer)

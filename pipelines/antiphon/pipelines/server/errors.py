@@ -13,11 +13,18 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.pipelines.rendering.sanitize import sanitize_line
 
 NOT_FOUND = "This server has no such endpoint; those of OpenAI's protocol begin with /v1."
 NOT_AN_OBJECT = "The body must be a JSON object, with the header Content-Type: application/json; that header was: {}."
 INTERNAL_ERROR = "The server failed internally; its log has the details under this request's id."
+
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+"""The code by which clients recognize that they have to shorten their input."""
+
+_SETTINGS = {"min_new_tokens": "min_tokens", "ignore_eos": "ignore_eos", "stop_token_ids": "stop_token_ids"}
+"""Names of request parameters by the settings that are checked later."""
 
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -122,8 +129,12 @@ def to_api_error(error: BaseException) -> ApiError:
     """
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, ContextLengthError):
+        return ApiError(400, str(error), code=CONTEXT_LENGTH_EXCEEDED)
     if isinstance(error, (ValueError, TypeError)):
-        return ApiError(400, str(error))
+        name, _, rest = str(error).partition(" is ")
+        param = _SETTINGS.get(name)
+        return ApiError(400, f"{param} is {rest}" if param else str(error), param=param)
     if isinstance(error, ImportError):
         return ApiError(501, str(error))
     logger.error("a request failed", exc_info=error)

@@ -12,7 +12,7 @@ from antiphon.accel.text.messages import Conversation, PromptInput
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.references import passage_references
 from antiphon.pipelines.request_plan import TurnContext
-from antiphon.pipelines.server.errors import ApiError, unsupported_parameter
+from antiphon.pipelines.server.errors import CONTEXT_LENGTH_EXCEEDED, ApiError, unsupported_parameter
 from antiphon.pipelines.server.request_queue import Started
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import Tenant, Tenants
@@ -130,7 +130,10 @@ class RequestStarter:
         max_tokens = self._settings.max_prompt_tokens
         if max_tokens is not None and len(tokens) > max_tokens:
             raise ApiError(
-                413, f"The prompt has {len(tokens)} tokens; the limit of this server is {max_tokens}. Shorten it."
+                413,
+                f"The prompt has {len(tokens)} tokens; the limit of this server is {max_tokens}: its maximum context "
+                f"length is {max_tokens} tokens. Shorten the prompt.",
+                code=CONTEXT_LENGTH_EXCEEDED,
             )
         if has_scored_prompt:
             return Started(start(recycling=tenant.table), passages, has_scored_prompt=True)

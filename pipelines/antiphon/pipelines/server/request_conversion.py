@@ -176,7 +176,10 @@ def sampling_parameters(request: SamplingRequest) -> dict[str, Any]:
         "frequency_penalty": request.frequency_penalty,
         "logit_bias": request.logit_bias,
         "stop": request.stop_strings or None,
-        "seed": request.seed,
+        "seed": None if request.seed is None else request.seed % 2**63,
+        "stop_token_ids": request.stop_token_ids or None,
+        "min_new_tokens": request.min_tokens or None,
+        "ignore_eos": request.ignore_eos or None,
         "drafter": "nothing" if request.plain else None,
     }
     return {name: value for name, value in parameters.items() if value is not None}

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from antiphon.pipelines.server.errors import unsupported_parameter
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
-    "echo": (False,),
     "function_call": (),
     "functions": (),
     "modalities": (["text"],),
@@ -31,6 +30,11 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 """Unsupported fields of OpenAI and vLLM, with the values that are accepted because they have no effect."""
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
+
+TokenLimit = Annotated[
+    Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda value: None if value == -1 else value)
+]
+"""A maximum number of tokens; None and -1 mean no limit."""
 
 
 class Reference(BaseModel):
@@ -172,7 +176,8 @@ class SamplingRequest(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: TokenLimit = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
     temperature: Annotated[Number, Field(ge=0)] | None = None
     top_p: Number | None = None
     top_k: int | None = None
@@ -183,6 +188,8 @@ class SamplingRequest(BaseModel):
     logit_bias: dict[int, Number] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
+    ignore_eos: bool | None = None
     user: str | None = None
     references: list[str | Reference] | None = None
     prediction: Prediction | None = None
@@ -210,7 +217,7 @@ class ChatRequest(SamplingRequest):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: TokenLimit = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: list[Tool] | None = None
@@ -228,6 +235,7 @@ class CompletionRequest(SamplingRequest):
     """The body of /v1/completions."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
 
@@ -239,6 +247,7 @@ class EmbeddingRequest(BaseModel):
     input: str | list[str] | list[int] | list[list[int]]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     user: str | None = None
 
 

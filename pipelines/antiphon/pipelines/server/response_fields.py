@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from antiphon.accel.decoding.logprobs import TokenLogprob
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.server.request_queue import Finished
 from antiphon.retrieval import Passage
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 def usage_counts(prompt: int, completion: int, reasoning: int = 0) -> dict[str, Any]:
@@ -127,42 +123,3 @@ def passage_object(passage: Passage) -> dict[str, Any]:
 def file_name(source: str) -> str:
     """Return the last part of a document's path, the only part that clients see."""
     return source.replace("\\", "/").rpartition("/")[2] or source
-
-
-def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return the ``logprobs`` object of a chat completion.
-
-    Args:
-        logprobs: one for each token.
-        tokenizer: decodes the tokens.
-    """
-
-    def entry(token: int, logprob: float) -> dict[str, Any]:
-        text = str(tokenizer.decode([token]))
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
-
-    return {
-        "content": [
-            {**entry(each.token, each.logprob), "top_logprobs": [entry(*other) for other in each.top]}
-            for each in logprobs
-        ],
-        "refusal": None,
-    }
-
-
-def completion_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return the ``logprobs`` object of a text completion, with offsets from the first of these tokens.
-
-    Args:
-        logprobs: one for each token.
-        tokenizer: decodes the tokens.
-    """
-    tokens = [str(tokenizer.decode([each.token])) for each in logprobs]
-    offsets = [sum(map(len, tokens[:index])) for index in range(len(tokens))]
-    tops = [{str(tokenizer.decode([token])): value for token, value in each.top} for each in logprobs]
-    return {
-        "tokens": tokens,
-        "token_logprobs": [each.logprob for each in logprobs],
-        "top_logprobs": tops,
-        "text_offset": offsets,
-    }

@@ -14,12 +14,12 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from antiphon.accel.decoding.logprobs import TokenLogprob
 from antiphon.pipelines.server.chat_completions import PreparedChat, chat_generation, tool_call_objects
 from antiphon.pipelines.server.errors import ERRORS, ApiError, error_body, to_api_error
+from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
 from antiphon.pipelines.server.request_conversion import make_chat_prompt
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
-from antiphon.pipelines.server.response_fields import annotation_objects, chat_logprobs, metrics_object
+from antiphon.pipelines.server.response_fields import annotation_objects, metrics_object
 from antiphon.pipelines.server.responses_schema import ResponseRequest, to_chat_request
 from antiphon.pipelines.server.service import key_of, service_of
 from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
@@ -119,11 +119,11 @@ class PreparedResponse:
         content = [{"type": "reasoning_text", "text": text}] if text else []
         return {"type": "reasoning", "id": self.reasoning_id, "status": status, "summary": [], "content": content}
 
-    def logprobs(self, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    def logprobs(self, tokens: Sequence[TextToken]) -> list[dict[str, Any]]:
         """Return the logprobs as JSON, or an empty list if the request does not include them."""
         if not self.chat.body.logprobs:
             return []
-        entries: list[dict[str, Any]] = chat_logprobs(logprobs, self.chat.served.language_model.tokenizer)["content"]
+        entries: list[dict[str, Any]] = chat_logprobs(tokens, self.chat.served.language_model.tokenizer)["content"]
         return entries
 
     def finished_object(self, text: str, started: Started, finished: Finished) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class PreparedResponse:
         if output.content or not items:
             annotations = annotation_objects(output.content, started.passages) if started.passages else []
             flat = [{"type": each["type"], **each["url_citation"]} for each in annotations]
-            logprobs = self.logprobs(completion.logprobs[completion.usage.reasoning_tokens :])
+            logprobs = self.logprobs(LogprobReader(self.chat.served.language_model.tokenizer).read(completion))
             part = _text_part(output.content, flat, logprobs)
             items.insert(0, self.message("completed" if items else status, [part]))
         if completion.reasoning:
@@ -220,6 +220,7 @@ class _ResponseStream:
         self._text = ""
         self._sent = ""  # the content that has been sent so far
         self._logprobs: list[dict[str, Any]] = []
+        self._tokens = LogprobReader(response.chat.served.language_model.tokenizer)
         self._started: Started | None = None
         self._has_message = False
         self._reasoning = ""
@@ -234,7 +235,7 @@ class _ResponseStream:
                 return [self._event(f"response.{state}", response=empty) for state in ("created", "in_progress")]
             case Delta():
                 self._text += event.text
-                self._logprobs += self._response.logprobs(event.logprobs)
+                self._logprobs += self._response.logprobs(self._tokens.push(event))
                 return [
                     *self._send_reasoning(event.reasoning),
                     *self._send_text(self._response.chat.visible_text(self._text)),
@@ -253,6 +254,7 @@ class _ResponseStream:
         if self._started is None:
             return []
         response = self._response.finished_object(self._text, self._started, event)
+        self._logprobs += self._response.logprobs(self._tokens.finish(event.completion))
         events = []
         for index, item in enumerate(response["output"]):
             if item["type"] == "reasoning":

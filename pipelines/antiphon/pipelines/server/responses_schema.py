@@ -20,6 +20,7 @@ from antiphon.pipelines.server.request_schemas import (
     ResponseFormat,
     SchemaFormat,
     TextPart,
+    TokenLimit,
     Tool,
     ToolCall,
     ToolChoice,
@@ -99,7 +100,7 @@ class ResponseRequest(BaseModel):
     input: Annotated[str, Field(min_length=1)] | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
     stream: bool | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: TokenLimit = None
     temperature: Annotated[Number, Field(ge=0)] | None = None
     top_p: Number | None = None
     tools: list[ResponseTool] | None = None

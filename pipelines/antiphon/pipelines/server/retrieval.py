@@ -10,7 +10,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request
 
 from antiphon.pipelines.server.documents import index_of
-from antiphon.pipelines.server.errors import ERRORS, ApiError, unsupported_parameter
+from antiphon.pipelines.server.errors import CONTEXT_LENGTH_EXCEEDED, ERRORS, ApiError, unsupported_parameter
 from antiphon.pipelines.server.request_schemas import EmbeddingRequest, Reference, RerankRequest
 from antiphon.pipelines.server.response_fields import passage_object
 from antiphon.pipelines.server.service import key_of, service_of
@@ -47,8 +47,18 @@ async def embeddings(body: EmbeddingRequest, request: Request, _: Annotated[str,
 
 
 def _embed(embedder: Embedder, body: EmbeddingRequest, texts: list[str]) -> dict[str, Any]:
+    counts, limit = [embedder.count_tokens(text) for text in texts], embedder.max_tokens
+    longest = max(range(len(counts)), key=counts.__getitem__)
+    if counts[longest] > limit and body.truncate_prompt_tokens not in (-1, limit):
+        raise ApiError(
+            400,
+            f"input.{longest} has {counts[longest]} tokens, and the maximum context length is {limit} tokens; shorten "
+            "it, or set truncate_prompt_tokens to -1, so that the rest is left out.",
+            param="input",
+            code=CONTEXT_LENGTH_EXCEEDED,
+        )
     vectors = np.asarray(embedder.embed_documents(texts), dtype="<f4")
-    tokens = sum(embedder.count_tokens(text) for text in texts)
+    tokens = sum(min(count, limit) for count in counts)
 
     def encode(vector: Any) -> Any:
         is_base64 = body.encoding_format == "base64"
@@ -56,6 +66,8 @@ def _embed(embedder: Embedder, body: EmbeddingRequest, texts: list[str]) -> dict
 
     data = [{"object": "embedding", "index": index, "embedding": encode(each)} for index, each in enumerate(vectors)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    if left_out := sum(counts) - tokens:
+        usage["truncated_tokens"] = left_out
     return {"object": "list", "data": data, "model": embedder.name, "usage": usage}
 
 

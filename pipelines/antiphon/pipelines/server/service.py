@@ -69,22 +69,15 @@ class Service:
         return self.models[name]
 
     def max_new_tokens(self, request: SamplingRequest, served: ServedModel) -> int:
-        """Return the maximum number of tokens of the completion.
+        """Return the maximum number of tokens of the completion; more than the server's limit is reduced to it.
 
         Args:
             request: the request body, with ``max_tokens`` or ``max_completion_tokens``.
             served: the model, which decides the default.
-
-        Raises:
-            ApiError: the request asks for more than this server's limit.
         """
         completion = request.max_completion_tokens if isinstance(request, ChatRequest) else None
-        param = "max_tokens" if completion is None else "max_completion_tokens"
-        requested = request.max_tokens if completion is None else completion
-        limit = self.settings.max_output_tokens
-        if requested is not None and requested > limit:
-            raise ApiError(400, f"{param} is {requested}; the limit of this server is {limit} tokens.", param=param)
-        return requested or (limit if served.rag is None else min(MAX_NEW_TOKENS, limit))
+        requested, limit = completion or request.max_tokens, self.settings.max_output_tokens
+        return min(requested or (limit if served.rag is None else MAX_NEW_TOKENS), limit)
 
     def submit(
         self, requests: list[GenerationRequest], served: ServedModel, key: str, user: str | None
