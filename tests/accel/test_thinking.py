@@ -16,6 +16,7 @@ from tests.accel.thinking_models import QUESTION, thinking_tokenizer, writing
 OUTPUTS = {
     "decides": "<think>\nBecause é.\n</think>\n\nSo it is.",
     "opened": "Because é.\n</think>\n\nSo it is.",
+    "gemma": "<|channel>thought\nBecause é.\n<channel|>So it is.",
     "channels": "<|channel|>analysis<|message|>Because é.<|end|><|start|>assistant<|channel|>final<|message|>So it is.",
 }
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
@@ -92,8 +93,8 @@ def test_a_tool_call_of_a_channel_is_in_the_answer_with_its_header() -> None:
 @outputs
 def test_an_end_inside_the_thinking_is_reported(name: str) -> None:
     found = writing(thinking_tokenizer(name), OUTPUTS[name]).generate(QUESTION, max_new_tokens=35)
-    assert (found.text, found.ended_in_thinking) == (("", True) if name == "channels" else (found.text, False))
-    short = writing(thinking_tokenizer(name), OUTPUTS[name]).generate(QUESTION, max_new_tokens=9)
+    assert (found.text == "") is found.ended_in_thinking is (name in ("channels", "gemma"))
+    short = writing(thinking_tokenizer(name), OUTPUTS[name]).generate(QUESTION, max_new_tokens=11)
     assert (short.text, short.ended_in_thinking, short.finish_reason) == ("", name != "channels", "length")
 
 
@@ -104,6 +105,7 @@ def test_an_end_inside_the_thinking_is_reported(name: str) -> None:
         ("opened", "", "always", False),
         ("off", "thinking", "never", False),
         ("budget", "thinking_budget", "model", False),
+        ("gemma", "use_reasoning", "model", False),
         ("channels", "", "model", True),
     ],
 )
@@ -125,6 +127,7 @@ def test_the_switch_of_a_template_is_found_by_rendering(name: str, switch: str, 
         ("decides", {"template_variables": {"reasoning_effort": "none"}}, "<think>\n\n</think>\n\n"),
         ("channels", {"template_variables": {"reasoning_effort": "high"}}, "assistanthigh"),
         ("channels", {"thinking": False}, "assistantlow"),
+        ("gemma", {"thinking": False}, "<|channel>thought\n<channel|>"),
         ("none", {"thinking": False}, "assistant"),
     ],
 )
@@ -160,10 +163,15 @@ def test_stop_strings_are_searched_in_the_answer_only() -> None:
 @marks
 def test_the_thinking_ends_at_its_limit_and_the_answer_at_its_own(name: str, has_mark_tokens: bool) -> None:
     tokenizer = thinking_tokenizer(name, has_mark_tokens=has_mark_tokens)
-    begun = {"decides": "<think>\n", "opened": "", "channels": "<|channel|>analysis<|message|>"}[name]
+    begun = {
+        "decides": "<think>\n",
+        "gemma": "<|channel>thought\n",
+        "opened": "",
+        "channels": "<|channel|>analysis<|message|>",
+    }[name]
     model = writing(tokenizer, begun + "abcdefghijklmnopqrstuvwxyz" * 4)
     found = model.generate(QUESTION, max_thinking_tokens=9, max_new_tokens=5)
-    assert found.reasoning == ("abcdefgh" if name == "decides" else "abcdefghi")
+    assert found.reasoning == ("abcdefgh" if name == "decides" else "a" if name == "gemma" else "abcdefghi")
     assert (len(found.text), found.finish_reason) == (5, "length")
     assert model.generate(QUESTION, max_thinking_tokens=0, max_new_tokens=5).reasoning == ""
 

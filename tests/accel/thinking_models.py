@@ -20,6 +20,7 @@ TEMPLATES = {
     "budget": TURNS + "{% if thinking_budget is defined %}<t:think>budget {{ thinking_budget }}</t:think>{% endif %}",
     "channels": "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
     "<|start|>assistant{# <|channel|>analysis #}{{ reasoning_effort }}",
+    "gemma": TURNS + "{% if use_reasoning is defined and not use_reasoning %}<|channel>thought\n<channel|>{% endif %}",
     "none": TURNS,
 }
 CHANNEL_MARKS = ["<|channel|>", "<|constrain|>", "<|start|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"]
@@ -31,6 +32,9 @@ def thinking_tokenizer(template: str, *, has_mark_tokens: bool = False) -> Any:
     tokenizer.chat_template = TEMPLATES[template]
     if has_mark_tokens and template == "channels":
         tokenizer.add_special_tokens({"additional_special_tokens": CHANNEL_MARKS}, replace_extra_special_tokens=False)
+    elif has_mark_tokens and template == "gemma":
+        marks = {"additional_special_tokens": ["<|channel>", "<channel|>"]}
+        tokenizer.add_special_tokens(marks, replace_extra_special_tokens=False)
     elif has_mark_tokens:
         tokenizer.add_tokens(["<think>", "</think>", "<t:think>", "</t:think>"])
     return tokenizer

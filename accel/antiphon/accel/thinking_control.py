@@ -64,7 +64,7 @@ class ThinkingControl(LogitsProcessor):
         self._end_tokens = list(end_tokens) if make_schema else []
         encode, marks = tokenizer.encode, start.format
         self._closing: list[int] = encode(marks.closing, add_special_tokens=False)
-        headers = [marks.start, marks.answer] if marks.answer else [marks.start]
+        headers = [marks.opening, marks.answer] if marks.answer else [marks.opening]
         self._headers = [encode(header, add_special_tokens=False) for header in headers]
         self._after_thinking: list[int] = encode(marks.closing.partition(marks.end)[2], add_special_tokens=False)
         marks_length = len(self._closing) + max(map(len, self._headers))

@@ -192,7 +192,7 @@ def _begin_text(prompt: str, start: ThinkingStart | None, prefix: str) -> tuple[
         return prompt + prefix, start
     begun, marks = prefix.lstrip(), start.format
     if begun.startswith(marks.start):
-        prompt = prompt.rstrip().removesuffix(marks.start) if start.state == "thinking" else prompt
+        prompt = prompt.rstrip().removesuffix(marks.opening) if start.state == "thinking" else prompt
         is_open = marks.end not in begun
         return prompt + prefix, ThinkingStart(marks, "thinking") if is_open else None
     return prompt + {"thinking": marks.closing, "before": marks.answer, "answer": ""}[start.state] + prefix, None

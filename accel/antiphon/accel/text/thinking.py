@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from antiphon.accel.text.detokenize import Detokenizer
@@ -29,6 +29,7 @@ class ThinkingFormat:
         answer: Text that begins an answer without thinking; empty if nothing does.
         marks: All marks to look for.
         has_channels: Whether the output is a sequence of messages with a header each, as of gpt-oss.
+        label: Text after ``start`` that is not thinking.
     """
 
     start: str
@@ -37,11 +38,17 @@ class ThinkingFormat:
     answer: str = ""
     marks: tuple[str, ...] = ()
     has_channels: bool = False
+    label: str = ""
+
+    @property
+    def opening(self) -> str:
+        """Text with which a model begins its thinking."""
+        return self.start + self.label
 
     def state_after(self, prompt: str) -> State:
         """Return the state in which a text begins that continues this prompt."""
         tail = prompt.rstrip()
-        if tail.endswith(self.start):
+        if tail.endswith(self.opening):
             return "thinking"
         return "answer" if tail.endswith(self.answer or self.end) else "before"
 
@@ -60,6 +67,7 @@ CHANNELS = ThinkingFormat(
 )
 """The messages of gpt-oss: a header, which names the channel, and a body."""
 
+GEMMA = replace(_tags("<|channel>", "<channel|>"), closing="\n<channel|>", label="thought")
 THINK = _tags("<think>", "</think>")
 BRACKETS = (("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
 _TAG = re.compile(r"</([^<>\s'\"{}/]*(?:think|thought|reason)[^<>\s'\"{}/]*)>", re.IGNORECASE)
@@ -74,6 +82,8 @@ def thinking_format(tokenizer: PreTrainedTokenizerBase) -> ThinkingFormat | None
     template = str(tokenizer.chat_template or "")
     if "<|channel|>" in template and "<|message|>" in template:
         return CHANNELS
+    if GEMMA.end in template:
+        return GEMMA
     for start, end in BRACKETS:
         if end in template:
             return _tags(start, end)
@@ -132,6 +142,7 @@ class ThinkingReader:
         self._mark_texts = [mark for mark in marks if mark not in self._mark_ids.values()]
         self._held = ""  # may be the beginning of a mark
         self._header = ""  # text before it is known whether thinking or the answer begins
+        self._label = ""  # what is left of the text after the start mark that is not thinking
         self._space = ""  # white space that may be the end of the thinking
         self._skips_space = self.has_thought
         self._num_tokens = 0  # tokens before the first one of the answer
@@ -196,6 +207,11 @@ class ThinkingReader:
             if self._may_be_header():
                 return Split()
             text, self._header, self.state = self._header, "", "answer"
+        if self._label and self.state == "thinking":
+            if self._label.startswith(text):
+                self._label = self._label[len(text) :]
+                return Split()
+            text, self._label = text.removeprefix(self._label), ""
         if self._skips_space:
             text = text.lstrip()
             self._skips_space = not text
@@ -220,6 +236,7 @@ class ThinkingReader:
         if is_start and self.state == "thinking":
             return Split() if self._skips_space else self._read_text(mark)
         self._enter("thinking" if is_start else "answer")
+        self._label = self._format.label if is_start and self._format else ""
         self._skips_space = True
         return Split()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,9 @@ SWITCHES: tuple[tuple[str, Any, Any], ...] = (
     ("thinking_budget", None, 0),
 )
 """Variables that turn thinking on and off, with their values for on and off; None leaves the variable out."""
+
+_NAMES = re.compile(r"(?<![.\w'\"])\w*(?:think|reason)\w*", re.IGNORECASE)
+"""Words of a template that may be the name of such a variable."""
 
 EFFORT = "reasoning_effort"
 NO_EFFORT, LEAST, MOST = ("none", "minimal"), "low", "high"
@@ -85,12 +89,19 @@ def _probe(template: RenderedTemplate, marks: ThinkingFormat | None) -> Thinking
     state = marks.state_after(plain[-1])
     default: Any = {"thinking": "always", "answer": "never", "before": "model"}[state]
     has_effort = render(**{EFFORT: LEAST}) != render(**{EFFORT: MOST})
-    for name, on, off in SWITCHES:
+    for name, on, off in (*SWITCHES, *_other_switches(template.text)):
         switched = {True: {} if on is None else {name: on}, False: {name: off}}
         if render(**switched[True]) != render(**switched[False]):
             return ThinkingTraits(marks, name, switched[True], switched[False], has_effort, default)
     least = {EFFORT: LEAST} if has_effort else None
     return ThinkingTraits(marks, off=least, has_effort=has_effort, default=default)
+
+
+def _other_switches(template: str) -> list[tuple[str, Any, Any]]:
+    """Return the words of a template that may be switches with another name, with their values for on and off."""
+    known = {EFFORT, *(name for name, _, _ in SWITCHES)}
+    names = [name for name in dict.fromkeys(_NAMES.findall(template)) if name not in known and "effort" not in name]
+    return [(name, None, 0) if "budget" in name else (name, True, False) for name in names]
 
 
 def template_variables(
