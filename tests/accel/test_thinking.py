@@ -229,3 +229,12 @@ def test_drafted_thinking_and_answers_equal_plain_ones(name: str, temperature: f
         assert drafted.tokens == plain.tokens
         assert (drafted.reasoning, drafted.text) == (plain.reasoning, plain.text)
         assert drafted.usage == plain.usage
+
+
+def test_requests_of_a_batch_have_their_own_limits() -> None:
+    model = LanguageModel(tiny_model(seed=3), thinking_tokenizer("opened"))
+    options: dict[str, Any] = {"temperature": 1.0, "max_thinking_tokens": 9, "max_new_tokens": 12}
+    together = model.generate_batch([QUESTION] * 3, seeds=[3, 4, 5], **options)
+    assert [each.tokens for each in together] == [
+        model.generate(QUESTION, seed=seed, **options).tokens for seed in (3, 4, 5)
+    ]
