@@ -28,10 +28,10 @@ class Dates(BaseModel):
 
 
 class Decimals(BaseModel):
-    """Patterns with a look-ahead."""
+    """Numbers, or texts that denote numbers."""
 
-    price: Decimal
-    weight: Annotated[Decimal, Field(ge=0)]
+    price: Annotated[Decimal, Field(ge=0, le=1000)]
+    weight: Annotated[Decimal, Field(ge=0, le=5)]
 
 
 class Bytes(BaseModel):

@@ -14,7 +14,6 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
@@ -26,7 +25,7 @@ from antiphon.integrations.langchain.chat_messages import chat_messages
 from antiphon.integrations.langchain.outputs import ai_message, last_chunk, piece_chunk
 from antiphon.integrations.langchain.references import hide_references, move_to_arguments, references_of
 from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
-from antiphon.integrations.langchain.structured import with_json_output
+from antiphon.integrations.langchain.structured import openai_tool, with_json_output
 from antiphon.integrations.model_call import ModelCall, VisibleText
 from antiphon.integrations.stream_readers import AsyncStreamReader
 
@@ -68,7 +67,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         """
         given = {"tool_choice": tool_choice, "parallel_tool_calls": parallel_tool_calls, **kwargs}
         known = {name: value for name, value in given.items() if name == "tool_choice" or value is not None}
-        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **known)
+        return self.bind(tools=[openai_tool(tool) for tool in tools], **known)
 
     def with_retriever(
         self, retriever: Runnable[str, list[Document]], *, prompt: BasePromptTemplate[Any] | None = None
@@ -104,7 +103,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
             messages: the conversation.
             tools: tools that the prompt describes.
         """
-        offered = [convert_to_openai_tool(tool) for tool in tools or ()]
+        offered = [openai_tool(tool) for tool in tools or ()]
         return self.language_model.tokenize(Conversation(chat_messages(messages), offered)).count
 
     def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:

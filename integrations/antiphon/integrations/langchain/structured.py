@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messag
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableMap, RunnablePassthrough
-from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 
@@ -29,7 +29,7 @@ def with_json_output(
     """
     parser = _parser(schema)
     form = {"kwargs": {"method": "json_schema" if describe_schema else "json_mode"}, "schema": schema}
-    wanted = convert_to_json_schema(schema)
+    wanted = json_schema_of(schema)
     asked: Runnable[LanguageModelInput, Any] = model.bind(json_schema=wanted, ls_structured_output_format=form)
     if describe_schema:
         asked = RunnableLambda(partial(_with_schema, wanted)) | asked
@@ -55,6 +55,21 @@ def as_messages(given: LanguageModelInput) -> list[BaseMessage]:
     if isinstance(given, PromptValue):
         return list(given.to_messages())
     return [HumanMessage(given)] if isinstance(given, str) else convert_to_messages(given)
+
+
+def json_schema_of(schema: dict[str, Any] | type) -> dict[str, Any]:
+    """Return the JSON schema; that of a pydantic class is its own, because LangChain cuts recursive references."""
+    if isinstance(schema, type) and is_basemodel_subclass(schema) and hasattr(schema, "model_json_schema"):
+        return dict(schema.model_json_schema())
+    return convert_to_json_schema(schema)
+
+
+def openai_tool(tool: Any) -> dict[str, Any]:
+    """Return a tool in OpenAI's format; the parameters of a pydantic class are its own JSON schema."""
+    converted = convert_to_openai_tool(tool)
+    if isinstance(tool, type) and is_basemodel_subclass(tool):
+        converted["function"]["parameters"] = json_schema_of(tool)
+    return converted
 
 
 def _parser(schema: dict[str, Any] | type) -> Runnable[Any, Any]:

@@ -12,6 +12,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
+from antiphon.accel import Completion
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.tool_calls import ParsedOutput, parse_tool_calls, visible_text
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
@@ -75,6 +76,22 @@ class PreparedChat:
             return ParsedOutput(text)
         output = parse_tool_calls(self.prompt.assistant_prefix + text, self.prompt.tools)
         return output.first_call_only() if self.body.parallel_tool_calls is False else output
+
+    def finish_reason(self, text: str, completion: Completion) -> FinishReason:
+        """Return why a text ended: one that a schema completed within the limit was not cut off.
+
+        Args:
+            text: the generated text.
+            completion: its completion.
+        """
+        is_constrained = self.prompt.parameters.get("json_schema") is not None
+        if completion.finish_reason != "length" or not is_constrained:
+            return completion.finish_reason
+        try:
+            json.loads(text)
+        except ValueError:
+            return "length"
+        return "stop"
 
     def visible_text(self, text: str) -> str:
         """Return the start of a streamed text that can be sent as content because it cannot become a tool call."""
@@ -176,7 +193,7 @@ def _choice_object(chat: PreparedChat, index: int, text: CollectedText) -> dict[
     return {
         "index": index,
         "message": message,
-        "finish_reason": _finish_reason(output, text.finished),
+        "finish_reason": _finish_reason(chat, output, text.finished),
         "logprobs": _logprobs(chat, text),
         **({"token_ids": text.tokens} if chat.body.return_token_ids else {}),
         **_thinking_notice(text.finished),
@@ -195,10 +212,10 @@ def _thinking_notice(finished: Finished | None) -> dict[str, Any]:
     return {"ended_in_thinking": True} if finished and finished.completion.ended_in_thinking else {}
 
 
-def _finish_reason(output: ParsedOutput, finished: Finished | None) -> str:
+def _finish_reason(chat: PreparedChat, output: ParsedOutput, finished: Finished | None) -> str:
     if output.calls:
         return "tool_calls"
-    return FINISH_REASONS[finished.completion.finish_reason] if finished else "stop"
+    return FINISH_REASONS[chat.finish_reason(output.content, finished.completion)] if finished else "stop"
 
 
 def tool_call_objects(output: ParsedOutput) -> list[dict[str, Any]]:
@@ -288,7 +305,7 @@ class _ChoiceStream:
         if self._started is not None and self._started.passages:
             delta["annotations"] = annotation_objects(output.content, self._started.passages)
         choice = _thinking_notice(event) | self._logprobs_field(self._logprobs.finish(event.completion))
-        return self._chunk(delta, finish_reason=_finish_reason(output, event), choice=choice)
+        return self._chunk(delta, finish_reason=_finish_reason(self._chat, output, event), choice=choice)
 
     def _logprobs_field(self, tokens: list[TextToken]) -> dict[str, Any]:
         if not tokens or not self._chat.body.logprobs:

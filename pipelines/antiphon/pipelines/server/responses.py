@@ -135,7 +135,7 @@ class PreparedResponse:
             finished: the last event.
         """
         output, completion = self.chat.parse(text), finished.completion
-        is_complete = completion.finish_reason == "stop"
+        is_complete = self.chat.finish_reason(output.content, completion) == "stop"
         status = "completed" if is_complete else "incomplete"
         items = [_function_call(call) for call in tool_call_objects(output)]
         if output.content or not items:
