@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from platformdirs import user_cache_dir
+
+from antiphon.accel.files import temporary_folder
 from antiphon.pipelines.benchmark.replay import Tokenizer
 from antiphon.pipelines.models.bundled import BUNDLED, resolve_model
+from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -40,8 +45,22 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": _llama(
         4096, 32, 32, 14_336, num_key_value_heads=8, vocab_size=128_256, max_position_embeddings=131_072
     ),
+    "llama-3.2-1b": _llama(
+        2048,
+        16,
+        32,
+        8192,
+        num_key_value_heads=8,
+        vocab_size=128_256,
+        max_position_embeddings=131_072,
+        tie_word_embeddings=True,
+    ),
     "qwen2.5-0.5b": _qwen(896, 24, 14, 4864, 2, vocab_size=151_936, tie_word_embeddings=True),
+    "qwen2.5-1.5b": _qwen(1536, 28, 12, 8960, 2, vocab_size=151_936, tie_word_embeddings=True),
     "qwen2.5-7b": _qwen(3584, 28, 28, 18_944, 4, vocab_size=152_064),
+    "qwen3-4b": _qwen(
+        2560, 36, 32, 9728, 8, model_type="qwen3", head_dim=128, vocab_size=151_936, tie_word_embeddings=True
+    ),
 }
 """Configurations by architecture name; all are those of published models, except llama-125m and llama-0.5b."""
 
@@ -99,6 +118,37 @@ def load_model_or_random(
     return load(name, device=device, dtype=dtype)
 
 
+def stored_shape(name: str, *, tokenizer: str | None = None, report: Progress | None = None) -> Path:
+    """Return the folder of a checkpoint in bfloat16 with random weights; it is made once and stays in the user's cache.
+
+    Args:
+        name: A name of `ARCHITECTURES`.
+        tokenizer: Its tokenizer; default SmolLM2's.
+        report: Called with stage, done and total.
+
+    Raises:
+        ValueError: there is no such architecture or tokenizer, or the tokenizer has too many tokens.
+        OSError: there is no room for it.
+    """
+    import torch
+
+    chosen: Any = load_tokenizer(tokenizer or "smollm2")
+    folder = Path(user_cache_dir("antiphon")) / "shapes" / f"{name}-{len(chosen)}"
+    if not (folder / "config.json").is_file():
+        if report is not None:
+            report(f"Making random weights of {name}, once", 0, 2)
+        model = random_model(name, chosen, dtype=torch.bfloat16, device=torch.device("cpu"))
+        if report is not None:
+            report(f"Making random weights of {name}, once", 1, 2)
+        with temporary_folder(folder.parent, ".unfinished-") as unfinished:
+            model.save_pretrained(unfinished)
+            chosen.save_pretrained(unfinished)
+            unfinished.rename(folder)
+        if report is not None:
+            report(f"Making random weights of {name}, once", 2, 2)
+    return folder
+
+
 def random_model(name: str, tokenizer: PreTrainedTokenizerBase, *, dtype: Any, device: Any) -> PreTrainedModel:
     """Build a model of an architecture with random weights, always the same ones.
 
@@ -123,11 +173,14 @@ def random_model(name: str, tokenizer: PreTrainedTokenizerBase, *, dtype: Any, d
             f"{fields['vocab_size']:,}; give the folder or hub name of one that fits: --tokenizer."
         )
     end = tokenizer.eos_token_id
-    config = AutoConfig.for_model(fields.pop("model_type"), **fields, eos_token_id=end, pad_token_id=end)
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields, eos_token_id=end)
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.device(device):
         torch.manual_seed(0)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.config.pad_token_id = end  # set later: the weights of a padding token would be zero
+    if model.generation_config is not None:
+        model.generation_config.pad_token_id = end
     model.eval()
     return model
 

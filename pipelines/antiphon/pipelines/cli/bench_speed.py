@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import Device, Limit, Precision, Task
 from antiphon.pipelines.rendering.tables import result_table
 
+if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
+
 ModelOrArchitecture = Annotated[
     str,
     typer.Option(
@@ -23,6 +26,14 @@ ModelOrArchitecture = Annotated[
         "-m",
         help="reader, smollm2, a folder, a hub name, or an architecture with random weights: "
         f"{', '.join(ARCHITECTURES)}.",
+    ),
+]
+Shape = Annotated[
+    str | None,
+    typer.Option(
+        help="Compare the programs at the size of a model: its architecture with random weights, from a folder in the "
+        "user's cache (gigabytes), decodes the recorded answers in transformers, OpenVINO GenAI and Antiphon alike. "
+        "Start-up and memory are measured too."
     ),
 ]
 TokenizerName = Annotated[
@@ -69,6 +80,17 @@ SPEED = {
     "speedup_best_whole": "× best baseline,\nend to end",
     "identical": "identical",
 }
+STARTS = {
+    "program": "program",
+    "seconds": "first token s",
+    "peak_gb": "peak GB",
+    "resident_gb": "afterwards GB,\nwithout mapped files",
+}
+SHAPE_METHODS = (
+    "openvino-genai",
+    *(f"openvino-genai-lookup:{tokens}" for tokens in (3, 5, 8, 10)),
+    "blend@openvino",
+)
 STEPS = {
     "method": "method",
     "tokens_per_step": "tokens",
@@ -86,6 +108,7 @@ def speed(
         str, typer.Argument(help=f"Recorded answers as JSONL, or a bundled file: {' or '.join(SHIPPED)}.")
     ] = "python-docs",
     model: ModelOrArchitecture = "reader",
+    shape: Shape = None,
     method: Methods = None,
     lookahead: Windows = None,
     unread: Unread = False,
@@ -118,10 +141,14 @@ def speed(
     console.quiet_libraries()
     for path in chart or ():
         check_chart(path)
-    methods = methods_to_compare(method, num_draft_tokens, lookahead or (), unread=unread)
+    chosen = method or (SHAPE_METHODS if shape else None)
+    methods = methods_to_compare(chosen, num_draft_tokens, lookahead or (), unread=unread)
     samples = load_samples(file, task=task, limit=limit)
     place: dict[str, Any] = {"device": device, "dtype": dtype_named(dtype)}
-    loaded = load_model_or_random(model, load_language_model, tokenizer=tokenizer, **place)
+    if shape is None:
+        loaded = load_model_or_random(model, load_language_model, tokenizer=tokenizer, **place)
+    else:
+        model, loaded = shape, _load_shape(shape, tokenizer, place)
     prompts: dict[str, Any] = {"passages": passages, "shuffled": shuffle, "replayed": model in ARCHITECTURES}
     jobs = make_jobs(loaded, samples, limit=max_new_tokens, **prompts)
     with console.progress_bars() as report:
@@ -133,12 +160,36 @@ def speed(
     facts |= {"max_new_tokens": max_new_tokens, "rows": num_draft_tokens, "rounds": rounds}
     facts |= {"methods": measured.as_dict()}
     _show(facts)
+    if shape is not None:
+        place = {"folder": loaded.name, "model": loaded.model}
+        del loaded, methods  # their memory is needed by the programs that start now
+        facts |= {"starts": _show_starts(**place)}
     for path in chart or ():
         draw(facts["methods"], path, run_title(facts))
     if as_json:
         typer.echo(json.dumps(facts))
     if not is_lossless(facts["dtype"], facts["methods"]):
         raise typer.Exit(1)
+
+
+def _load_shape(shape: str, tokenizer: str | None, place: dict[str, Any]) -> LanguageModel:
+    """Load the checkpoint with random weights of an architecture, with the OpenVINO engine."""
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.benchmark.loading import stored_shape
+
+    with console.progress_bars() as report:
+        folder = stored_shape(shape, tokenizer=tokenizer, report=report)
+        return LanguageModel.from_pretrained(folder, report=report, **place)
+
+
+def _show_starts(folder: str, model: Any) -> list[dict[str, Any]]:
+    """Start each program anew, and print seconds to the first token and memory."""
+    from antiphon.pipelines.benchmark.start_up import measure_starts
+
+    with console.err.status("Starting each program"):
+        starts = measure_starts(folder, model)
+    console.out.print(result_table("New process, from its start to the first token", STARTS, starts))
+    return starts
 
 
 def _show(facts: dict[str, Any]) -> None:
