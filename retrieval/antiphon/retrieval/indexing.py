@@ -19,12 +19,14 @@ from antiphon.retrieval.document import LONE_SURROGATE, Document
 from antiphon.retrieval.document_changes import Confirm, DocumentChange, plan_change
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
+from antiphon.retrieval.embedding import embed_resumably, embed_texts
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from antiphon.retrieval.file_discovery import SkippedFile
 from antiphon.retrieval.filters import json_metadata
 from antiphon.retrieval.index_folder.disk_space import require_free_space
 from antiphon.retrieval.index_folder.generations import require_index_folder
 from antiphon.retrieval.index_folder.store import StoredIndex, read_index, write_index
+from antiphon.retrieval.index_folder.unfinished import read_unfinished, remove_unfinished
 from antiphon.retrieval.index_folder.write_lock import WriteLock, lock_for_writing
 from antiphon.retrieval.load import LoadedDocuments, Progress, load_documents, require_files
 from antiphon.retrieval.passage import Passage
@@ -38,8 +40,6 @@ from antiphon.retrieval.vector_index.build import (
 )
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 from antiphon.retrieval.vector_index.settings import IndexSetting
-
-_BLOCK = 128  # number of passages between two calls of `progress`, unless the embedder has a `block`
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def _write_index(
     report: Progress,
     held: WriteLock,
 ) -> int:
-    """Check, embed and save passages; return how many vectors were reused from the old index."""
+    """Check, embed and save passages; return how many vectors were reused from the old index or interrupted run."""
     if not passages:
         raise ValueError("There is no passage to index.")
     identifier, times = Counter(passage.id for passage in passages).most_common(1)[0]
@@ -236,7 +236,11 @@ def _write_index(
     texts = [passage.text_with_headings for passage in passages]
     require_free_space(out, _least_bytes(texts, embedder.dim, suited))
     known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
-    vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
+    if vectors is None:
+        known |= read_unfinished(out, embedder.fingerprint, texts)
+        vectors = embed_resumably(texts, embedder, known, report, out)
+    else:
+        vectors = normalized(vectors, dim=embedder.dim)
     report("save", 0, 1)
     counts = token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
     index = build_from_normalized(vectors, suited)
@@ -250,6 +254,7 @@ def _write_index(
         token_counts=counts,
         held=held,
     )
+    remove_unfinished(out)
     report("save", 1, 1)
     return sum(text in known for text in texts)
 
@@ -291,7 +296,7 @@ def update_index(
     require_token_embedder(store, embedder)
     if vectors is None:
         texts = [passage.text_with_headings for passage in upsert]
-        vectors = _embed(texts, embedder, _known(store, set(texts)), report)
+        vectors = embed_texts(texts, embedder, _known(store, set(texts)), report)
     else:
         vectors = normalized(vectors, dim=embedder.dim)
     upsert, vectors = keep_last_of_each_id(upsert, vectors)
@@ -377,16 +382,3 @@ def _known(store: StoredIndex, wanted: set[str]) -> dict[str, Vectors]:
     texts = {row: text for row, text in read if text in wanted}
     vectors = normalized(store.vectors[list(texts)].astype(np.float32))
     return dict(zip(texts.values(), vectors, strict=True))
-
-
-def _embed(texts: Sequence[str], embedder: Embedder, known: dict[str, Vectors], report: Progress) -> Vectors:
-    """Return one normalized vector per text. Equal texts are embedded once, sorted by length."""
-    new = sorted({text for text in texts if text not in known}, key=lambda text: (-len(text), text))
-    found = dict(known)
-    size = getattr(embedder, "block", _BLOCK)
-    for first in range(0, len(new), size):
-        report("embed", first, len(new))
-        block = new[first : first + size]
-        found.update(zip(block, normalized(embedder.embed_documents(block), dim=embedder.dim), strict=True))
-    report("embed", len(new), len(new))
-    return np.stack([found[text] for text in texts]) if texts else np.empty((0, embedder.dim), np.float32)

@@ -160,9 +160,11 @@ def _nearest(content: _Content, vector: Vectors, k: int, where: MetadataFilter |
 
 def _with_similarities(content: _Content, vector: Vectors, rows: Sequence[_Row]) -> list[_Row]:
     """Return the rows with their cosines; those that only keywords found are compared with the question."""
-    query = normalized(vector[None, :])[0]
     missing = [row.id for row in rows if row.similarity is None]
-    stored = normalized(np.asarray(content[2][missing], np.float32)) if missing else ()
+    if not missing:
+        return list(rows)
+    query = normalized(vector[None, :])[0]
+    stored = normalized(np.asarray(content[2][missing], np.float32))
     cosines = dict(zip(missing, (float(each @ query) for each in stored), strict=True))
     return [replace(row, similarity=cosines.get(row.id, row.similarity)) for row in rows]
 

@@ -161,11 +161,12 @@ class Retriever:
 
     def _scored(self, vector: Vectors, ranked: Sequence[Passage], k: int) -> list[Passage]:
         """Return the first ``k`` passages with their scores; see `search`."""
-        texts = {each.id: each.text_with_headings for each in ranked[:k] if each.similarity is None}
-        query = normalized(vector[None, :])[0]
-        vectors = normalized(self.embedder.embed_documents([*texts.values()])) if texts else ()
-        cosines = {name: float(each @ query) for name, each in zip(texts, vectors, strict=True)}
-        known = [replace(each, similarity=cosines.get(each.id, each.similarity)) for each in ranked]
+        known = [*ranked]
+        if texts := {each.id: each.text_with_headings for each in ranked[:k] if each.similarity is None}:
+            query = normalized(vector[None, :])[0]
+            vectors = normalized(self.embedder.embed_documents([*texts.values()]))
+            cosines = {name: float(each @ query) for name, each in zip(texts, vectors, strict=True)}
+            known = [replace(each, similarity=cosines.get(each.id, each.similarity)) for each in ranked]
         scores = falling([min(max(each.similarity or 0.0, 0.0), 1.0) for each in known])
         return [replace(each, score=score) for each, score in zip(known[:k], scores, strict=False)]
 
