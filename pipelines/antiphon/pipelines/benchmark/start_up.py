@@ -22,18 +22,12 @@ PROMPT = tuple(range(100, 116))
 """Token ids of the prompt: any will do."""
 
 
-def measure_starts(folder: str, model: PreTrainedModel) -> list[dict[str, Any]]:
-    """Start each program that is installed in a new process; return seconds to the first token and gigabytes of memory.
-
-    Memory is that of the process: its highest at any time, and afterwards without the mapped pages of files, which the
-    system can drop. It is 0 on systems other than Linux.
+def start_arguments(folder: str, model: PreTrainedModel) -> dict[str, dict[str, Any]]:
+    """Return what the process of each installed program needs, by program; see `run_program`.
 
     Args:
         folder: Folder of the checkpoint.
         model: The model that was loaded from it, which is exported for OpenVINO GenAI if that is missing.
-
-    Raises:
-        RuntimeError: A process failed.
     """
     import torch
 
@@ -46,7 +40,21 @@ def measure_starts(folder: str, model: PreTrainedModel) -> list[dict[str, Any]]:
         exported = export_model(model, prompt_lookup=False)
         graph = {"graph": str(exported.graph), "options": dict(exported.options), "threads": threads}
         arguments["openvino-genai"] = graph
-    del model
+    return arguments
+
+
+def measure_starts(arguments: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Start each program in a new process; return seconds to the first token and gigabytes of memory.
+
+    Memory is that of the process: its highest at any time, and afterwards without the mapped pages of files, which the
+    system can drop. It is 0 on systems other than Linux.
+
+    Args:
+        arguments: What each process needs, by program, see `start_arguments`.
+
+    Raises:
+        RuntimeError: A process failed.
+    """
     gc.collect()
     return [{"program": name} | _measure_start(name, given) for name, given in arguments.items()]
 

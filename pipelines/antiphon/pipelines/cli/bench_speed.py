@@ -133,37 +133,30 @@ def speed(
     """
     from antiphon.pipelines.benchmark.chart import check_chart, draw
     from antiphon.pipelines.benchmark.jobs import make_jobs
-    from antiphon.pipelines.benchmark.loading import load_model_or_random
     from antiphon.pipelines.benchmark.methods import methods_to_compare
     from antiphon.pipelines.benchmark.speed import measure_speed
-    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.benchmark.start_up import start_arguments
 
     console.quiet_libraries()
     for path in chart or ():
         check_chart(path)
-    chosen = method or (SHAPE_METHODS if shape else None)
-    methods = methods_to_compare(chosen, num_draft_tokens, lookahead or (), unread=unread)
+    methods = methods_to_compare(method or _defaults(shape), num_draft_tokens, lookahead or (), unread=unread)
     samples = load_samples(file, task=task, limit=limit)
-    place: dict[str, Any] = {"device": device, "dtype": dtype_named(dtype)}
-    if shape is None:
-        loaded = load_model_or_random(model, load_language_model, tokenizer=tokenizer, **place)
-    else:
-        model, loaded = shape, _load_shape(shape, tokenizer, place)
-    prompts: dict[str, Any] = {"passages": passages, "shuffled": shuffle, "replayed": model in ARCHITECTURES}
+    loaded = _load(model, shape, tokenizer, device, dtype)
+    name = shape or model
+    prompts: dict[str, Any] = {"passages": passages, "shuffled": shuffle, "replayed": name in ARCHITECTURES}
     jobs = make_jobs(loaded, samples, limit=max_new_tokens, **prompts)
+    how: dict[str, Any] = {"limit": max_new_tokens, "rounds": rounds, "warm_up": warm_up}
     with console.progress_bars() as report:
-        measured = measure_speed(
-            loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up, report=report
-        )
-    facts = run_facts("speed", model, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(samples)}
-    facts |= prompts | {"prompt_tokens": round(sum(len(job.prompt) for job in jobs) / len(jobs), 1)}
-    facts |= {"max_new_tokens": max_new_tokens, "rows": num_draft_tokens, "rounds": rounds}
-    facts |= {"methods": measured.as_dict()}
+        measured = measure_speed(loaded, jobs, methods, report=report, **how)
+    facts = run_facts("speed", name, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(samples)}
+    facts |= prompts | {"prompt_tokens": round(sum(len(job.prompt) for job in jobs) / len(jobs), 1), "rounds": rounds}
+    facts |= {"max_new_tokens": max_new_tokens, "rows": num_draft_tokens, "methods": measured.as_dict()}
     _show(facts)
     if shape is not None:
-        place = {"folder": loaded.name, "model": loaded.model}
+        programs = start_arguments(loaded.name, loaded.model)
         del loaded, methods  # their memory is needed by the programs that start now
-        facts |= {"starts": _show_starts(**place)}
+        facts |= {"starts": _show_starts(programs)}
     for path in chart or ():
         draw(facts["methods"], path, run_title(facts))
     if as_json:
@@ -172,22 +165,30 @@ def speed(
         raise typer.Exit(1)
 
 
-def _load_shape(shape: str, tokenizer: str | None, place: dict[str, Any]) -> LanguageModel:
-    """Load the checkpoint with random weights of an architecture, with the OpenVINO engine."""
-    from antiphon.accel import LanguageModel
-    from antiphon.pipelines.benchmark.loading import stored_shape
+def _defaults(shape: str | None) -> tuple[str, ...] | None:
+    return SHAPE_METHODS if shape else None
 
+
+def _load(model: str, shape: str | None, tokenizer: str | None, device: str | None, dtype: str) -> LanguageModel:
+    """Load a model by name, with random weights, or from the stored checkpoint of a shape."""
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.benchmark.loading import load_model_or_random, stored_shape
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+
+    place: dict[str, Any] = {"device": device, "dtype": dtype_named(dtype)}
+    if shape is None:
+        return load_model_or_random(model, load_language_model, tokenizer=tokenizer, **place)
     with console.progress_bars() as report:
         folder = stored_shape(shape, tokenizer=tokenizer, report=report)
         return LanguageModel.from_pretrained(folder, report=report, **place)
 
 
-def _show_starts(folder: str, model: Any) -> list[dict[str, Any]]:
-    """Start each program anew, and print seconds to the first token and memory."""
+def _show_starts(programs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Start each program in a new process, and print seconds to the first token and memory."""
     from antiphon.pipelines.benchmark.start_up import measure_starts
 
     with console.err.status("Starting each program"):
-        starts = measure_starts(folder, model)
+        starts = measure_starts(programs)
     console.out.print(result_table("New process, from its start to the first token", STARTS, starts))
     return starts
 
