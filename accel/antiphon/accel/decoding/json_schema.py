@@ -60,7 +60,7 @@ Schema = Mapping[str, Any]
 def resolve_references(schema: Any, prefix: str = "") -> tuple[Any, dict[str, Any]]:
     """Return the schema with all local references pointing to definitions, and these definitions.
 
-    A pointer is resolved in the whole schema, or else in the innermost part around it that has definitions of its own.
+    A pointer is resolved in the whole schema, or else in the innermost part around it that has definitions.
     Pointers that lead nowhere are kept.
 
     Args:
@@ -94,7 +94,7 @@ class _Resolver:
         self._names: dict[tuple[int, str], str] = {}
 
     def resolve(self, schema: Any, scopes: tuple[Any, ...]) -> Any:
-        """Return a part of a schema without definitions of its own.
+        """Return a part of a schema without its definitions.
 
         Args:
             schema: The part.

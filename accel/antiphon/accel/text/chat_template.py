@@ -158,7 +158,7 @@ def _with_text(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message whose content is a text: parts are joined, and no content is an empty one."""
     content = message.get("content") or ""
     if isinstance(content, list):
-        parts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+        parts: list[Any] = [part.get("text") if isinstance(part, Mapping) else None for part in content]
         if unread := [part for part, text in zip(content, parts, strict=True) if not isinstance(text, str)]:
             raise ValueError(f"messages[{index}] has the part {unread[0]!r:.80}; this model takes text only.")
         content = "".join(parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -14,8 +13,6 @@ __all__ = ["Detokenizer"]
 
 _TOOL_MARK = re.compile(r"tool.?call|tool.sep|python_tag|\[ARGS\]|\[CALL_ID\]|arg_(?:key|value)", re.IGNORECASE)
 """Special tokens that are marks of a tool call, without which it could not be parsed."""
-
-_DROPPED: WeakKeyDictionary[Any, frozenset[int] | None] = WeakKeyDictionary()
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """The character that a tokenizer decodes incomplete or invalid UTF-8 to."""
@@ -72,9 +69,7 @@ class Detokenizer:
 
 def _dropped_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int] | None:
     """Return the special tokens that are not marks of tool calls; None if there are no such marks."""
-    if tokenizer not in _DROPPED:
-        added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
-        special = {token for token, added_token in added.items() if added_token.special}
-        marks = {token for token in special if _TOOL_MARK.search(added[token].content)}
-        _DROPPED[tokenizer] = frozenset(special - marks) if marks else None
-    return _DROPPED[tokenizer]
+    added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
+    special = {token for token, added_token in added.items() if added_token.special}
+    marks = {token for token in special if _TOOL_MARK.search(added[token].content)}
+    return frozenset(special - marks) if marks else None

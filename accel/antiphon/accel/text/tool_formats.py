@@ -142,7 +142,7 @@ def _after_opening(text: str, start: int) -> int:
 
 
 def _read_another(text: str, place: int) -> tuple[list[RawCall], int] | None:
-    """Read a further call that follows without an opening mark of its own; None if there is none."""
+    """Read a further call that follows without another opening mark; None if there is none."""
     at = _SEPARATORS.match(text, place)
     start = at.end() if at else place
     is_header = any(header.match(text, start) for header in _HEADERS[:-1])

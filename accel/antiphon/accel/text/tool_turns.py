@@ -37,7 +37,7 @@ class ToolTraits:
         writes_calls: It writes the calls of earlier messages.
         rejects_calls: It raises an error for them; if it neither writes nor rejects them, it drops them.
         takes_text_arguments: Arguments have to be JSON text; else they are an object.
-        takes_no_content: The content beside a call has to be None; else it is a text.
+        takes_no_content: The content of a message with calls has to be None; else it is a text.
         takes_several: A message may have several calls.
         writes_results: It writes tool results, or rejects them.
         ids: Ids that it accepts.
@@ -105,7 +105,7 @@ def adapt_tool_turns(messages: Sequence[Mapping[str, Any]], tokenizer: PreTraine
 
     1. An empty list of tool calls is left out, and content that is None becomes an empty text.
     2. Ids get the format that the template accepts, equal ones for a call and its result.
-    3. Arguments become an object or JSON text, and content beside a call a text or None.
+    3. Arguments become an object or JSON text, and the content of a message with calls a text or None.
     4. Several calls of one message become several messages, each followed by its result, if only one is accepted.
     5. Calls and results that the template would drop become text.
 
