@@ -16,7 +16,7 @@ _MORE = "…"
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The rows of a table from ``start`` to ``end``, without its header, and the names of its columns."""
+    """The lines of a table from ``start`` to ``end``, without its header, and the names of its columns."""
 
     start: int
     end: int
@@ -101,7 +101,7 @@ def _table(text: str, start: int, end: int) -> _Table | None:
     header = text.index("\n", start)
     body = text.find("\n", header + 1, end)
     names = cells_of(text[start:header])
-    return _Table(body + 1, end, names) if body >= 0 and any(names) else None
+    return _Table(header + 1, end, names) if body >= 0 and any(names) else None
 
 
 def cells_of(row: str) -> tuple[str, ...]:
