@@ -80,6 +80,6 @@ class VisibleText:
             self.reasoning += piece.text
             return ""
         self._text += piece.text
-        certain = visible_text(self._text, self._tools) if self._tools else self._text
+        certain = visible_text(self._text, self._tools, len(self.shown)) if self._tools else self._text
         new, self.shown = certain[len(self.shown) :], certain
         return new

@@ -83,6 +83,7 @@ _BEGINNINGS = (
         for key in _KEYS
     ),
 )
+_CANDIDATE = re.compile(r"[<\[{`]")
 _NAMED = re.compile(r'(?:```\w*\s*)?(?:\[\s*)?\{+\s*"name"\s*:\s*"([^"]*)"')
 _LISTED = re.compile(r"\s*\[\s*[\w.]*(?:\(|$)")
 _SQUASHED = tuple("".join(beginning.split()) for beginning in _BEGINNINGS)
@@ -131,14 +132,15 @@ def parse_tool_calls(text: str, tools: Collection[str] | Mapping[str, Any]) -> P
     return ParsedOutput(content if content.strip() or not calls else "", tuple(calls), tuple(malformed))
 
 
-def visible_text(text: str, tools: Collection[str] = ()) -> str:
+def visible_text(text: str, tools: Collection[str] = (), known: int = 0) -> str:
     """Return the part of an unfinished output that can be streamed: it cannot become part of a tool call.
 
     Args:
         text: The output so far.
         tools: Names of the tools that the model was given; empty if they are unknown.
+        known: Length of the visible part of a shorter beginning of the output, which is not examined again.
     """
-    for candidate in re.finditer(r"[<\[{`]", text):
+    for candidate in _CANDIDATE.finditer(text, known):
         ahead = text[candidate.start() : candidate.start() + LOOKAHEAD]
         is_list = not text[: candidate.start()].strip() and _LISTED.match(ahead)
         if is_list or _may_begin_call(ahead, tools):
@@ -164,7 +166,7 @@ def _bare_calls(text: str, start: int, tools: Collection[str]) -> tuple[list[Raw
     items = value if isinstance(value, list) else [value]
     try:
         calls = [raw_call(item) for item in items]
-    except ValueError:
+    except (ValueError, RecursionError):
         return [], end
     calls = [RawCall(_known_name(call.name, tools), call.arguments) for call in calls]
     return (calls, end) if all(call.name in tools for call in calls) else ([], end)

@@ -239,7 +239,7 @@ def _read_python(text: str, start: int) -> tuple[list[RawCall], int] | None:
     try:
         tree = ast.parse(source, mode="eval").body
         calls = [_python_call(node) for node in (tree.elts if isinstance(tree, ast.List) else [tree])]
-    except (SyntaxError, RecursionError) as error:
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError(f"these are no calls in Python's notation: {error}") from error
     return calls, end
 
@@ -247,8 +247,11 @@ def _read_python(text: str, start: int) -> tuple[list[RawCall], int] | None:
 def _python_call(node: ast.expr) -> RawCall:
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("a call in Python's notation needs named arguments")
-    name = ast.unparse(node.func).removesuffix(".call")
-    return RawCall(name, {each.arg: ast.literal_eval(each.value) for each in node.keywords if each.arg})
+    if any(each.arg is None for each in node.keywords):
+        raise ValueError("a call in Python's notation needs the names of its arguments")
+    arguments = {str(each.arg): ast.literal_eval(each.value) for each in node.keywords}
+    json.dumps(arguments)  # raises TypeError for sets, bytes and other values that JSON does not have
+    return RawCall(ast.unparse(node.func).removesuffix(".call"), arguments)
 
 
 _READERS: tuple[Callable[[str, int], tuple[list[RawCall], int] | None], ...] = (

@@ -93,10 +93,15 @@ class PreparedChat:
             return "length"
         return "stop"
 
-    def visible_text(self, text: str) -> str:
-        """Return the start of a streamed text that can be sent as content because it cannot become a tool call."""
+    def visible_text(self, text: str, sent: str) -> str:
+        """Return the start of a streamed text that can be sent as content because it cannot become a tool call.
+
+        Args:
+            text: the text so far.
+            sent: the content that has been sent already.
+        """
         tools = self.prompt.tools
-        return visible_text(self.prompt.assistant_prefix + text, tools) if tools else text
+        return visible_text(self.prompt.assistant_prefix + text, tools, len(sent)) if tools else text
 
     def chunk(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
         """Return a chunk of the stream.
@@ -281,7 +286,7 @@ class _ChoiceStream:
         chat, body = self._chat, self._chat.body
         self._text += event.text
         self._num_tokens, self._num_reasoning = event.num_tokens, event.reasoning_tokens
-        visible = chat.visible_text(self._text)
+        visible = chat.visible_text(self._text, self._sent)
         content, self._sent = visible[len(self._sent) :], visible
         choice: dict[str, Any] = {}
         if body.return_token_ids:

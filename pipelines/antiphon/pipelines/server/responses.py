@@ -238,7 +238,7 @@ class _ResponseStream:
                 self._logprobs += self._response.logprobs(self._tokens.push(event))
                 return [
                     *self._send_reasoning(event.reasoning),
-                    *self._send_text(self._response.chat.visible_text(self._text)),
+                    *self._send_text(self._response.chat.visible_text(self._text, self._sent)),
                 ]
             case Finished():
                 return self._finish(event)
