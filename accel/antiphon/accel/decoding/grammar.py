@@ -270,7 +270,7 @@ def _sizes(schema: Any, root: Any, depth: int = 8) -> list[int]:
     values = [len(json.dumps(each)) for each in schema.get("enum", [schema.get("const")])]
     items = _sizes(schema.get("items"), root, depth - 1)
     own += (
-        max(*values, 8) + int(schema.get("minLength") or 0) + int(schema.get("minItems") or 0) * max(items, default=8)
+        max([*values, 8]) + int(schema.get("minLength") or 0) + int(schema.get("minItems") or 0) * max(items, default=8)
     )
     among = [
         size

@@ -132,7 +132,7 @@ def _target(scope: Any, pointer: str) -> Any:
     for part in filter(None, pointer.removeprefix("#").split("/")):
         name = part.replace("~1", "/").replace("~0", "~").replace("%24", "$").replace("%20", " ")
         if isinstance(found, Sequence) and not isinstance(found, str):
-            found = found[int(name)] if name.isdigit() and int(name) < len(found) else None
+            found = found[int(name)] if name.isdecimal() and int(name) < len(found) else None
         else:
             found = found.get(name) if isinstance(found, Mapping) else None
     return found
@@ -198,7 +198,7 @@ def _with_named_keys(schema: Schema) -> dict[str, Any]:
 def _simplify_text(schema: dict[str, Any], removed: list[str]) -> None:
     """Remove a format, patterns and names by pattern that the grammar cannot express, or replace them by wider ones."""
     form, pattern = schema.get("format"), schema.get("pattern")
-    if form in _CALENDAR and pattern is None:
+    if isinstance(form, str) and form in _CALENDAR and pattern is None:
         del schema["format"]
         schema["pattern"] = _CALENDAR[form]
         return

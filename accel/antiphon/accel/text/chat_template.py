@@ -151,7 +151,19 @@ def _check(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]
             raise ValueError(
                 f"messages[{index}] is {message!r}; a message is a mapping whose 'role' and 'content' are texts."
             )
+        _check_calls(index, message.get("tool_calls") or ())
     return messages
+
+
+def _check_calls(index: int, calls: Any) -> None:
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not name:
+            raise ValueError(
+                f"messages[{index}] has the tool call {call!r:.80}; a tool call is a mapping whose 'function' has a "
+                "'name' and 'arguments'."
+            )
 
 
 def _with_text(index: int, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,12 +41,12 @@ def _typed(value: Any, schema: Any, root: Mapping[str, Any], depth: int) -> Any:
     types = _types(schema, root, depth)
     if types and not any(_is(value, each) for each in types):
         value = _converted(value, types)
-    for choice in (each for key in ("allOf", "anyOf", "oneOf") for each in schema.get(key) or ()):
+    for choice in _choices(schema):
         if any(_is(value, each) for each in _types(choice, root, depth)):
             value = _typed(value, choice, root, depth - 1)
     if isinstance(value, dict):
-        inner = schema.get("properties") or {}
-        others = schema.get("additionalProperties")
+        named, others = schema.get("properties"), schema.get("additionalProperties")
+        inner = named if isinstance(named, Mapping) else {}
         return {name: _typed(each, inner.get(name, others), root, depth - 1) for name, each in value.items()}
     if isinstance(value, list):
         return [_typed(each, schema.get("items"), root, depth - 1) for each in value]
@@ -70,12 +70,21 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> list[str]:
     if not isinstance(schema, Mapping) or depth <= 0:
         return []
     named = schema.get("type")
-    found = [named] if isinstance(named, str) else list(named or ())
-    values = [*(schema.get("enum") or ()), *([schema["const"]] if "const" in schema else [])]
+    found = [named] if isinstance(named, str) else [name for name in _items(named) if isinstance(name, str)]
+    values = [*_items(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
     found += [] if found else [name for value in values for name in _PYTHON_TYPES if _is(value, name)]
-    for key in ("anyOf", "oneOf", "allOf"):
-        found += [name for choice in schema.get(key) or () for name in _types(choice, root, depth - 1)]
+    found += [name for choice in _choices(schema) for name in _types(choice, root, depth - 1)]
     return list(dict.fromkeys(name for name in found if name in _PYTHON_TYPES))
+
+
+def _choices(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the parts of a schema of which a value has to follow one, or all."""
+    return [part for key in ("anyOf", "oneOf", "allOf") for part in _items(schema.get(key))]
+
+
+def _items(value: Any) -> list[Any]:
+    """Return a list, or an empty one in place of anything else that a malformed schema may have."""
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _is(value: Any, name: str) -> bool:
@@ -105,5 +114,5 @@ def _read(text: str) -> Any:
         return known[stripped]
     try:
         return json.loads(stripped, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

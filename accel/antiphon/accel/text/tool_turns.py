@@ -206,7 +206,7 @@ def _with_arguments(function: Mapping[str, Any], traits: ToolTraits) -> dict[str
     if isinstance(given, str):
         try:
             given = json.loads(given or "{}")
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             given = {"arguments": given}
     if traits.takes_text_arguments:
         given = json.dumps(given or {}, ensure_ascii=False)

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from antiphon.accel import Completion
 from antiphon.accel.decoding.stats import FinishReason
-from antiphon.accel.text.tool_calls import ParsedOutput, parse_tool_calls, visible_text
+from antiphon.accel.text.tool_calls import ParsedOutput, ToolCall, parse_tool_calls, visible_text
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
 from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
 from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
@@ -38,6 +38,7 @@ from antiphon.pipelines.server.response_fields import (
 from antiphon.pipelines.server.service import Service, key_of, service_of
 from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
 from antiphon.pipelines.server.text_segments import SegmentTracker
+from antiphon.retrieval.document import LONE_SURROGATE
 
 FINISH_REASONS: dict[FinishReason, str] = {"stop": "stop", "length": "length", "cancelled": "stop"}
 """OpenAI's finish reason for each of ours."""
@@ -226,13 +227,15 @@ def _finish_reason(chat: PreparedChat, output: ParsedOutput, finished: Finished 
 def tool_call_objects(output: ParsedOutput) -> list[dict[str, Any]]:
     """Return the tool calls of an answer."""
     return [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
-        }
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments_text(call)}}
         for call in output.calls
     ]
+
+
+def _arguments_text(call: ToolCall) -> str:
+    """Return the arguments as JSON; with escapes if they contain half a character, which UTF-8 cannot encode."""
+    text = json.dumps(dict(call.arguments), ensure_ascii=False)
+    return json.dumps(dict(call.arguments)) if LONE_SURROGATE.search(text) else text
 
 
 async def _stream_lines(chat: PreparedChat, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:

@@ -125,7 +125,7 @@ def _parse_arguments(arguments: str) -> Any:
     """Return the arguments as an object, or unchanged if they are not valid JSON."""
     try:
         return json.loads(arguments or "{}")
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return arguments
 
 
@@ -154,11 +154,16 @@ def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenize
     Args:
         request: the body, with one or several prompts as text or token ids.
         tokenizer: decodes token ids to text.
+
+    Raises:
+        ApiError: there is no prompt.
     """
     prompt = request.prompt
+    if not prompt:
+        raise unsupported_parameter("prompt", "prompt is empty; give a text of at least one character.")
     if isinstance(prompt, str):
         return [prompt]
-    if prompt and isinstance(prompt[0], int):
+    if isinstance(prompt[0], int):
         return [str(tokenizer.decode(prompt))]
     return [each if isinstance(each, str) else str(tokenizer.decode(each)) for each in prompt]
 

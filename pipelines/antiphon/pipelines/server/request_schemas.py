@@ -36,6 +36,8 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
 TokenLimit = Annotated[
     Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda value: None if value == -1 else value)
 ]
@@ -193,7 +195,7 @@ class SamplingRequest(BaseModel):
     logit_bias: dict[int, Number] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
+    stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
     user: str | None = None
     references: list[str | Reference] | None = None
@@ -239,7 +241,7 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """The body of /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
