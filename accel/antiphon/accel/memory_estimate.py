@@ -214,7 +214,7 @@ def _estimate(
 def _weight_bytes(checkpoint: _Checkpoint, engine: str, precision: str, parameters: int) -> float:
     if precision in COMPRESSED_BITS:
         return COMPRESSED_SHARE * parameters * COMPRESSED_BITS[precision] / 8
-    size = parameters * PRECISION_BITS[precision] / 8
+    size = parameters * PRECISION_BITS.get(precision, 16) / 8
     if engine == "openvino" and precision != "float32":
         return PACKED_SHARE * size
     return size
@@ -251,7 +251,7 @@ def _engines(engine: str, weights: str | None, config: Mapping[str, Any]) -> lis
         return ["openvino"]
     if "quantization_config" in config or not _has_openvino():
         return ["torch"]
-    return ["openvino", "torch"] if engine == "auto" else [engine]
+    return [engine] if engine in LIBRARIES else ["openvino", "torch"]
 
 
 def _has_openvino() -> bool:
@@ -289,11 +289,21 @@ def _checkpoint(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
             return _on_hub(name, location)
         folder = found
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        headers = [json.loads(safetensors_header(path)) for path in sorted(folder.glob("*.safetensors"))]
+        headers = [json.loads(safetensors_header(path)) for path in _weight_files(folder)]
         if headers:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             return _Checkpoint(*_counts(headers), config=config)
     return None  # the loader names what is wrong with the files
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files that are loaded; some checkpoints have the same weights in a second format beside them."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return sorted(folder / name for name in names)
+    whole = folder / "model.safetensors"
+    return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 
 
 def _cached_folder(name: str, location: Mapping[str, Any]) -> Path | None:
