@@ -117,6 +117,8 @@ class ResponseRequest(BaseModel):
     prediction: Prediction | None = None
     seed: int | None = None
     reasoning: ReasoningOptions | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    max_thinking_tokens: Annotated[int, Field(ge=0)] | None = None
 
 
 def to_chat_request(body: ResponseRequest) -> ChatRequest:
@@ -153,6 +155,8 @@ def to_chat_request(body: ResponseRequest) -> ChatRequest:
         prediction=body.prediction,
         seed=body.seed,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        chat_template_kwargs=body.chat_template_kwargs,
+        max_thinking_tokens=body.max_thinking_tokens,
         **extra,
     )
 
