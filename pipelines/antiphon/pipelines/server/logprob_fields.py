@@ -119,22 +119,19 @@ def chat_logprobs(tokens: Iterable[TextToken], tokenizer: PreTrainedTokenizerBas
     }
 
 
-def completion_logprobs(
-    tokens: Sequence[TextToken], tokenizer: PreTrainedTokenizerBase, offset: int = 0
-) -> dict[str, Any]:
+def completion_logprobs(tokens: Sequence[TextToken], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Return the ``logprobs`` object of a text completion.
 
     Args:
         tokens: the tokens.
         tokenizer: decodes alternatives.
-        offset: characters before the completion in the text that the client receives.
     """
     bytes_of = TokenBytes(tokenizer)
     return {
         "tokens": [_spelling(each.raw) for each in tokens],
         "token_logprobs": [each.logprob.logprob for each in tokens],
         "top_logprobs": [{_spelling(bytes_of(one)): value for one, value in each.logprob.top} for each in tokens],
-        "text_offset": [offset + each.start for each in tokens],
+        "text_offset": [each.start for each in tokens],
     }
 
 
