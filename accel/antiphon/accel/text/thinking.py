@@ -142,7 +142,8 @@ class ThinkingReader:
         self._mark_texts = [mark for mark in marks if mark not in self._mark_ids.values()]
         self._held = ""  # may be the beginning of a mark
         self._header = ""  # text before it is known whether thinking or the answer begins
-        self._label = ""  # what is left of the text after the start mark that is not thinking
+        self._label = ""  # text that may follow the start mark and is not thinking
+        self._held_label = ""  # text that may be the beginning of the label
         self._space = ""  # white space that may be the end of the thinking
         self._skips_space = self.has_thought
         self._num_tokens = 0  # tokens before the first one of the answer
@@ -208,10 +209,11 @@ class ThinkingReader:
                 return Split()
             text, self._header, self.state = self._header, "", "answer"
         if self._label and self.state == "thinking":
-            if self._label.startswith(text):
-                self._label = self._label[len(text) :]
+            text = self._held_label + text
+            if self._label.startswith(text) and text != self._label:
+                self._held_label = text
                 return Split()
-            text, self._label = text.removeprefix(self._label), ""
+            text, self._label, self._held_label = text.removeprefix(self._label), "", ""
         if self._skips_space:
             text = text.lstrip()
             self._skips_space = not text
@@ -236,7 +238,7 @@ class ThinkingReader:
         if is_start and self.state == "thinking":
             return Split() if self._skips_space else self._read_text(mark)
         self._enter("thinking" if is_start else "answer")
-        self._label = self._format.label if is_start and self._format else ""
+        self._label, self._held_label = self._format.label if is_start and self._format else "", ""
         self._skips_space = True
         return Split()
 
