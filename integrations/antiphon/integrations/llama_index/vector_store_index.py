@@ -58,8 +58,8 @@ class VectorStorePassages:
         result = self._store.query(query)
         nodes = result.nodes or []
         scores = result.similarities or [1 - place / len(nodes) for place in range(len(nodes))]
-        passages = [passage for node in nodes if (passage := passage_of(node)) is not None]
-        return [replace(passage, score=float(score)) for passage, score in zip(passages, scores, strict=True)]
+        passages = zip(map(passage_of, nodes), scores, strict=True)
+        return [replace(passage, score=float(score)) for passage, score in passages if passage is not None]
 
     def keyword_search(self, question: str, k: int, where: RequiredValues | None = None) -> list[Passage]:
         """Return nothing: a vector store has no keyword search."""

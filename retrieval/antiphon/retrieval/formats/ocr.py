@@ -65,6 +65,8 @@ def _recognized(pdf: PdfDocument, number: int) -> RecognizedPage:
     try:
         scale = _LONGEST_SIDE / max(page.get_width(), page.get_height(), 1.0)
         image = page.render(scale=scale, draw_annots=False).to_pil().convert("RGB")
+    except (RuntimeError, ValueError):  # PDFium cannot draw the page; the others are read
+        return RecognizedPage([], 0.0)
     finally:
         page.close()
     width, height = image.size
