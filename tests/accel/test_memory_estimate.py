@@ -135,7 +135,7 @@ def test_the_limits_of_control_groups_count(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_command_refuses_within_five_seconds_under_a_memory_limit(large: Path) -> None:
-    """The processor time is limited rather than the clock, because other tests run beside this one."""
+    """The processor time is limited and not the clock, because other tests run at the same time."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))

@@ -27,7 +27,7 @@ CHANNEL_MARKS = ["<|channel|>", "<|constrain|>", "<|start|>", "<|message|>", "<|
 
 
 def thinking_tokenizer(template: str, *, has_mark_tokens: bool = False) -> Any:
-    """Return a byte tokenizer with one of the templates, whose marks are tokens of their own or several bytes."""
+    """Return a byte tokenizer with one of the templates, whose marks are single tokens or several bytes."""
     tokenizer: Any = byte_tokenizer()
     tokenizer.chat_template = TEMPLATES[template]
     if has_mark_tokens and template == "channels":

@@ -272,7 +272,7 @@ def _place(device: object) -> str | None:
 
 
 def _available(place: str, device: object) -> int:
-    """Return the bytes that are available, with those that this process already takes for libraries."""
+    """Return the available bytes, including the memory that this process already uses for libraries."""
     if place == "CPU":
         return available_memory() + min(psutil.Process().memory_info().rss, LIBRARIES["torch"])
     import torch
@@ -297,7 +297,7 @@ def _checkpoint(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the files that are loaded; some checkpoints have the same weights in a second format beside them."""
+    """Return the files that are loaded; some checkpoints also have the same weights in other files."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())

@@ -42,7 +42,7 @@ class PromptBuilder:
         max_new_tokens: tokens to leave for the answer, but at most half of the context window.
         history: the earlier messages of the conversation.
         instructions: system messages of the client.
-        thinking: whether the model shall think; None: as its chat template does by default.
+        thinking: whether the model thinks; None: the default of its chat template.
         template_variables: further variables of the chat template.
     """
 

@@ -48,7 +48,8 @@ class ColumnNames:
     def above(self, start: int, end: int) -> str:
         """Return the names of the columns of ``text[start:end]`` if it begins in a table, below its header.
 
-        A part of one row gets the names of its own columns. Otherwise the result is empty.
+        If it is a part of one row, only the names of the columns in this part are returned. Outside of tables the
+        result is empty.
 
         Args:
             start: The first character.

@@ -159,7 +159,7 @@ def _nearest(content: _Content, vector: Vectors, k: int, where: MetadataFilter |
 
 
 def _with_similarities(content: _Content, vector: Vectors, rows: Sequence[_Row]) -> list[_Row]:
-    """Return the rows with their cosines; those that only keywords found are compared with the question."""
+    """Return the rows with their cosines, which are computed for the rows that only the keyword search found."""
     missing = [row.id for row in rows if row.similarity is None]
     if not missing:
         return list(rows)

@@ -45,7 +45,7 @@ class Conversation:
             does not repeat it.
         tool_choice: For models on a server: whether a tool has to be called, and which one, in the format of OpenAI's
             ``tool_choice``. To force a call of a local model, use ``assistant_prefix``.
-        thinking: Whether the model shall think before it answers; None: as its chat template does by default.
+        thinking: Whether the model thinks before it answers; None: the default of its chat template.
         template_variables: Further variables of the chat template.
     """
 

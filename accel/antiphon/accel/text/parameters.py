@@ -80,7 +80,7 @@ class Settings:
         stop_token_ids: Further token ids that end the completion, besides the model's own end tokens.
         min_new_tokens: No end token is generated before this number of tokens; 0 is off.
         ignore_eos: Generate up to the maximum length; end tokens do not end the completion.
-        thinking: Whether the model shall think before it answers messages; None: as its chat template does by default.
+        thinking: Whether the model thinks before it answers messages; None: the default of its chat template.
             A template without a switch ignores it. It has no effect on a prompt that is a text, or tokenized already.
         max_thinking_tokens: Maximum length of the thinking, which is then ended by its end mark; ``max_new_tokens``
             limits the answer alone. 0: the thinking is ended at once. None: ``max_new_tokens`` limits both together,

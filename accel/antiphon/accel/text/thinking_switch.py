@@ -116,7 +116,7 @@ def template_variables(
     Args:
         tokenizer: Tokenizer with a chat template.
         given: Variables of the request.
-        thinking: Whether to turn thinking on or off; None: as the template does by default.
+        thinking: Whether to turn thinking on or off; None: the default of the template.
 
     Raises:
         ValueError: A variable has the name of an argument of ``apply_chat_template``.

@@ -126,7 +126,7 @@ def note_missing_switch(language_model: TextModel, thinking: bool | None) -> Non
 
     Args:
         language_model: The model.
-        thinking: Whether it shall think; None: as usual.
+        thinking: Whether thinking was turned on or off; None: neither, so there is no note.
     """
     from antiphon.accel.text.thinking_switch import thinking_traits
 

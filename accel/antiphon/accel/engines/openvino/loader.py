@@ -177,7 +177,7 @@ def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
         return stored.failure
     try:
         tested = reduced_model(model, declared_traits(model).layer_kinds)
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # a class of its own kind
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # it cannot be reduced
         tested = model
     result = load_engine(tested, memory=SELF_TEST_MEMORY)
     return "" if result.engine is not None else result.reason
