@@ -143,7 +143,7 @@ def asks_about_thinking(given: Mapping[str, Any]) -> bool:
 def _asked(given: Mapping[str, Any]) -> bool | None:
     """Return whether variables ask for thinking; None if they do not say."""
     for name, _, off in SWITCHES:
-        if name in given:
+        if given.get(name) is not None:
             return bool(given[name] != off and given[name] is not False)
     effort = given.get(EFFORT)
     return None if effort is None else effort not in NO_EFFORT

@@ -43,13 +43,19 @@ async def embeddings(body: EmbeddingRequest, request: Request, _: Annotated[str,
     if body.dimensions not in (None, embedder.dim):
         message = f"dimensions is {body.dimensions}; {embedder.name} has {embedder.dim}."
         raise unsupported_parameter("dimensions", message)
+    if body.truncate_prompt_tokens not in (None, -1, embedder.max_tokens):
+        message = (
+            f"truncate_prompt_tokens is {body.truncate_prompt_tokens}; only -1 is supported, which cuts off texts "
+            f"after the {embedder.max_tokens} tokens that {embedder.name} reads."
+        )
+        raise unsupported_parameter("truncate_prompt_tokens", message)
     return await asyncio.to_thread(_embed, embedder, body, texts)
 
 
 def _embed(embedder: Embedder, body: EmbeddingRequest, texts: list[str]) -> dict[str, Any]:
     counts, limit = [embedder.count_tokens(text) for text in texts], embedder.max_tokens
     longest = max(range(len(counts)), key=counts.__getitem__)
-    if counts[longest] > limit and body.truncate_prompt_tokens not in (-1, limit):
+    if counts[longest] > limit and body.truncate_prompt_tokens is None:
         raise ApiError(
             400,
             f"input.{longest} has {counts[longest]} tokens, and the maximum context length is {limit} tokens; shorten "
