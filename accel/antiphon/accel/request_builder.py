@@ -219,8 +219,8 @@ class RequestBuilder:
         Raises:
             ValueError: The prompt fills the context window, or a setting does not fit the model.
         """
-        room, schema, most = self._remaining(len(tokens)), settings.answer_schema, settings.max_thinking_tokens
-        limit, end = min(settings.max_new_tokens, room), self._end_tokens(settings)
+        remaining, schema, most = self._remaining(len(tokens)), settings.answer_schema, settings.max_thinking_tokens
+        limit, end = min(settings.max_new_tokens, remaining), self._end_tokens(settings)
         processors = penalties(
             settings.presence_penalty,
             settings.frequency_penalty,
@@ -242,7 +242,7 @@ class RequestBuilder:
                 len(tokens),
                 max_new_tokens=settings.max_new_tokens,
                 max_thinking_tokens=most,
-                room=room,
+                max_total=remaining,
                 make_schema=None if schema is None else make_schema,
                 end_tokens=end,
             )

@@ -33,7 +33,7 @@ class ThinkingControl(LogitsProcessor):
         prompt_tokens: Length of the prompt.
         max_new_tokens: Maximum length of the answer, or of the whole output if the thinking has no separate limit.
         max_thinking_tokens: Maximum length of the thinking; None: no separate limit.
-        room: Number of tokens that fit after the prompt.
+        max_total: Number of tokens that fit after the prompt.
         make_schema: The processors of the schema; None: no schema.
         end_tokens: Tokens that end a text.
 
@@ -52,7 +52,7 @@ class ThinkingControl(LogitsProcessor):
         *,
         max_new_tokens: int,
         max_thinking_tokens: int | None,
-        room: int,
+        max_total: int,
         make_schema: MakeSchema | None,
         end_tokens: Sequence[int],
     ) -> None:
@@ -69,7 +69,7 @@ class ThinkingControl(LogitsProcessor):
         self._after_thinking: list[int] = encode(marks.closing.partition(marks.end)[2], add_special_tokens=False)
         marks_length = len(self._closing) + max(map(len, self._headers))
         added = 0 if max_thinking_tokens is None else max_thinking_tokens + marks_length
-        self.limit = min(max_new_tokens + added, room)
+        self.limit = min(max_new_tokens + added, max_total)
         self._max_length = prompt_tokens + self.limit
         self._demands_header = bool(marks.answer)
         self._begun: list[int] = []  # tokens of the header so far
@@ -79,9 +79,9 @@ class ThinkingControl(LogitsProcessor):
         self._has_answer = False
         self._schema: Any = None
         if make_schema is not None:
-            self._schema = make_schema(prompt_tokens, min(max_new_tokens, room))
+            self._schema = make_schema(prompt_tokens, min(max_new_tokens, max_total))
             if max_thinking_tokens is None:
-                self._leave_room(make_schema, marks_length)
+                self._limit_thinking(make_schema, marks_length)
         self._follow(self._reader.state)
 
     def bind(self, output: RequestOutput) -> None:
@@ -140,7 +140,7 @@ class ThinkingControl(LogitsProcessor):
         if self._make_schema is not None and not begins_at_once:
             self._schema = self._make_schema(start, self._max_length - start)
 
-    def _leave_room(self, make_schema: MakeSchema, marks_length: int) -> None:
+    def _limit_thinking(self, make_schema: MakeSchema, marks_length: int) -> None:
         """Limit the thinking to half of the output, or less if the shortest answer would not fit after it."""
         for most in (self.limit // 2, self.limit // 4, self.limit // 8, 0):
             try:
