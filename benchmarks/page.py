@@ -180,10 +180,20 @@ def _speed(result: Result) -> str:
             f"{result['max_new_tokens']} new tokens, draft tokens: {result['rows']}, rounds: {result['rounds']}. "
             f"{machine_caption(result)}.\n",
             *lines,
+            *_starts(result.get("starts", ())),
             f"\n    {result['command']}\n",
         ]
     )
 
+
+def _starts(programs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of start-up and memory, or nothing."""
+    header = _header("program", "start to first token, s", "peak, GB", "afterwards without mapped files, GB")
+    rows = [_row(each["program"], *(_cell(each[key]) for key in STARTS)) for each in programs]
+    return ["\nEach program in a new process, after an earlier start:\n", header, *rows] if rows else []
+
+
+STARTS = ("seconds", "peak_gb", "resident_gb")
 
 SPEED = {
     "tokens_per_s": "tokens/s",

@@ -78,10 +78,16 @@ def run_self_test(
         model: The model as it was loaded.
         windows: Sliding windows of the model's layers in tokens, 0 for none.
         max_compression: Allowed distance between the engine's prefills and the model's if the weights are compressed;
-            everything else is then compared with the engine's own prefills. None for uncompressed weights.
+            trees and chains of a short text are then compared with the engine's own prefills, and nothing else, because
+            the architecture is tested in a reduced model. None for uncompressed weights.
     """
     model_logits = reference = _uncached_logits(model)
-    tolerance = FLOAT32_TOLERANCE if model.dtype == torch.float32 else _half_precision_tolerance(model, model_logits)
+    if model.dtype == torch.float32:
+        tolerance = FLOAT32_TOLERANCE
+    elif max_compression is not None:  # one pass of the large model, whose weights may not fit into memory, is enough
+        tolerance = MAX_TOLERANCE
+    else:
+        tolerance = _half_precision_tolerance(model, model_logits)
     long = LONG + min(max(windows, default=0), MAX_WINDOW)
     texts = {name: _random_text(model, size) for name, size in (("a short text", SHORT), ("a long text", long))}
     found: list[SelfTestFinding] = []
@@ -91,13 +97,15 @@ def run_self_test(
         compressed = reference(text)
         distance = _mean_distance(compressed, model_logits(text)[-len(compressed) :])
         found.append(SelfTestFinding("prefill with compressed weights", distance, max_compression))
+        texts.pop("a long text")  # windows and batches were tested in a reduced model; this one may be large
     for name, text in texts.items():
         found += [
             SelfTestFinding(f"{what} of {name}", distance, tolerance)
             for what, distance in _test_sequence(engine, reference, text)
         ]
-    distance = _test_batch(engine, reference, list(texts.values()))
-    found.append(SelfTestFinding("two texts in one forward pass", distance, tolerance))
+    if max_compression is None:
+        distance = _test_batch(engine, reference, list(texts.values()))
+        found.append(SelfTestFinding("two texts in one forward pass", distance, tolerance))
     return found
 
 
