@@ -54,6 +54,14 @@ def test_short_passages_are_merged_only_if_all_words_are_equal() -> None:
     assert found[0].also_in == ("2.txt",)
 
 
+def test_equal_rows_below_other_column_names_stay_apart() -> None:
+    rows = [
+        Passage.at("a.csv", start, "5 | 3", {"column_names": names}) for start, names in ((0, "in | out"), (9, "x | y"))
+    ]
+    assert merge_duplicates(rows) == rows
+    assert len(merge_duplicates([rows[0], rows[0]])) == 1
+
+
 def test_a_repetition_in_the_same_document_is_no_further_source() -> None:
     twice = [Passage.at("a.txt", start, "The same words.") for start in (0, 100)]
     assert [each.also_in for each in merge_duplicates(twice)] == [()]

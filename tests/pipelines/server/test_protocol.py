@@ -162,3 +162,11 @@ def test_embeddings_refuse_input_that_would_be_cut_unless_the_client_allows_it(c
     assert (raised.value.code, raised.value.param) == ("context_length_exceeded", "input")
     cut = client.embeddings.create(model="tiny", input=long, extra_body={"truncate_prompt_tokens": -1})
     assert cut.usage.model_dump() == {"prompt_tokens": 512, "total_tokens": 512, "truncated_tokens": 88}
+    with pytest.raises(BadRequestError, match="truncate_prompt_tokens is 10; only -1 is supported"):
+        client.embeddings.create(model="tiny", input=long, extra_body={"truncate_prompt_tokens": 10})
+
+
+@pytest.mark.parametrize("prompt", [[], "", [-1], [2**40]], ids=["no prompt", "no text", "negative", "too large"])
+def test_prompts_without_text_and_impossible_token_ids_are_refused(client: OpenAI, prompt: Any) -> None:
+    with pytest.raises(BadRequestError, match="prompt"):
+        client.completions.create(model="tiny", prompt=prompt)

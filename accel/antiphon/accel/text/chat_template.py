@@ -125,7 +125,15 @@ def _apply(
         ) from error
 
 
-_REJECTIONS = (TemplateError, TypeError, KeyError, AttributeError, ValueError)
+_REJECTIONS = (
+    TemplateError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
+)
 """What a template raises about messages: its own errors, and those of filters and missing fields."""
 
 

@@ -125,7 +125,8 @@ def error_response(error: ApiError) -> JSONResponse:
 def to_api_error(error: BaseException) -> ApiError:
     """Convert an exception to the error that the client receives.
 
-    Messages of ValueError, TypeError and ImportError are passed on; others are logged and hidden.
+    Messages of ValueError, TypeError and ImportError are passed on. A RecursionError comes from a nested body. Others
+    are logged and hidden.
     """
     if isinstance(error, ApiError):
         return error
@@ -135,6 +136,8 @@ def to_api_error(error: BaseException) -> ApiError:
         name, _, rest = str(error).partition(" is ")
         param = _SETTINGS.get(name)
         return ApiError(400, f"{param} is {rest}" if param else str(error), param=param)
+    if isinstance(error, RecursionError):
+        return ApiError(400, "A schema or another part of the body is nested too deeply; make it flatter.")
     if isinstance(error, ImportError):
         return ApiError(501, str(error))
     logger.error("a request failed", exc_info=error)
