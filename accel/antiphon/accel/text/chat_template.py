@@ -167,7 +167,7 @@ def _check_calls(index: int, calls: Any) -> None:
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
-        if not name:
+        if name is None:
             raise ValueError(
                 f"messages[{index}] has the tool call {call!r:.80}; a tool call is a mapping whose 'function' has a "
                 "'name' and 'arguments'."

@@ -137,6 +137,7 @@ def to_api_error(error: BaseException) -> ApiError:
         param = _SETTINGS.get(name)
         return ApiError(400, f"{param} is {rest}" if param else str(error), param=param)
     if isinstance(error, RecursionError):
+        logger.warning("a request is nested too deeply", exc_info=error)
         return ApiError(400, "A schema or another part of the body is nested too deeply; make it flatter.")
     if isinstance(error, ImportError):
         return ApiError(501, str(error))
