@@ -134,7 +134,7 @@ class _SchemaProcessor(LogitsProcessor):
         self._end_tokens = list(end_tokens)
         self._end = prompt_tokens + max_new_tokens
         self._read = prompt_tokens
-        self._growth = SLACK + max(_sizes(schema, schema), default=0)
+        self._growth = SLACK + _largest(schema, schema, {})
         closing = [tokens.tokenize_str(each) for each in CLOSING]
         self._state = _ParserState(LLMatcher(tokens, grammar), tokens, closing)
         if wanted.begun and not self._state.advance(tokens.tokenize_str(wanted.begun)):
@@ -255,30 +255,32 @@ class _ParserState:
         return copy
 
 
-def _sizes(schema: Any, root: Any, depth: int = 8) -> list[int]:
-    """Return for each part of a schema an upper bound, in bytes, of its shortest JSON."""
+def _largest(schema: Any, root: Any, known: dict[tuple[str, int], int], depth: int = 8) -> int:
+    """Return an upper bound, in bytes, of the shortest JSON of the largest part of a schema; 0 if there is no schema.
+
+    Args:
+        schema: The schema, or a part of it.
+        root: The whole schema, in which references are resolved.
+        known: Results by reference and depth, which are added.
+        depth: Number of levels that are examined.
+    """
     if not isinstance(schema, Mapping) or not depth:
-        return []
+        return 0
     if isinstance(pointer := schema.get("$ref"), str) and pointer.startswith("#/"):
-        found: Any = root
-        for name in pointer.removeprefix("#/").split("/"):
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return _sizes(found, root, depth - 1)
+        if (pointer, depth) not in known:
+            found: Any = root
+            for name in pointer.removeprefix("#/").split("/"):
+                found = found.get(name) if isinstance(found, Mapping) else None
+            known[pointer, depth] = _largest(found, root, known, depth - 1)
+        return known[pointer, depth]
     parts = dict(schema.get("properties") or {})
-    inner = {name: _sizes(each, root, depth - 1) for name, each in parts.items()}
-    own = 2 + sum(len(json.dumps(name)) + 4 + max(sizes, default=8) for name, sizes in inner.items())
+    inner = {name: _largest(each, root, known, depth - 1) for name, each in parts.items()}
+    items = _largest(schema.get("items"), root, known, depth - 1)
     values = [len(json.dumps(each)) for each in schema.get("enum", [schema.get("const")])]
-    items = _sizes(schema.get("items"), root, depth - 1)
-    own += (
-        max([*values, 8]) + int(schema.get("minLength") or 0) + int(schema.get("minItems") or 0) * max(items, default=8)
-    )
-    among = [
-        size
-        for key in ("anyOf", "oneOf", "allOf")
-        for each in schema.get(key, ())
-        for size in _sizes(each, root, depth - 1)
-    ]
-    return [own, *items, *among, *(size for sizes in inner.values() for size in sizes)]
+    own = 2 + sum(len(json.dumps(name)) + 4 + (size or 8) for name, size in inner.items()) + max([*values, 8])
+    own += int(schema.get("minLength") or 0) + int(schema.get("minItems") or 0) * (items or 8)
+    choices = [each for key in ("anyOf", "oneOf", "allOf") for each in schema.get(key, ())]
+    return max([own, items, *inner.values(), *(_largest(each, root, known, depth - 1) for each in choices)])
 
 
 def _closed(schema: Any) -> Any:
