@@ -140,6 +140,11 @@ def test_text_that_is_no_call_stays_content(text: str) -> None:
         assert text.startswith(visible_text(text[:end], TOOLS))
 
 
+def test_a_malformed_call_after_several_marks_is_reported_once() -> None:
+    [malformed] = parse_tool_calls("<tool_call>\n<function=count><parameter=number>3", TOOLS).malformed
+    assert malformed.text == "<function=count><parameter=number>3"
+
+
 def test_text_around_calls_is_kept() -> None:
     text = f"Before.\n<tool_call>{ONE}</tool_call>\nBetween <tool_call>{{}}</tool_call> {ONE} After."
     found = parse_tool_calls(text, TOOLS)

@@ -85,6 +85,7 @@ _BEGINNINGS = (
 )
 _CANDIDATE = re.compile(r"[<\[{`]")
 _NAMED = re.compile(r'(?:```\w*\s*)?(?:\[\s*)?\{+\s*"name"\s*:\s*"([^"]*)"')
+_OPENING_NEXT = re.compile(rf"\s*(?:{OPENING.pattern})")
 _LISTED = re.compile(r"\s*\[\s*[\w.]*(?:\(|$)")
 _SQUASHED = tuple("".join(beginning.split()) for beginning in _BEGINNINGS)
 LOOKAHEAD = 160
@@ -192,7 +193,14 @@ def _after_fence(text: str, place: int) -> int:
 
 
 def _end_of_block(text: str, start: int) -> int:
-    """Return the end of a malformed call: after its closing mark, before the next opening one, or the end."""
+    """Return the end of a malformed call: after its closing mark, before the next opening one, or the end.
+
+    Args:
+        text: The output.
+        start: The place after the first opening mark; further ones may follow directly.
+    """
+    while following := _OPENING_NEXT.match(text, start):
+        start = following.end()
     closing, opening = CLOSINGS.search(text, start), OPENING.search(text, start)
     ends = [found for found in (closing and closing.end(), opening and opening.start()) if found is not None]
     return min(ends, default=len(text))
