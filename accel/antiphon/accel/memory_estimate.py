@@ -38,8 +38,8 @@ PACKED_SHARE = 1.1
 COMPRESSED_BITS = {"int8": 8.1, "int4": 4.8}
 """Bits of each compressed weight with its share of a scale. With "int4" embedding and head keep 8 bits."""
 
-COMPRESSED_SHARE = 1.3
-"""Memory of a compressed model while it starts, relative to its weights."""
+COMPRESSED_SHARE = 1.1
+"""Memory of a compressed model relative to its weights. At the first start, the largest matrix in float32 is added."""
 
 DEFAULT_CONTEXT = 4096
 """Number of tokens whose KV cache is included in an estimate, if the model has as many positions."""
@@ -92,11 +92,13 @@ class _Checkpoint:
 
     Attributes:
         parameters: Number of floating-point numbers, by type name in safetensors.
+        largest: Number of those in the largest tensor; 0 if unknown.
         other_bytes: Bytes of all other tensors, such as packed 4-bit weights.
         config: Its config.json.
     """
 
     parameters: Mapping[str, int]
+    largest: int
     other_bytes: int
     config: Mapping[str, Any]
 
@@ -213,7 +215,7 @@ def _estimate(
 
 def _weight_bytes(checkpoint: _Checkpoint, engine: str, precision: str, parameters: int) -> float:
     if precision in COMPRESSED_BITS:
-        return COMPRESSED_SHARE * parameters * COMPRESSED_BITS[precision] / 8
+        return COMPRESSED_SHARE * parameters * COMPRESSED_BITS[precision] / 8 + 4 * checkpoint.largest
     size = parameters * PRECISION_BITS.get(precision, 16) / 8
     if engine == "openvino" and precision != "float32":
         return PACKED_SHARE * size
@@ -329,20 +331,22 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
         counted = get_safetensors_metadata(name, **options).parameter_count
         config = json.loads(Path(hf_hub_download(name, "config.json", **options)).read_text(encoding="utf-8"))
         floating = {kind: count for kind, count in counted.items() if kind in BITS}
-        return _Checkpoint(floating, sum(count for kind, count in counted.items() if kind not in BITS), config)
+        return _Checkpoint(floating, 0, sum(count for kind, count in counted.items() if kind not in BITS), config)
     return None
 
 
-def _counts(headers: list[dict[str, Any]]) -> tuple[dict[str, int], int]:
-    """Return the number of floating-point numbers by type, and the bytes of all other tensors."""
+def _counts(headers: list[dict[str, Any]]) -> tuple[dict[str, int], int, int]:
+    """Return the number of floating-point numbers by type and in the largest tensor, and the bytes of all others."""
     floating: dict[str, int] = {}
-    other = 0
+    largest = other = 0
     for name, tensor in (item for header in headers for item in header.items()):
         if name == "__metadata__":
             continue
         kind, (start, end) = tensor["dtype"], tensor["data_offsets"]
         if kind in BITS:
-            floating[kind] = floating.get(kind, 0) + math.prod(tensor["shape"])
+            count = math.prod(tensor["shape"])
+            floating[kind] = floating.get(kind, 0) + count
+            largest = max(largest, count)
         else:
             other += end - start
-    return floating, other
+    return floating, largest, other

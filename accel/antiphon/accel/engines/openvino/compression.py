@@ -29,8 +29,8 @@ MAX_DISTANCE = {"int8": 0.5, "int4": 1.0}
 """Largest allowed mean distance of the compressed model's logits from the original ones, in standard deviations.
 
 After random tokens, on which small models are least certain, those of SmolLM2 are 0.2 to 0.65 away with 4 bits, those
-of 8 billion random weights in 32 layers 0.9, and those of another text 1.1. Masks and positions are checked more closely,
-with uncompressed weights.
+of 8 billion random weights in 32 layers 0.9, and those of another text 1.1. Masks and positions are checked more
+closely, with uncompressed weights.
 """
 
 
