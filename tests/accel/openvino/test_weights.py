@@ -74,7 +74,9 @@ def test_compressed_and_uncompressed_weights_can_be_used_at_once(compressed: Lan
 def test_a_wrong_graph_is_rejected_with_compressed_weights_too() -> None:
     model = model_of("llama", seed=8)
     store_graph(folder_of(fingerprint(model, "int8")), graph_of(model_of("llama")))
-    with pytest.raises(ValueError, match=r"weights is 'int8', .*logits differ from this model's; prefill with compressed"):
+    with pytest.raises(
+        ValueError, match=r"weights is 'int8', .*logits differ from this model's; prefill with compressed"
+    ):
         select_engine(model, "openvino-int8")
 
 
