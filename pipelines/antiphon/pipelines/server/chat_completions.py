@@ -209,8 +209,8 @@ def _choice_object(chat: PreparedChat, index: int, text: CollectedText) -> dict[
 def _logprobs(chat: PreparedChat, text: CollectedText) -> dict[str, Any] | None:
     if not chat.body.logprobs or text.finished is None:
         return None
-    tokenizer = chat.served.language_model.tokenizer
-    return chat_logprobs(LogprobReader(tokenizer).read(text.finished.completion), tokenizer)
+    reader = LogprobReader(chat.served.language_model.tokenizer)
+    return chat_logprobs(reader.read(text.finished.completion), reader.bytes_of)
 
 
 def _thinking_notice(finished: Finished | None) -> dict[str, Any]:
@@ -318,7 +318,7 @@ class _ChoiceStream:
     def _logprobs_field(self, tokens: list[TextToken]) -> dict[str, Any]:
         if not tokens or not self._chat.body.logprobs:
             return {}
-        return {"logprobs": chat_logprobs(tokens, self._chat.served.language_model.tokenizer)}
+        return {"logprobs": chat_logprobs(tokens, self._logprobs.bytes_of)}
 
     def _chunk(
         self,

@@ -114,7 +114,7 @@ def _choice_object(completion: PreparedCompletion, index: int, text: CollectedTe
     logprobs = None
     if finished is not None:
         reader = LogprobReader(completion.served.language_model.tokenizer)
-        logprobs = _logprobs(completion, reader.read(finished.completion))
+        logprobs = _logprobs(completion, reader, reader.read(finished.completion))
     return {
         "index": index,
         "text": completion.echoed(index) + text.text,
@@ -141,11 +141,11 @@ async def _stream_lines(completion: PreparedCompletion, events: AsyncIterator[tu
             case Delta():
                 num_tokens[index] = event.num_tokens
                 choice |= _delta_fields(completion, event)
-                choice["logprobs"] = _logprobs(completion, readers[index].push(event))
+                choice["logprobs"] = _logprobs(completion, readers[index], readers[index].push(event))
             case Finished():
                 finished[index] = event
                 choice["finish_reason"] = FINISH_REASONS[event.completion.finish_reason]
-                choice["logprobs"] = _logprobs(completion, readers[index].finish(event.completion))
+                choice["logprobs"] = _logprobs(completion, readers[index], readers[index].finish(event.completion))
         fields = {}
         if options is not None and options.continuous_usage_stats:
             fields["usage"] = usage_counts(prompt_tokens.get(index, 0), num_tokens.get(index, 0))
@@ -165,7 +165,9 @@ def _delta_fields(completion: PreparedCompletion, event: Delta) -> dict[str, Any
     return fields
 
 
-def _logprobs(completion: PreparedCompletion, tokens: Sequence[TextToken]) -> dict[str, Any] | None:
+def _logprobs(
+    completion: PreparedCompletion, reader: LogprobReader, tokens: Sequence[TextToken]
+) -> dict[str, Any] | None:
     if completion.body.logprobs is None or not tokens:
         return None
-    return completion_logprobs(tokens, completion.served.language_model.tokenizer)
+    return completion_logprobs(tokens, reader.bytes_of)

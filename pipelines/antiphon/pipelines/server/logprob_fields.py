@@ -35,10 +35,13 @@ class LogprobReader:
 
     Args:
         tokenizer: the model's tokenizer.
+
+    Attributes:
+        bytes_of: returns the bytes of a token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._bytes = TokenBytes(tokenizer)
+        self.bytes_of = TokenBytes(tokenizer)
         self._special = frozenset(tokenizer.all_special_ids)
         self._held: list[tuple[TokenLogprob, Origin]] = []
         self._text = ""
@@ -79,7 +82,7 @@ class LogprobReader:
 
     def _visible(self, logprob: TokenLogprob, origin: Origin) -> bytes:
         """Return the bytes that a token has in the text: none for end tokens, a part if a stop string cut it."""
-        raw = self._bytes(logprob.token)
+        raw = self.bytes_of(logprob.token)
         piece = self._text[origin.start : origin.end]
         try:
             whole = raw.decode()
@@ -95,14 +98,13 @@ class LogprobReader:
         return whole[:kept].encode()
 
 
-def chat_logprobs(tokens: Iterable[TextToken], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def chat_logprobs(tokens: Iterable[TextToken], bytes_of: TokenBytes) -> dict[str, Any]:
     """Return the ``logprobs`` object of a chat completion.
 
     Args:
         tokens: the tokens.
-        tokenizer: decodes alternatives.
+        bytes_of: returns the bytes of alternatives.
     """
-    bytes_of = TokenBytes(tokenizer)
 
     def entry(raw: bytes, logprob: float) -> dict[str, Any]:
         return {"token": _spelling(raw), "logprob": logprob, "bytes": list(raw)}
@@ -119,14 +121,13 @@ def chat_logprobs(tokens: Iterable[TextToken], tokenizer: PreTrainedTokenizerBas
     }
 
 
-def completion_logprobs(tokens: Sequence[TextToken], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def completion_logprobs(tokens: Sequence[TextToken], bytes_of: TokenBytes) -> dict[str, Any]:
     """Return the ``logprobs`` object of a text completion.
 
     Args:
         tokens: the tokens.
-        tokenizer: decodes alternatives.
+        bytes_of: returns the bytes of alternatives.
     """
-    bytes_of = TokenBytes(tokenizer)
     return {
         "tokens": [_spelling(each.raw) for each in tokens],
         "token_logprobs": [each.logprob.logprob for each in tokens],

@@ -119,11 +119,16 @@ class PreparedResponse:
         content = [{"type": "reasoning_text", "text": text}] if text else []
         return {"type": "reasoning", "id": self.reasoning_id, "status": status, "summary": [], "content": content}
 
-    def logprobs(self, tokens: Sequence[TextToken]) -> list[dict[str, Any]]:
-        """Return the logprobs as JSON, or an empty list if the request does not include them."""
+    def logprobs(self, reader: LogprobReader, tokens: Sequence[TextToken]) -> list[dict[str, Any]]:
+        """Return the logprobs as JSON, or an empty list if the request does not include them.
+
+        Args:
+            reader: the reader that returned the tokens.
+            tokens: the tokens.
+        """
         if not self.chat.body.logprobs:
             return []
-        entries: list[dict[str, Any]] = chat_logprobs(tokens, self.chat.served.language_model.tokenizer)["content"]
+        entries: list[dict[str, Any]] = chat_logprobs(tokens, reader.bytes_of)["content"]
         return entries
 
     def finished_object(self, text: str, started: Started, finished: Finished) -> dict[str, Any]:
@@ -141,7 +146,8 @@ class PreparedResponse:
         if output.content or not items:
             annotations = annotation_objects(output.content, started.passages) if started.passages else []
             flat = [{"type": each["type"], **each["url_citation"]} for each in annotations]
-            logprobs = self.logprobs(LogprobReader(self.chat.served.language_model.tokenizer).read(completion))
+            reader = LogprobReader(self.chat.served.language_model.tokenizer)
+            logprobs = self.logprobs(reader, reader.read(completion))
             part = _text_part(output.content, flat, logprobs)
             items.insert(0, self.message("completed" if items else status, [part]))
         if completion.reasoning:
@@ -235,7 +241,7 @@ class _ResponseStream:
                 return [self._event(f"response.{state}", response=empty) for state in ("created", "in_progress")]
             case Delta():
                 self._text += event.text
-                self._logprobs += self._response.logprobs(self._tokens.push(event))
+                self._logprobs += self._response.logprobs(self._tokens, self._tokens.push(event))
                 return [
                     *self._send_reasoning(event.reasoning),
                     *self._send_text(self._response.chat.visible_text(self._text, self._sent)),
@@ -254,7 +260,7 @@ class _ResponseStream:
         if self._started is None:
             return []
         response = self._response.finished_object(self._text, self._started, event)
-        self._logprobs += self._response.logprobs(self._tokens.finish(event.completion))
+        self._logprobs += self._response.logprobs(self._tokens, self._tokens.finish(event.completion))
         events = []
         for index, item in enumerate(response["output"]):
             if item["type"] == "reasoning":
