@@ -62,6 +62,15 @@ def test_equal_rows_below_other_column_names_stay_apart() -> None:
     assert len(merge_duplicates([rows[0], rows[0]])) == 1
 
 
+def test_equal_text_below_other_headings_stays_apart() -> None:
+    one, other, copy = (
+        Passage.at(f"{place}.md", 0, LONG, {"title": title})
+        for place, title in enumerate(("Pump > Model A", "Pump > Model B", "Pump > Model A"))
+    )
+    kept = merge_duplicates([one, other, copy])
+    assert [(each.source, each.also_in) for each in kept] == [("0.md", ("2.md",)), ("1.md", ())]
+
+
 def test_a_repetition_in_the_same_document_is_no_further_source() -> None:
     twice = [Passage.at("a.txt", start, "The same words.") for start in (0, 100)]
     assert [each.also_in for each in merge_duplicates(twice)] == [()]

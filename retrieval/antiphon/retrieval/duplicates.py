@@ -22,9 +22,9 @@ _LEAST_OVERLAP = 0.85  # of the shingles of two passages; a passage of 40 words 
 def merge_duplicates(passages: Sequence[Passage]) -> list[Passage]:
     """Return the passages in which none repeats an earlier one; ``also_in`` has the sources of repetitions.
 
-    A passage repeats another if both have the same words below the same column names; punctuation, case and white space
-    do not matter. A few words may differ in a long passage, but no number, no negation and no word with a capital
-    letter.
+    A passage repeats another if both have the same words below the same headings and column names; punctuation, case
+    and white space do not matter. A few words may differ in a long passage, but no number, no negation and no word
+    with a capital letter.
 
     Args:
         passages: The passages, best first.
@@ -32,7 +32,7 @@ def merge_duplicates(passages: Sequence[Passage]) -> list[Passage]:
     kept: list[Passage] = []
     index = _Shingles()
     for passage in passages:
-        words = _WORD.findall(with_plain_characters(f"{passage.column_names}\n{passage.text}"))
+        words = _WORD.findall(with_plain_characters(passage.text_with_headings))
         place = index.find(words)
         if place is None:
             index.add(words)

@@ -22,6 +22,9 @@ from antiphon.retrieval.vector_index.flat import Vectors, normalized
 CANDIDATES = 100
 """The number of passages that each ranking contributes to the fusion."""
 
+MAX_CANDIDATES = 4096
+"""The number of passages at which the search for distinct ones ends; databases limit the results of a query."""
+
 
 class Retriever:
     """Finds the passages that answer a question, by vector similarity, keywords, or both.
@@ -134,12 +137,12 @@ class Retriever:
     def _distinct_candidates(
         self, vector: Vectors, question: str, count: int, where: MetadataFilter | None
     ) -> list[Passage]:
-        """Return ``count`` candidates of which none repeats another, or all if there are fewer."""
+        """Return ``count`` candidates of which none repeats another, or fewer if there are no more."""
         wanted = count
         while True:
             found = self._candidates(vector, question, wanted, where)
             distinct = merge_duplicates(found)
-            if len(distinct) >= count or len(found) < wanted:
+            if len(distinct) >= count or len(found) < wanted or wanted >= MAX_CANDIDATES:
                 return distinct[:count]
             wanted *= 2
 

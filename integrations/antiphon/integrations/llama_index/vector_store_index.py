@@ -40,6 +40,8 @@ class VectorStorePassages:
         ValueError: the store does not store text.
     """
 
+    has_cosines = False
+
     def __init__(self, store: BasePydanticVectorStore) -> None:
         if not store.stores_text:
             raise ValueError(f"{type(store).__name__} stores vectors only; use a store that stores text.")

@@ -9,6 +9,7 @@ import gc
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,14 +62,16 @@ def measure_starts(arguments: Mapping[str, Mapping[str, Any]]) -> list[dict[str,
 
 def _measure_start(program: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-m", __name__, program, json.dumps(dict(arguments))]
-    started = perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        seconds = perf_counter() - started
-        rest, errors = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"{program} did not start: {' '.join(errors.strip().splitlines()[-1:])}")
+    with tempfile.TemporaryFile("w+") as errors:  # a pipe that nobody reads would fill up
+        started = perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            seconds = perf_counter() - started
+            rest = process.stdout.read()
+        if process.returncode:
+            errors.seek(0)
+            raise RuntimeError(f"{program} did not start: {' '.join(errors.read().strip().splitlines()[-1:])}")
     return {"seconds": round(seconds, 2)} | {name: round(size, 2) for name, size in json.loads(rest).items()}
 
 
@@ -115,8 +118,6 @@ def _antiphon(folder: str, dtype: str, threads: int) -> Any:
 
 
 def _genai(graph: str, options: Mapping[str, Any], threads: int) -> Any:
-    import tempfile
-
     import numpy as np
     import openvino
     import openvino_genai
