@@ -330,7 +330,7 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
         options = {key: location[key] for key in ("revision", "token") if location.get(key)}
         counted = get_safetensors_metadata(name, **options).parameter_count
         config = json.loads(Path(hf_hub_download(name, "config.json", **options)).read_text(encoding="utf-8"))
-        floating = {kind: count for kind, count in counted.items() if kind in BITS}
+        floating = {str(kind): count for kind, count in counted.items() if kind in BITS}
         return _Checkpoint(floating, 0, sum(count for kind, count in counted.items() if kind not in BITS), config)
     return None
 

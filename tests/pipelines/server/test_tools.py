@@ -43,7 +43,7 @@ def test_calls_are_parsed_whole_and_streamed_and_other_text_is_content(name: str
     asked: Any = {"model": "scripted", "messages": HISTORY, "tools": [TOOL]}
     choice = client.chat.completions.create(**asked).choices[0]
     found = choice.message.tool_calls or []
-    assert [json.loads(each.function.arguments) for each in found] == [{"number": 3}] * calls  # type: ignore[union-attr]
+    assert [json.loads(each.function.arguments) for each in found] == [{"number": 3}] * calls
     assert all(len(each.id) == 9 and each.id.isalnum() for each in found)
     assert choice.finish_reason == ("tool_calls" if calls else "stop")
     assert choice.message.content == ({"prose and fence": "I count:\n"}.get(name) if calls else text)
@@ -51,8 +51,7 @@ def test_calls_are_parsed_whole_and_streamed_and_other_text_is_content(name: str
     assert "".join(delta.content or "" for delta in deltas) == (choice.message.content or "")
     streamed = [call for delta in deltas for call in delta.tool_calls or []]
     assert [each.function.arguments for each in streamed if each.function] == [
-        each.function.arguments  # type: ignore[union-attr]
-        for each in found
+        each.function.arguments for each in found
     ]
 
 

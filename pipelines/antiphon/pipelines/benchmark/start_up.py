@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter, sleep
@@ -83,7 +83,12 @@ def run_program(program: str, arguments: Mapping[str, Any]) -> None:
         arguments: ``folder`` and ``dtype`` for transformers and antiphon; ``graph`` and ``options`` (a dictionary) for
             openvino-genai; ``threads`` for all.
     """
-    kept = {"transformers": _transformers, "openvino-genai": _genai, "antiphon": _antiphon}[program](**arguments)
+    programs: dict[str, Callable[..., Any]] = {
+        "transformers": _transformers,
+        "openvino-genai": _genai,
+        "antiphon": _antiphon,
+    }
+    kept = programs[program](**arguments)
     _send("first token")
     sleep(1)  # memory that is freed in the background
     _send(json.dumps(_memory()))

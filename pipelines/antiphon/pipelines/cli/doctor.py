@@ -41,8 +41,9 @@ def doctor(
     loaded = load_language_model(model, device=device, engine=engine, weights=weights)
     with console.err.status("Examining"):
         diagnosis = inspect_model(loaded.model, engine=loaded.options.engine_choice)
-    runs = {"engine": loaded.engine.name, "precision": weights or diagnosis.dtype}
-    memory = estimate_memory(loaded.name, **runs) if diagnosis.device == "cpu" else None
+    name, precision = loaded.engine.name, weights or diagnosis.dtype
+    is_on_cpu = diagnosis.device == "cpu"
+    memory = estimate_memory(loaded.name, engine=name, precision=precision) if is_on_cpu else None
     template = describe_traits(loaded.tokenizer)
     if as_json:
         known = {} if memory is None else {"memory": asdict(memory) | {"total": memory.total}}

@@ -41,4 +41,5 @@ def reduced_model(model: PreTrainedModel, layer_kinds: Sequence[str]) -> PreTrai
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         small: PreTrainedModel = type(model)._from_config(config, dtype=model.dtype, attn_implementation=implementation)
-    return small.eval()
+    small.eval()
+    return small

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +22,14 @@ PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 def is_installed() -> bool:
     """Return whether the package ``openvino`` is installed."""
     return find_spec("openvino") is not None
+
+
+HUGE_PAGE = 2**21
+MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
+"""Advice numbers of Linux: use huge pages for a range; move it to huge pages now (since Linux 6.1)."""
+
+ANONYMOUS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0\s*$", flags=re.MULTILINE)
+"""A line of /proc/self/maps about memory that belongs to no file."""
 
 
 @cache
@@ -59,3 +70,29 @@ def return_freed_memory() -> None:
     if sys.platform == "linux":
         with suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def use_huge_pages() -> None:
+    """Move large blocks of this process's memory, such as packed weights, to pages of 2 MiB if Linux allows it.
+
+    A step reads all weights once: with pages of 4 KiB, looking up their addresses costs a tenth of its time or more
+    (0.5 billion weights in bfloat16, Xeon with AMX: 46 instead of 53 ms). Moving takes two seconds per gigabyte, while
+    other threads go on.
+    """
+    if sys.platform != "linux":
+        return
+    with suppress(OSError, AttributeError):  # no /proc, or another C library
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        for start, size in _large_blocks():
+            if madvise(start, size, MADV_HUGEPAGE) == 0:
+                madvise(start, size, MADV_COLLAPSE)  # an error changes nothing
+
+
+def _large_blocks() -> Iterator[tuple[int, int]]:
+    """Yield address and size of the whole huge pages in each block of memory that belongs to no file."""
+    for found in ANONYMOUS.finditer(Path("/proc/self/maps").read_text(encoding="ascii", errors="replace")):
+        first, end = (int(each, 16) for each in found.groups())
+        start = -(-first // HUGE_PAGE) * HUGE_PAGE
+        if (size := (end - start) // HUGE_PAGE * HUGE_PAGE) > 0:
+            yield start, size
