@@ -27,5 +27,5 @@ def test_blocks_are_whole_huge_pages() -> None:
 
 
 def test_a_system_without_madvise_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     runtime.use_huge_pages()
