@@ -162,6 +162,14 @@ def test_objects_have_only_named_properties_unless_the_schema_allows_more() -> N
     assert any(len(json.loads(text)) > 3 for text in texts)
 
 
+def test_a_property_that_is_named_like_a_keyword_is_an_object_like_others() -> None:
+    inner = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    schema = {"type": "object", "properties": {"default": inner}, "required": ["default"]}
+    for seed in range(4):
+        text = model(seed).generate("Bee: ", json_schema=schema, max_new_tokens=200, temperature=2.0, seed=seed).text
+        assert list(json.loads(text)["default"]) == ["a"]
+
+
 def test_the_bundled_model_follows_a_schema_and_repeats_the_given_facts() -> None:
     """The bundled model's tokens are words, and several sequences of them can spell the same JSON."""
     try:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from antiphon.accel.decoding.json_schema import expressible_schema
+from antiphon.accel.decoding.json_schema import SCHEMAS_BY_NAME, expressible_schema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -289,8 +289,11 @@ def _closed(schema: Any) -> Any:
         return [_closed(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    inner = {
-        name: each if name in ("allOf", "enum", "const", "default") else _closed(each) for name, each in schema.items()
-    }
+    inner: dict[str, Any] = {}
+    for name, each in schema.items():
+        if name in SCHEMAS_BY_NAME and isinstance(each, Mapping):  # a name may look like a keyword
+            inner[name] = {own: _closed(schema_of_it) for own, schema_of_it in each.items()}
+        else:
+            inner[name] = each if name in ("allOf", "enum", "const", "default") else _closed(each)
     is_open = "additionalProperties" in schema or not isinstance(schema.get("properties"), Mapping) or "allOf" in schema
     return inner if is_open else {**inner, "additionalProperties": False}

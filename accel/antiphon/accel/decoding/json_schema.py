@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["expressible_schema", "resolve_references"]
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "not", "contains", "propertyNames", "if", "then", "else")
 
@@ -141,9 +141,9 @@ def _target(scope: Any, pointer: str) -> Any:
 def _map_parts(schema: Schema, change: Callable[[Any], Any]) -> dict[str, Any]:
     """Return the schema with its parts changed; values such as those of `enum` are no parts."""
     found = dict(schema)
-    for name in schema.keys() & {*_MAPS, *_LISTS, *_SINGLE}:
+    for name in schema.keys() & {*SCHEMAS_BY_NAME, *_LISTS, *_SINGLE}:
         value = schema[name]
-        if name in _MAPS and isinstance(value, Mapping):
+        if name in SCHEMAS_BY_NAME and isinstance(value, Mapping):
             found[name] = {key: change(each) for key, each in value.items()}
         elif name in _LISTS and isinstance(value, list):
             found[name] = [change(each) for each in value]
