@@ -44,8 +44,9 @@ def test_logprobs_equal_those_of_a_plain_forward_pass(
 
 
 def test_a_text_that_a_stop_string_cuts_has_logprobs_for_its_tokens(language_model: LanguageModel) -> None:
-    whole = language_model.generate(PROMPT, max_new_tokens=24).text
-    cut = language_model.generate(PROMPT, max_new_tokens=24, stop=whole[9:12], logprobs=0)
+    how: Any = {"max_new_tokens": 24, "ignore_eos": True}
+    whole = language_model.generate(PROMPT, **how).text
+    cut = language_model.generate(PROMPT, **how, stop=whole[9:12], logprobs=0)
     assert len(cut.logprobs) == len(cut.tokens) < 24
 
 
@@ -63,7 +64,7 @@ def test_penalties_follow_their_definition(language_model: LanguageModel, drafte
 
 
 def test_logprobs_are_available_while_streaming(language_model: LanguageModel) -> None:
-    stream = language_model.stream(PROMPT, max_new_tokens=32)
+    stream = language_model.stream(PROMPT, max_new_tokens=32, ignore_eos=True)
     tokens, origins = list[int](), list[Origin]()
     for _ in stream:
         tokens += stream.tokens_from(len(tokens))

@@ -105,7 +105,7 @@ def test_the_lock_is_reentrant() -> None:
     assert order == ["inner", "outer", "other"]
 
 
-@pytest.mark.parametrize("moment", ["_text_of", "_end", "_lock"])
+@pytest.mark.parametrize("moment", ["_read", "_end", "_lock"])
 def test_an_interrupted_stream_ends_and_can_be_closed(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with forwards(tiny()) as seen:
         stream = tiny().stream(PROMPT, drafter="nothing", max_new_tokens=3)

@@ -17,7 +17,7 @@ from antiphon.pipelines.benchmark.run import MethodRun
 from antiphon.pipelines.cli import bench, bench_speed, bita, demo, doctor_report
 from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
 from antiphon.pipelines.training.bita import evaluate
-from benchmarks import bandwidth_floor, drafters, drafting_cost, exactness, first_token, retrieval
+from benchmarks import bandwidth_floor, drafters, drafting_cost, exactness, first_token, reading, retrieval
 from benchmarks.batch import __main__ as batch
 from benchmarks.vllm import __main__ as vllm
 from recipes.reader import __main__ as reader
@@ -93,6 +93,10 @@ def tables() -> Iterator[tuple[str, ResultTable]]:
     )
     yield "vllm", result_table("4 requests, 4 at once", vllm.COLUMNS, rows_of(vllm.COLUMNS, "antiphon"))
     yield "index", result_table("100,000 vectors of 1,024", bench.INDEXING, indexes)
+    starts = [{key: unique_number() for key in bench_speed.STARTS} | {"program": "openvino-genai"}]
+    yield "starts", result_table("New process", bench_speed.STARTS, starts)
+    read = [{key: unique_number() for key in reading.COLUMNS} | {"format": "Markdown", "library": "markdown-it-py"}]
+    yield "reading", result_table("Speed of reading documents", reading.COLUMNS, read)
 
 
 TABLES = dict(tables())

@@ -127,19 +127,20 @@ def closed() -> Iterator[Path]:
         (Path(folder) / "closed").chmod(0o755)
 
 
-def told_nobody(folder: Path) -> str:
+def told_nobody(folder: Path, closed: Path) -> str:
     """Return the error that an unprivileged user gets, because root can list every folder."""
-    drop = "import os, antiphon.retrieval.load\nif not os.geteuid(): os.setgid(65534); os.setuid(65534)\n"
+    read = "import sys, os, antiphon.retrieval.load as load\nload.load_documents([os.path.dirname(sys.argv[2])])\n"
+    drop = read + "if not os.geteuid(): os.setgid(65534); os.setuid(65534)\n"  # it has imported all that it needs
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", drop + LISTING, str(folder)]
+    command = [sys.executable, "-c", drop + LISTING, str(folder), str(closed)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return run.stdout or run.stderr
 
 
 def test_a_folder_that_cannot_be_listed_is_skipped_and_named(closed: Path) -> None:
     reason = "it cannot be listed: Permission denied"
-    assert told_nobody(closed.parent) == f"['good'] {[(str(closed), reason)]}\n"
-    assert f"1 skipped, the first is {closed}: {reason}" in told_nobody(closed)
+    assert told_nobody(closed.parent, closed) == f"['good'] {[(str(closed), reason)]}\n"
+    assert f"1 skipped, the first is {closed}: {reason}" in told_nobody(closed, closed)
 
 
 def test_a_pdf_with_a_wrong_offset_is_repaired_without_messages(docs: Path, caplog: pytest.LogCaptureFixture) -> None:
