@@ -347,9 +347,7 @@ def test_padding_tokens_in_a_prompt_are_read_like_any_other() -> None:
 def test_a_prompt_over_the_context_window_is_refused_with_both_counts() -> None:
     small = tiny(max_position_embeddings=32)
     assert small.context_window == 32
-    with pytest.raises(
-        ValueError, match=r"has 32 .* holds 32: this model's maximum context length is 32 tokens"
-    ):
+    with pytest.raises(ValueError, match=r"has 32 .* holds 32: this model's maximum context length is 32 tokens"):
         small.generate("x" * 31)
     assert small.generate("x" * 30).usage.total_tokens == 32
 

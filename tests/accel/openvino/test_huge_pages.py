@@ -29,3 +29,15 @@ def test_blocks_are_whole_huge_pages() -> None:
 def test_a_system_without_madvise_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     runtime.use_huge_pages()
+
+
+def test_the_heap_counts_and_files_do_not() -> None:
+    lines = [
+        "55d0c0000000-55d0e0000000 rw-p 00000000 00:00 0                          [heap]",
+        "7f00c0000000-7f00e0000000 rw-p 00000000 00:00 0 ",
+        "7f10c0000000-7f10e0000000 rw-p 00000000 00:01 77  /weights.bin",
+        "7f20c0000000-7f20e0000000 r--p 00000000 00:00 0 ",
+        "7f30c0000000-7f30e0000000 rw-p 00000000 00:00 0                          [stack]",
+    ]
+    found = [match[1] for match in runtime.ANONYMOUS.finditer("\n".join(lines))]
+    assert found == ["55d0c0000000", "7f00c0000000"]

@@ -28,8 +28,8 @@ HUGE_PAGE = 2**21
 MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 """Advice numbers of Linux: use huge pages for a range; move it to huge pages now (since Linux 6.1)."""
 
-ANONYMOUS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0\s*$", flags=re.MULTILINE)
-"""A line of /proc/self/maps about memory that belongs to no file."""
+ANONYMOUS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0[ \t]*(?:\[heap\]|\[anon.*\])?$", flags=re.MULTILINE)
+"""A line of /proc/self/maps about memory that belongs to no file. Blocks below 32 MB are often in the heap."""
 
 
 @cache
