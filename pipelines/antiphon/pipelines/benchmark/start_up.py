@@ -62,7 +62,7 @@ def measure_starts(arguments: Mapping[str, Mapping[str, Any]]) -> list[dict[str,
 
 def _measure_start(program: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-m", __name__, program, json.dumps(dict(arguments))]
-    with tempfile.TemporaryFile("w+") as errors:  # a pipe that nobody reads would fill up
+    with tempfile.TemporaryFile("w+") as errors:  # a pipe that is not read would fill up
         started = perf_counter()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
             assert process.stdout is not None
