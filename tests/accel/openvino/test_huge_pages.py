@@ -27,8 +27,11 @@ def test_blocks_are_whole_huge_pages() -> None:
 
 
 def test_a_system_without_madvise_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[object] = []
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    monkeypatch.setattr(runtime, "_large_blocks", lambda: searched.append("blocks"))
     runtime.use_huge_pages()
+    assert searched == []
 
 
 def test_the_heap_counts_and_files_do_not() -> None:
