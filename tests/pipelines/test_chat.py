@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from antiphon.accel import LanguageModel, Stream
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Answer, Chat, Rag, SessionStore
-from antiphon.pipelines.follow_up import rewrite_question
 from antiphon.retrieval import HashEmbedder, Passage, Retriever
 from tests.accel.oracles import expect_plain_logits
 from tests.pipelines.recording_drafter import RecordingBlend
@@ -120,17 +120,33 @@ def test_a_follow_up_question_is_searched_with_the_question_that_it_refers_to(
     assert [turn.question for turn in chat.turns] == list(QUESTIONS)
 
 
-def test_the_model_can_rewrite_a_question_for_the_search_only(passages: list[Passage], typist: LanguageModel) -> None:
+REWRITTEN = "And how long does the honey of a queen keep?"
+
+
+@pytest.fixture
+def rewriting(typist: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
+    """A model that rewrites every question as `REWRITTEN`."""
+    monkeypatch.setattr(typist, "generate", lambda *prompt, **parameters: SimpleNamespace(text=REWRITTEN))
+    return typist
+
+
+def test_the_model_can_rewrite_a_question_for_the_search_only(
+    passages: list[Passage], rewriting: LanguageModel
+) -> None:
     search = RecordingSearcher(passages)
-    chat = Chat(Rag(search, typist, k=1, rewrite=True))
+    chat = Chat(Rag(search, rewriting, k=1, rewrite=True))
     chat.ask(QUESTIONS[0], max_new_tokens=9)
-    new = rewrite_question(typist, QUESTIONS[1], chat.turns[0].messages)
     plan = chat.stream(QUESTIONS[1], max_new_tokens=9).plan
-    assert search.queries == [QUESTIONS[0], new]
-    assert chat.search_query == plan.query == new != QUESTIONS[1]
+    assert search.queries == [QUESTIONS[0], REWRITTEN]
+    assert chat.search_query == plan.query == REWRITTEN
     turn = plan.prompt.content[-1]["content"]  # type: ignore[index]
     assert QUESTIONS[1] in turn
-    assert new not in turn
+    assert REWRITTEN not in turn
+
+
+def test_a_model_that_only_quotes_is_not_asked_to_rewrite(passages: list[Passage], reader: LanguageModel) -> None:
+    with pytest.raises(ValueError, match="only quotes and cannot rewrite questions"):
+        Rag(RecordingSearcher(passages), reader, rewrite=True)
 
 
 def test_the_text_of_a_closed_stream_becomes_a_turn(retriever: Retriever, typist: LanguageModel) -> None:
@@ -212,10 +228,10 @@ def test_a_conversation_reads_and_writes_the_sessions(
 
 
 def test_a_session_is_stored_under_the_rewritten_question(
-    retriever: Retriever, typist: LanguageModel, tmp_path: Any
+    retriever: Retriever, rewriting: LanguageModel, tmp_path: Any
 ) -> None:
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
-    chat = Chat(Rag(retriever, typist, k=1, sessions=store, rewrite=True))
+    chat = Chat(Rag(retriever, rewriting, k=1, sessions=store, rewrite=True))
     chat.ask(QUESTIONS[0], max_new_tokens=9)
     chat.ask(QUESTIONS[1], max_new_tokens=9)
     assert chat.search_query != QUESTIONS[1]

@@ -201,3 +201,30 @@ def test_a_citation_ends_after_a_whole_character(text: str) -> None:
 def test_each_character_counts_as_a_word_in_thai() -> None:
     [citation] = cite("เขาบอกว่า ที่จอดรถอยู่ด้านหลัง ครับ", [passage("รู้ไหม ที่จอดรถอยู่ด้านหลัง อาคาร")])
     assert citation.text == "ที่จอดรถอยู่ด้านหลัง"
+
+
+def test_of_equal_quotes_the_one_from_the_named_passage_is_cited() -> None:
+    twins = [passage(DOCUMENT, source="a.txt"), passage(DOCUMENT, source="b.txt")]
+    found = cite("[2] The quick brown fox jumps over the lazy dog.\n[1] Foxes are omnivores.", twins)
+    assert [(each.passage, each.source) for each in found] == [(2, "b.txt"), (1, "a.txt")]
+
+
+def test_a_citation_covers_the_markup_next_to_it() -> None:
+    text = "Put the variables into :file:`.flaskenv`, or set **all of them** here."
+    [found] = cite(f"[1] {text}", [passage(text)])
+    assert found.text == text.removesuffix(".")
+    [found] = cite(
+        "[1] `--no-dotenv` disables the files that are read.",
+        [passage("`--no-dotenv` disables the files that are read.")],
+    )
+    assert found.text == "`--no-dotenv` disables the files that are read"
+    assert found.start == 4
+
+
+def test_a_citation_has_the_heading_above_it_and_its_own_lines() -> None:
+    metadata = {"title": "Command line > Disable dotenv", "lines": "10-13"}
+    quoted = Passage.at(
+        "cli.rst", 50, "Flask reads files.\nIt never reads them if the\nvariable is set to one.\n", metadata
+    )
+    [found] = cite("It never reads them if the variable is set to one.", [quoted])
+    assert (found.section, found.location) == ("Disable dotenv", "lines 11-12")

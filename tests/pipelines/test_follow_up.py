@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from antiphon.accel.text.messages import Message
-from antiphon.pipelines.follow_up import is_follow_up, resolve_question
+from antiphon.pipelines.follow_up import is_follow_up, is_rewriting, resolve_question, rewrite_question
 
 FIRST = "How do I turn on the debug mode of the server?"
 
@@ -64,3 +66,41 @@ def test_the_first_question_is_unchanged() -> None:
 def test_a_follow_up_of_a_follow_up_refers_to_the_question_before_both() -> None:
     history = turns("What is a colony of bees?", FIRST, "And how do I turn it off?")
     assert resolve_question("Is it on by default?", history) == f"{FIRST} Is it on by default?"
+
+
+OFF = "And how do I turn it off?"
+
+
+class Writer:
+    """A model that generates one text, whatever it is asked."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def generate(self, prompt: object, **parameters: object) -> object:
+        """Return a completion of this text."""
+        return SimpleNamespace(text=self.text)
+
+
+def rewritten(text: str) -> str:
+    return rewrite_question(Writer(text), OFF, turns(FIRST))  # type: ignore[arg-type]
+
+
+def test_the_models_rewriting_is_used_if_it_is_the_question_in_other_words() -> None:
+    text = "How do I turn the debug mode of the server off?"
+    assert rewritten(f" {text}") == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        FIRST,
+        "You turn it off with --no-debug.",
+        "You rewrite the last question of a conversation so that it can be understood?",
+        "How do I turn off the heating of the greenhouse in winter?",
+    ],
+)
+def test_nothing_an_answer_a_repetition_or_an_invention_is_not_searched_for(text: str) -> None:
+    assert not is_rewriting(text, OFF, [FIRST, "Run it with --debug."])
+    assert rewritten(text) == resolve_question(OFF, turns(FIRST))

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
 from antiphon.pipelines import Answer, DecodingTrace, Rag, cite
+from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_json
 from antiphon.retrieval import Passage, Retriever
 
@@ -112,9 +113,9 @@ def test_markdown_preserves_the_text_and_adds_footnotes() -> None:
     for line in TEXT.replace("a queen lays many eggs", "a queen lays many eggs[^1]").splitlines()[:-1]:
         assert line.strip() in lines
     assert EVIL.partition("&")[0].rstrip() in rendered.text
-    assert EVIL.partition("costs ")[2].removesuffix("~~") in rendered.text
+    assert without_markup(EVIL).partition("costs ")[2].removesuffix("~~") in rendered.text, "it is quoted"
     assert "**a queen lays many eggs**[^1]" in markdown
-    assert '\n[^1]: Quoted verbatim from [2] a"b&#60;i&#62;.txt, characters 109-131\n' in markdown
+    assert '\n[^1]: Quoted verbatim from a"b&#60;i&#62;.txt, characters 109-131\n' in markdown
     assert shown._repr_markdown_() == markdown
 
 
@@ -189,3 +190,39 @@ def test_sanitized_json_keeps_its_value() -> None:
 def test_right_to_left_scripts_and_joined_characters_are_unchanged() -> None:
     for text in ("שלום עולם", "مرحبا\u200f!", "👩\u200d🔬", "a\tb\nc", "naïve"):
         assert sanitize(text) == text
+
+
+PLACES = (
+    Passage.at("bzip2-manual.pdf", 0, "The tool compresses files with the Burrows-Wheeler algorithm.", {"page": "6"}),
+    Passage.at("cli.rst", 0, "Put :file:`.flaskenv` next to it. The `env` is read first, unless it is off.",
+               {"title": "Command line > :doc:`Disable dotenv`", "lines": "4-5"}),
+    Passage.at("notes.txt", 0, "Nothing.\nThe key of the hut hangs on the hook.", {"lines": "7-8"}),
+)  # fmt: skip
+QUOTED = (
+    "[1] The tool compresses files with the Burrows-Wheeler algorithm.\n"
+    "[2] Put :file:`.flaskenv` next to it. The `env` is read first, unless it is off.\n"
+    "[3] The key of the hut hangs on the hook."
+)
+FOUND = ("bzip2-manual.pdf, p. 6", "cli.rst, Disable dotenv", "notes.txt, line 8")
+
+
+def test_a_citation_names_the_page_the_section_or_the_line() -> None:
+    shown = answer(QUOTED, PLACES)
+    html, markdown = Page(shown._repr_html_()).text, shown.to_markdown()
+    for number, place in enumerate(FOUND, start=1):
+        assert f"  [{number}] {place}: “" in terminal(shown)
+        assert f"[{number}] {place}: “" in html
+        assert f"[^{number}]: Quoted verbatim from {place}\n" in markdown.replace("\\", "")
+
+
+def test_quotes_are_shown_without_markup_and_with_one_number() -> None:
+    shown = answer(QUOTED, PLACES)
+    quote = "Put .flaskenv next to it. The env is read first, unless it is off"
+    lines = terminal(shown).splitlines()
+    assert lines[1] == f"{quote}[2]."
+    assert f"  [2] {FOUND[1]}: “{quote}”" in lines
+    page = Page(shown._repr_html_())
+    assert f"{quote}[2]." in page.text
+    assert "[2] Put" not in page.text
+    assert f"**{quote}**[^2]." in shown.to_markdown()
+    assert shown.text == QUOTED, "the answer itself is verbatim"

@@ -8,14 +8,15 @@ from __future__ import annotations
 import heapq
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 
 import regex
 
 from antiphon.retrieval import Passage
 from antiphon.retrieval.keywords import with_plain_characters
+from antiphon.retrieval.passage import TRAIL
 
 WORDS = 6
 """Minimum number of words of a citation, unless the answer is shorter or names the passage by its number."""
@@ -27,6 +28,7 @@ _LETTERS = rf"(?:(?!{_WITHOUT_SPACES})[\w\p{{M}}\u200c\u200d])+"
 _WORD = regex.compile(rf"(?={_WITHOUT_SPACES})\X|(?![\p{{M}}\u200c\u200d]){_LETTERS}(?:['’-]{_LETTERS})*")
 _NUMBER = re.compile(r"\[(\d{1,4})\]")  # the number of a passage next to a quote; it is not a word
 _PIECE = re.compile(rf"{_NUMBER.pattern}|\n")
+_OPENING, _CLOSING = frozenset("`:*{<~#!-./$@"), frozenset("`*}>~_")  # marks next to a quote that belong to it
 _OCCURRENCES = 64  # maximum number of occurrences of one window that are extended, for repetitive texts
 
 
@@ -44,6 +46,7 @@ class Citation:
         text: the quoted text of the document.
         location: the place of the quoted text in the file, such as ``page 3``; empty if the format has no places.
         also_in: further documents that have the same passage.
+        section: the innermost heading above the quoted text; may be empty.
     """
 
     start: int
@@ -55,6 +58,7 @@ class Citation:
     text: str
     location: str = ""
     also_in: tuple[str, ...] = ()
+    section: str = ""
 
 
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
@@ -63,8 +67,9 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
     A span is a citation if it has at least ``words`` words. A shorter span is one if it is the whole answer, or all
     text next to the number of its passage, as in ``[2] It is red.`` Case and punctuation must match; ignored are the
     kind and amount of white space, and differences between composed and decomposed letters, ligatures, full-width forms
-    and kinds of quotation marks. A citation covers whole user-perceived characters. Of equally long quotes the one from
-    the earlier passage is chosen. Takes time linear in answer and passages.
+    and kinds of quotation marks. A citation covers whole user-perceived characters and the markup next to them. Of
+    equally long quotes the one from the passage whose number stands next to it is chosen, then the one from the earlier
+    passage. Takes time linear in answer and passages.
 
     Args:
         answer: the text of the answer.
@@ -81,10 +86,13 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
         return ()
     min_words = min(words, len(answer_words))
     sources = [_Words(passage.text) for passage in passages]
-    chosen = _choose(
-        chain(_matches(answer_words, sources, min_words), _short_matches(answer_words, sources, min_words)), min_words
-    )
-    return tuple(_citation(answer_words, sources, passages, match) for match in sorted(chosen))
+    named = [numbers for first, end, numbers in _pieces(answer_words) for _ in range(first, end)]
+    found = _matches(answer_words, sources, min_words, named), _short_matches(answer_words, sources, min_words)
+    citations: list[Citation] = []
+    for match in sorted(_choose(chain(*found), min_words, named)):
+        after = citations[-1].end if citations else 0
+        citations.append(_citation(answer_words, sources, passages, match, after))
+    return tuple(citations)
 
 
 class _Words:
@@ -117,8 +125,13 @@ class _Words:
 _Match = tuple[int, int, int, int]
 
 
-def _matches(answer_words: _Words, sources: Sequence[_Words], min_words: int) -> Iterator[_Match]:
-    """Yield the maximal runs of at least ``min_words`` words that the answer shares with a passage."""
+def _matches(
+    answer_words: _Words, sources: Sequence[_Words], min_words: int, named: Sequence[Sequence[int]]
+) -> Iterator[_Match]:
+    """Yield the maximal runs of at least ``min_words`` words that the answer shares with a passage.
+
+    ``named`` has for each word the indices of the passages whose numbers stand next to it; they are tried first.
+    """
     places: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for number, source in enumerate(sources):
         for first, window in source.windows(min_words):
@@ -127,7 +140,7 @@ def _matches(answer_words: _Words, sources: Sequence[_Words], min_words: int) ->
                 found.append((number, first))
     furthest = 0  # the end of the runs so far; a run that ends no later is within one of them
     for first, window in answer_words.windows(min_words):
-        for number, source_first in places.get(window, ()):
+        for number, source_first in sorted(places.get(window, ()), key=lambda place: place[0] not in named[first]):
             if _reaches(answer_words, furthest + 1, sources[number], source_first - first, first, min_words):
                 end = _extend(answer_words, first, sources[number], source_first, min_words)
                 if end > furthest:
@@ -186,14 +199,17 @@ def _extend(answer_words: _Words, first: int, source: _Words, source_first: int,
     return end
 
 
-def _choose(matches: Iterator[_Match], min_words: int) -> list[_Match]:
+def _choose(matches: Iterator[_Match], min_words: int, named: Sequence[Sequence[int]]) -> list[_Match]:
     """Choose matches, longest first; of overlapping ones the longest free part is kept, if long enough."""
-    queue = [(first - end, number, first, source_first) for first, end, number, source_first in matches]
+    queue = [
+        (first - end, number not in named[first], number, first, source_first)
+        for first, end, number, source_first in matches
+    ]
     heapq.heapify(queue)
     taken: set[int] = set()
     chosen = []
     while queue:
-        negative, number, first, source_first = heapq.heappop(queue)
+        negative, is_unnamed, number, first, source_first = heapq.heappop(queue)
         free_first, free_end = _longest_free(first, first - negative, taken)
         if free_end - free_first < min(min_words, -negative):
             continue
@@ -201,7 +217,8 @@ def _choose(matches: Iterator[_Match], min_words: int) -> list[_Match]:
             taken.update(range(free_first, free_end))
             chosen.append((free_first, free_end, number, source_first))
         else:
-            heapq.heappush(queue, (free_first - free_end, number, free_first, source_first + free_first - first))
+            source_first += free_first - first
+            heapq.heappush(queue, (free_first - free_end, is_unnamed, number, free_first, source_first))
     return chosen
 
 
@@ -215,18 +232,34 @@ def _longest_free(first: int, end: int, taken: set[int]) -> tuple[int, int]:
     return best
 
 
-def _citation(answer_words: _Words, sources: Sequence[_Words], passages: Sequence[Passage], match: _Match) -> Citation:
+def _citation(
+    answer_words: _Words, sources: Sequence[_Words], passages: Sequence[Passage], match: _Match, after: int
+) -> Citation:
+    """Return the citation of a match, with the markup next to it, from the character ``after`` of the answer on."""
     first, end, number, source_first = match
     passage, source = passages[number], sources[number]
-    start, stop = source.spans[source_first][0], source.spans[source_first + end - first - 1][1]
+    (start, _), (_, stop) = answer_words.spans[first], answer_words.spans[end - 1]
+    (source_start, _), (_, source_stop) = source.spans[source_first], source.spans[source_first + end - first - 1]
+    before = _shared_markup(
+        reversed(answer_words.text[after:start]), reversed(source.text[:source_start]), allowed=_OPENING
+    )
+    behind = _shared_markup(answer_words.text[stop:], source.text[source_stop:], allowed=_CLOSING)
+    source_start, source_stop = source_start - before, source_stop + behind
     return Citation(
-        start=answer_words.spans[first][0],
-        end=answer_words.spans[end - 1][1],
+        start=start - before,
+        end=stop + behind,
         passage=number + 1,
         source=passage.source,
-        source_start=passage.start + start,
-        source_end=passage.start + stop,
-        text=passage.text[start:stop],
-        location=passage.location_of(passage.start + start, passage.start + stop),
+        source_start=passage.start + source_start,
+        source_end=passage.start + source_stop,
+        text=passage.text[source_start:source_stop],
+        location=passage.location_of(passage.start + source_start, passage.start + source_stop),
         also_in=passage.also_in,
+        section=str(passage.metadata.get("title") or "").rpartition(TRAIL)[2],
     )
+
+
+def _shared_markup(one: Iterable[str], other: Iterable[str], *, allowed: Collection[str]) -> int:
+    """Return the number of first characters that two texts share, as long as they are allowed."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] and pair[0] in allowed, pairs))

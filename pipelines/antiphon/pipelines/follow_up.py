@@ -6,16 +6,21 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.accel.text.messages import Message
-
 if TYPE_CHECKING:
     from antiphon.accel import TextModel
+    from antiphon.accel.text.messages import Message
 
 REWRITE = (
     "You rewrite the last question of a conversation so that it can be understood without the conversation: put what "
     "its pronouns stand for in their place. You say the rewritten question and nothing else."
 )
 """The system message for rewriting a question."""
+
+CANNOT_REWRITE = (
+    "The model {!r} only quotes and cannot rewrite questions: leave out rewrite (--rewrite), because follow-ups are "
+    "resolved without a model, too; or choose an instruct model."
+)
+"""The refusal to rewrite questions with a model that only quotes."""
 
 REWRITE_MESSAGES = 6
 """Number of latest messages in the prompt that rewrites a question."""
@@ -45,6 +50,7 @@ _FUNCTION_WORDS = frozenset(
     )
 )
 _WORD = re.compile(r"\w[\w'’.-]*")
+_STEM = 5  # first letters that two forms of a word share
 
 
 def is_follow_up(question: str) -> bool:
@@ -82,7 +88,8 @@ def rewrite_question(language_model: TextModel, question: str, history: Sequence
         history: the earlier messages, oldest first.
 
     Returns:
-        The rewritten question, or the original one if there is no conversation or the model generates nothing.
+        The rewritten question; that of `resolve_question` if the model's text is not the question in other words (see
+        `is_rewriting`); the original one if there is no conversation.
     """
     names = {"user": "Question", "assistant": "Answer"}
     shown = [message for message in history if message.get("role") in names][-REWRITE_MESSAGES:]
@@ -95,4 +102,29 @@ def rewrite_question(language_model: TextModel, question: str, history: Sequence
     completion = language_model.generate(
         messages, references=[question, *texts], max_new_tokens=QUESTION_TOKENS, stop="\n", thinking=False
     )
-    return completion.text.strip() or question
+    rewritten = completion.text.strip()
+    return rewritten if is_rewriting(rewritten, question, texts) else resolve_question(question, history)
+
+
+def is_rewriting(text: str, question: str, conversation: Sequence[str]) -> bool:
+    """Return whether a text is a question in other words: the model neither answered nor invented a subject.
+
+    It must end like a question, have half of the question's words that are new in the conversation, and take most of
+    its other words from the conversation; words with the same `_STEM` first letters count as the same.
+
+    Args:
+        text: the model's text.
+        question: the question that was to be rewritten.
+        conversation: the texts of the earlier messages.
+    """
+    earlier = set[str]().union(*map(_stems, conversation))
+    own, words = _stems(question), _stems(text)
+    new, known = own - earlier, own | earlier
+    is_question = text.endswith(("?", "？", "؟")) or not question.strip().endswith(("?", "？", "؟"))
+    is_about_it = 2 * len(new & words) >= len(new) and 4 * len(words & known) >= 3 * len(words)
+    return bool(words) and is_question and is_about_it
+
+
+def _stems(text: str) -> set[str]:
+    """Return the beginnings of the words that carry meaning."""
+    return {word[:_STEM] for word in map(str.lower, _WORD.findall(text)) if word not in _FUNCTION_WORDS}

@@ -13,6 +13,7 @@ from math import log
 
 from antiphon.retrieval import Passage
 from antiphon.retrieval.formats import is_markdown
+from antiphon.retrieval.passage import TRAIL
 from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, sentences
 
 _WORD = re.compile(r"\w+")
@@ -30,6 +31,8 @@ class NearestSentence:
         start: the first character in the document.
         end: the end in the document.
         text: the sentence.
+        location: the place in the file, such as ``page 3``; empty if the format has no places.
+        section: the innermost heading above the sentence; may be empty.
     """
 
     passage: int
@@ -37,6 +40,8 @@ class NearestSentence:
     start: int
     end: int
     text: str
+    location: str = ""
+    section: str = ""
 
 
 def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[NearestSentence, ...]:
@@ -59,8 +64,10 @@ def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[Neare
             scores = [sum(weights.get(word, 0.0) for word in sentence) for sentence in own_words]
             best = max(range(len(own)), key=lambda index: (scores[index], -index))
             start, end = own[best]
-            text = passage.text[start:end]
-            found.append(NearestSentence(number, passage.source, passage.start + start, passage.start + end, text))
+            text, start, end = passage.text[start:end], passage.start + start, passage.start + end
+            section = str(passage.metadata.get("title") or "").rpartition(TRAIL)[2]
+            location = passage.location_of(start, end)
+            found.append(NearestSentence(number, passage.source, start, end, text, location, section))
     return tuple(found)
 
 

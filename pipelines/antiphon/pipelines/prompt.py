@@ -65,22 +65,6 @@ PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
 """Makes the prompt of a question and its passages, which are best first."""
 
 
-def check_text(question: str) -> None:
-    """Check that a question can be encoded as UTF-8, which tokenizers need.
-
-    Raises:
-        ValueError: it cannot be encoded, for example because the terminal uses another encoding.
-    """
-    try:
-        question.encode()
-    except UnicodeEncodeError as error:
-        invalid = question[error.start : error.end].encode(errors="surrogateescape")
-        raise ValueError(
-            f"The question holds bytes that are not UTF-8 ({invalid!r} after {error.start} characters); type it in "
-            "UTF-8, or check the encoding of your terminal."
-        ) from None
-
-
 def prompt_format(language_model: TextModel) -> PromptFormat:
     """Return the prompt format that a model's configuration names, else a default, which depends on its chat template.
 

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 from antiphon.accel import PrefixCache, TextModel
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.follow_up import resolve_question, rewrite_question
+from antiphon.pipelines.follow_up import CANNOT_REWRITE, resolve_question, rewrite_question
 from antiphon.pipelines.passage_cache import PassageCache
 from antiphon.pipelines.passage_selection import selects_passages
-from antiphon.pipelines.prompt import PromptFormat, check_text
+from antiphon.pipelines.prompt import PromptFormat, prompt_format, reader_prompt
+from antiphon.pipelines.question_text import check_question
 from antiphon.pipelines.relevance import bundled_relevance
 from antiphon.pipelines.request_plan import NO_CONTEXT, RequestPlan, TurnContext, plan_request
 from antiphon.pipelines.sessions import SessionStore
@@ -46,11 +47,12 @@ class Rag:
             (in half precision except at ties) and takes fewer steps.
         passage_cache_tokens: number of tokens of recently used passages whose KV cache is kept, so that later questions
             about them need less prefill (see `PassageCache`); 0: none.
-        rewrite: let the model rewrite a question of a conversation for retrieval, with a short generation. By default
-            a follow-up question is preceded by the question that it refers to (`resolve_question`).
+        rewrite: let the model rewrite a question of a conversation for retrieval, with a short generation. By default,
+            and if the model's text is not the question in other words, `resolve_question` completes a follow-up.
 
     Raises:
-        ValueError: ``k`` or ``passage_cache_tokens`` is out of range, or the model's prompt format is unknown.
+        ValueError: ``k`` or ``passage_cache_tokens`` is out of range, the model's prompt format is unknown, or the
+            model is to rewrite questions but only quotes.
         ImportError: passages are selected for this model, and the package of the sentence encoder is not installed.
     """
 
@@ -74,6 +76,8 @@ class Rag:
         self.sessions = sessions
         self.passage_cache = PassageCache(passage_cache_tokens) if passage_cache_tokens else None
         self.rewrite = rewrite
+        if rewrite and prompt is None and prompt_format(language_model) is reader_prompt:
+            raise ValueError(CANNOT_REWRITE.format(language_model.name))
         if prompt is None and selects_passages(language_model):
             bundled_relevance()  # loaded now, so that the first question does not wait for it
 
@@ -147,7 +151,7 @@ class Rag:
         Raises:
             ValueError: as `stream`.
         """
-        check_text(question)
+        check_question(question)
         query = self.complete_question(question, context)
         found = self.retrieve(query, k)
         similar = _similar_answers(self.sessions if sessions else None, query)
@@ -184,7 +188,7 @@ class Rag:
         Raises:
             ValueError: nothing was found, or the question is not valid text.
         """
-        check_text(question)
+        check_question(question)
         found = self.retriever.search(question, self.k if k is None else k)
         if not found:
             raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")

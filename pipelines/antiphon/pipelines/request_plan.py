@@ -7,7 +7,7 @@ it, so the same question about the same passages gets the same answer everywhere
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -26,6 +26,7 @@ from antiphon.pipelines.passage_selection import (
     selects_passages,
 )
 from antiphon.pipelines.prompt import REFUSAL, Prompt, PromptFormat, prompt_format, reader_prompt
+from antiphon.pipelines.question_text import asks_for_summary, limit_of
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.pipelines.relevance import relevance_scorer
@@ -177,6 +178,7 @@ def plan_request(
     )
     if prompt is None and selects_passages(language_model):
         selected = _select(language_model, builder, found, searcher, prefix_of, generation)
+        selected = _explain_refusal(selected, question, generation)
         own = selected.fitted_prompt.passages
         citable = (*own, *(each for each in found if not any(each is one for one in own)))
     else:
@@ -185,6 +187,22 @@ def plan_request(
         citable = fitted.passages
     refusal = REFUSAL if form is reader_prompt else ""
     return _plan(builder, selected, citable, context, refusal)
+
+
+def _explain_refusal(selected: SelectedPrompt, question: str, generation: Mapping[str, Any]) -> SelectedPrompt:
+    """Add one sentence to a refusal if the kind of question explains it; refuse a question for a summary."""
+    if generation.get("json_schema") is not None or generation.get("response_prefix"):
+        return selected
+    is_refused = selected.options.get("response_prefix") == REFUSAL
+    limit = limit_of(question) if is_refused or asks_for_summary(question) else ""
+    if not limit:
+        return selected
+    stop = selected.options.get("stop") or ()
+    # Nothing may follow: the next token is the end, or begins with one of these.
+    stops = [*((stop,) if isinstance(stop, str) else stop), "\n", " ", "["]
+    return replace(
+        selected, options={**selected.options, "response_prefix": f"{REFUSAL} {limit}", "stop": stops}, quotes=()
+    )
 
 
 def _template_options(generation: dict[str, Any]) -> tuple[bool | None, Mapping[str, Any]]:

@@ -6,11 +6,12 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 Metadata = Mapping[str, Any]
 """Names and values that describe a document or a passage; the values are JSON values, dates or times."""
 
+_LINE_END = re.compile("\n")
 _CELLS = re.compile(r"[A-Z]+\d+:[A-Z]+\d+")
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -28,6 +29,30 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
+class LineLabels(Sequence[Mapping[str, str]]):
+    """The places of successive lines, ``{"lines": "1"}`` and so on, created on demand.
+
+    Attributes:
+        numbers: The numbers of the lines.
+    """
+
+    numbers: range
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, str]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> LineLabels: ...
+
+    def __getitem__(self, index: int | slice) -> Mapping[str, str] | LineLabels:
+        """Return the place of one line, or the places of some."""
+        return LineLabels(self.numbers[index]) if isinstance(index, slice) else {"lines": str(self.numbers[index])}
+
+
+@dataclass(frozen=True, slots=True)
 class Regions:
     """The places in the file that the parts of a text come from, such as sheets, cells, slides or lines.
 
@@ -38,6 +63,17 @@ class Regions:
 
     starts: Sequence[int]
     labels: Sequence[Mapping[str, str]] = field(hash=False)
+
+    @classmethod
+    def of_lines(cls, text: str, first: int = 1) -> Regions:
+        """Return the lines of a text.
+
+        Args:
+            text: The text.
+            first: The number of its first line in the file.
+        """
+        starts = [0, *(match.end() for match in _LINE_END.finditer(text) if match.end() < len(text))]
+        return cls(starts, LineLabels(range(first, first + len(starts))))
 
     def at(self, start: int, end: int) -> dict[str, str]:
         """Return the place of ``text[start:end]``: from the place of its first character to that of its last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from antiphon.retrieval.document import Metadata
@@ -54,19 +55,21 @@ class Passage:
         return ", ".join(f"{name} {self.metadata[name]}" for name in PLACES if self.metadata.get(name))
 
     def location_of(self, start: int, end: int) -> str:
-        """Return the place in the file of a part of the passage, such as its pages.
+        """Return the place in the file of a part of the passage, such as its pages or lines.
 
         Args:
             start: The first character of the part in the document.
             end: The character after its last one.
         """
-        breaks = self.metadata.get("page_starts")
-        if not isinstance(breaks, (list, tuple)):
-            return self.location
-        first = int(str(self.metadata["page"]).partition("-")[0])
-        pages = [first + sum(at <= position for at in breaks) for position in (start, max(start, end - 1))]
-        place = "-".join(map(str, sorted(set(pages))))
-        return replace(self, metadata={**self.metadata, "page": place}).location
+        positions, places = (start, max(start, end - 1)), dict(self.metadata)
+        breaks, lines = places.get("page_starts"), str(places.get("lines") or "").partition("-")[0]
+        if isinstance(breaks, (list, tuple)):
+            first = int(str(places["page"]).partition("-")[0])
+            places["page"] = _range([first + sum(at <= position for at in breaks) for position in positions])
+        if lines.isdecimal():
+            counts = [self.text.count("\n", 0, position - self.start) for position in positions]
+            places["lines"] = _range([int(lines) + count for count in counts])
+        return replace(self, metadata=places).location
 
     @property
     def text_with_headings(self) -> str:
@@ -99,3 +102,7 @@ class Passage:
         name = "\0".join((source, str(start), str(end), text))
         digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
         return cls(text, digest, source, start, end, None, dict(metadata or {}))
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return "-".join(map(str, sorted(set(numbers))))

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
+from antiphon.pipelines.rendering.segments import displayed_quote
 
 MESSAGES = [{"role": "user", "content": "How do bees live?"}]
 REFERENCES = ["Bees live in colonies of up to sixty thousand.", {"id": "r2", "title": "Honey", "text": "Honey keeps."}]
@@ -146,6 +147,7 @@ def test_text_copied_from_a_reference_is_cited(client: TestClient, typist: Langu
     assert (cited["url"], cited["title"], cited["passage_id"]) == ("https://example.org/x", "Source", "one")
     assert message["content"][cited["start_index"] : cited["end_index"]] == cited["cited_text"]
     assert own[cited["passage_start"] : cited["passage_end"]] == cited["cited_text"]
+    assert (cited["display_text"], cited["location"]) == (displayed_quote(cited["cited_text"]), "")
 
 
 @pytest.mark.parametrize(

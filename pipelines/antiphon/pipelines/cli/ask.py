@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.options import (
     ASKED_HELP,
     DEFAULT_MODEL,
@@ -25,14 +26,21 @@ from antiphon.pipelines.cli.options import (
     Thinking,
     Window,
 )
-from antiphon.pipelines.cli.preparation import check_model_fits, note_missing_switch, open_language_model, sessions_in
+from antiphon.pipelines.cli.preparation import (
+    check_model_fits,
+    note_missing_switch,
+    open_language_model,
+    sessions_in,
+)
+from antiphon.pipelines.cli.timing import Stopwatch, seconds_since_process_start
 from antiphon.pipelines.models.bundled import STOPS
+from antiphon.pipelines.question_text import check_question
 from antiphon.pipelines.rendering.sanitize import sanitize_json
 
 
 def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
-    index: Index,
+    index: Index = None,
     model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
@@ -54,39 +62,42 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Answer a question: stream the answer, then print its citations and its cost."""
+    stopwatch = Stopwatch(seconds_since_process_start())
+    check_question(question)
+    folder = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
-    from antiphon.accel import LanguageModel
-    from antiphon.pipelines.models.drafters import resolve_drafter, window_size
-    from antiphon.pipelines.prompt import check_text
-    from antiphon.pipelines.rag import Rag
-    from antiphon.retrieval import Retriever
+    with console.status(f"Opening {folder}"):
+        from antiphon.accel import LanguageModel
+        from antiphon.pipelines.models.drafters import resolve_drafter, window_size
+        from antiphon.pipelines.rag import Rag
+        from antiphon.retrieval import Retriever
 
-    check_text(question)
-    console.quiet_libraries()
-    size = window_size(window) if window else None
-    factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
-    retriever = Retriever.open(index, device=device)
-    store = sessions_in(sessions, retriever)
+        console.quiet_libraries()
+        size = window_size(window) if window else None
+        factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
+        retriever = Retriever.open(folder, device=device)
+        store = sessions_in(sessions, retriever)
     language_model = open_language_model(model, device=device, drafter=factory, engine=engine, weights=weights)
     if isinstance(language_model, LanguageModel) and factory == "auto":
         console.show_choice(language_model)
     note_missing_switch(language_model, thinking)
-    rag = Rag(retriever, language_model, k=k, sessions=store)
-    stream = rag.stream(
-        question,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        stop=stop or STOPS.get(model, ()),
-        seed=seed,
-        num_draft_tokens=num_draft_tokens,
-        thinking=thinking,
-        max_thinking_tokens=max_thinking_tokens,
-    )
+    with console.status("Searching"):
+        rag = Rag(retriever, language_model, k=k, sessions=store)
+        stream = rag.stream(
+            question,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            stop=stop or STOPS.get(model, ()),
+            seed=seed,
+            num_draft_tokens=num_draft_tokens,
+            thinking=thinking,
+            max_thinking_tokens=max_thinking_tokens,
+        )
     if as_json:
         typer.echo(sanitize_json(stream.to_end().answer.as_dict()))
         return
-    answer = console.show_stream(stream)
+    answer = console.show_stream(stream, stopwatch)
     console.show_citations(answer)
-    console.show_cost(answer)
+    console.show_cost(answer, stopwatch)
     if drafting:
         console.out.print(answer.decoding_trace)

@@ -59,7 +59,7 @@ def certify(
     code is 1 if the certificate does not hold.
     """
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
-    from antiphon.pipelines.prompt import check_text
+    from antiphon.pipelines.question_text import check_text
     from antiphon.retrieval import Retriever
 
     check_text(prompt)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.options import (
     ASKED_HELP,
     DEFAULT_MODEL,
@@ -20,11 +21,12 @@ from antiphon.pipelines.cli.options import (
     Thinking,
 )
 from antiphon.pipelines.cli.preparation import check_model_fits, note_missing_switch, open_language_model, sessions_in
+from antiphon.pipelines.follow_up import CANNOT_REWRITE
 from antiphon.pipelines.models.bundled import STOPS
 
 
 def chat(
-    index: Index,
+    index: Index = None,
     model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages per question.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
@@ -39,18 +41,23 @@ def chat(
     sessions: Sessions = None,
 ) -> None:
     """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
+    if rewrite and model == DEFAULT_MODEL:
+        raise ValueError(CANNOT_REWRITE.format(model))
+    folder = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
-    from antiphon.pipelines.chat import Chat
-    from antiphon.pipelines.cli.chat_loop import hold_conversation
-    from antiphon.pipelines.rag import Rag
-    from antiphon.retrieval import Retriever
+    with console.status(f"Opening {folder}"):
+        from antiphon.pipelines.chat import Chat
+        from antiphon.pipelines.cli.chat_loop import hold_conversation
+        from antiphon.pipelines.rag import Rag
+        from antiphon.retrieval import Retriever
 
-    console.quiet_libraries()
-    retriever = Retriever.open(index, device=device)
-    store = sessions_in(sessions, retriever)
+        console.quiet_libraries()
+        retriever = Retriever.open(folder, device=device)
+        store = sessions_in(sessions, retriever)
     language_model = open_language_model(model, device=device, engine=engine, weights=weights)
     note_missing_switch(language_model, thinking)
-    rag = Rag(retriever, language_model, k=k, sessions=store, rewrite=rewrite)
+    with console.status("Loading what searches"):
+        rag = Rag(retriever, language_model, k=k, sessions=store, rewrite=rewrite)
     hold_conversation(
         Chat(rag),
         max_new_tokens=max_new_tokens,

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.rendering.sanitize import sanitize
 
 if TYPE_CHECKING:
     from antiphon.pipelines.chat import Chat
 
-HINT = "Ask a question. Ctrl-C stops an answer, Ctrl-D ends the conversation."
+HINT = "Ask a question. Ctrl-C stops an answer; exit, quit or Ctrl-D ends the conversation."
+
+FAREWELLS = frozenset({"exit", "quit", "/exit", "/quit", ":q", "bye"})
+"""Lines that end the conversation."""
 
 
 def hold_conversation(chat: Chat, **generation: Any) -> None:
-    """Answer questions until the end of input; continue after a question that cannot be answered.
+    """Answer questions until the end of input or one of `FAREWELLS`; continue after one that cannot be answered.
 
     Args:
         chat: The conversation.
@@ -29,6 +34,8 @@ def hold_conversation(chat: Chat, **generation: Any) -> None:
     while (question := _question()) is not None:
         if not question.strip():
             continue
+        if question.strip().lower() in FAREWELLS:
+            return
         try:
             _answer(chat, question, generation)
         except KeyboardInterrupt:  # before the first token
@@ -50,8 +57,9 @@ def _question() -> str | None:
 
 
 def _answer(chat: Chat, question: str, generation: dict[str, Any]) -> None:
-    dropped = chat.dropped_turns
-    stream = chat.stream(question, **generation)
+    dropped, stopwatch = chat.dropped_turns, Stopwatch()
+    with console.status("Searching") if console.err.is_terminal else nullcontext():
+        stream = chat.stream(question, **generation)
     if chat.search_query != question:
         console.out.print(Text(sanitize(f"Searched for: {chat.search_query}")), style="dim")
     if chat.dropped_turns > dropped:
@@ -60,10 +68,10 @@ def _answer(chat: Chat, question: str, generation: dict[str, Any]) -> None:
             style="dim",
         )
     try:
-        console.show_pieces(stream)
+        console.show_pieces(stream, stopwatch)
     except KeyboardInterrupt:
         console.out.print()
     answer = stream.answer
     console.show_citations(answer)
-    console.show_cost(answer)
+    console.show_cost(answer, stopwatch)
     console.out.print()

@@ -15,8 +15,10 @@ from rich.progress import Progress as ProgressBars
 from rich.text import Text
 
 from antiphon.pipelines.cli.progress_lines import ProgressLines
+from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.progress import Progress
-from antiphon.pipelines.rendering.sanitize import sanitize
+from antiphon.pipelines.rendering.plain_quotes import without_markup
+from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_line
 from antiphon.pipelines.rendering.tables import property_card
 from antiphon.pipelines.rendering.terminal import citation_lines
 
@@ -36,41 +38,69 @@ THINKING_WIDTH = 100
 
 
 def quiet_libraries() -> None:
-    """Turn off the progress bars and warnings of transformers."""
+    """Turn off the progress bars and warnings of transformers, and the retry notices of the hub's client."""
+    import logging as python_logging
+
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    for name in ("huggingface_hub", "httpx", "sentence_transformers"):
+        python_logging.getLogger(name).setLevel(python_logging.ERROR)
 
 
 @contextmanager
-def progress_bars(names: dict[str, str] | None = None, *, every: float = 10.0) -> Iterator[Progress]:
+def status(text: str) -> Iterator[None]:
+    """Show on standard error what a command is doing: a spinner on a terminal, else one line."""
+    if not err.is_terminal:
+        err.print(f"{sanitize_line(text)} …", style="dim", markup=False)
+        yield
+        return
+    with err.status(Text(f"{sanitize_line(text)} …")):
+        yield
+
+
+@contextmanager
+def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", every: float = 10.0) -> Iterator[Progress]:
     """Show one progress bar per stage on standard error; yield the function that updates them.
 
     Args:
         names: Displayed names by stage.
+        waiting: What is shown until the first stage, as by `status`; by default nothing.
         every: Interval in seconds of printed lines if standard error is not a terminal.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
     own = Console(file=sys.stderr)  # the current stream: callers may redirect sys.stderr meanwhile
     lines = ProgressLines(own.print, every=every)
+    if waiting and not own.is_terminal:
+        own.print(f"{sanitize_line(waiting)} …", style="dim", markup=False)
     with ProgressBars(*columns, console=own) as bars, nullcontext() if own.is_terminal else lines:
+        until_then = [bars.add_task(waiting, total=None)] if waiting and own.is_terminal else []
 
         def report(stage: str, done: int, total: int) -> None:
             if not total:
                 return
+            if until_then:
+                bars.remove_task(until_then.pop())
             lines.update((names or {}).get(stage, stage), done, total)
             if stage not in tasks:
                 tasks[stage] = bars.add_task((names or {}).get(stage, stage), total=total)
             bars.update(tasks[stage], completed=done, total=total)
 
         yield report
+        if until_then:
+            bars.remove_task(until_then.pop())
 
 
-def show_stream(stream: AnswerStream) -> Answer:
-    """Print an answer while it streams; return it when it is complete."""
-    show_pieces(stream)
+def show_stream(stream: AnswerStream, stopwatch: Stopwatch | None = None) -> Answer:
+    """Print an answer while it streams; return it when it is complete.
+
+    Args:
+        stream: The answer.
+        stopwatch: Told about the first output.
+    """
+    show_pieces(stream, stopwatch)
     return stream.answer
 
 
@@ -84,24 +114,35 @@ def show_choice(language_model: LanguageModel) -> None:
     err.print(f"drafter {choice}", style="dim", markup=False)
 
 
-def show_pieces(stream: AnswerStream | Stream) -> None:
-    """Print a text while it streams; the model's thinking before it is one dim line on standard error."""
-    reasoning, status = "", err.status("Thinking")
+def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = None) -> None:
+    """Print a text while it streams; the model's thinking before it is one dim line on standard error.
+
+    Quotes that the text starts with are printed without markup.
+
+    Args:
+        stream: The text.
+        stopwatch: Told about the first output.
+    """
+    quotes = getattr(getattr(stream, "plan", None), "response_prefix", "")
+    reasoning, thinking = "", err.status("Thinking")
     try:
         with stream:
             for piece in iter(stream.next_piece, None):
                 if piece.is_thinking:
-                    status.start()
+                    thinking.start()
                     reasoning += piece.text
                     continue
-                status.stop()
+                thinking.stop()
                 reasoning = _show_thinking(reasoning)
-                out.print(Text(sanitize(piece.text)), end="")
+                text, quotes = (without_markup(piece.text) if quotes and piece.text == quotes else piece.text), ""
+                out.print(Text(sanitize(text)), end="")
                 out.file.flush()
-        status.stop()
+                if stopwatch is not None and text:
+                    stopwatch.mark_first_output()
+        thinking.stop()
         _show_thinking(reasoning)
     finally:  # an error message starts on a new line
-        status.stop()
+        thinking.stop()
         out.print()
 
 
@@ -124,9 +165,15 @@ def show_citations(answer: Answer, *, root: Path | None = None) -> None:
         out.print(line)
 
 
-def show_cost(answer: Answer) -> None:
-    """Print one line with the cost of the answer."""
-    out.print(answer.caption, style="dim")
+def show_cost(answer: Answer, stopwatch: Stopwatch | None = None) -> None:
+    """Print one line with the cost of the answer.
+
+    Args:
+        answer: The answer.
+        stopwatch: Its times are added.
+    """
+    times = "" if stopwatch is None else f"; {stopwatch.describe()}"
+    out.print(f"{answer.caption}{times}", style="dim")
 
 
 def show_certificate(certificate: Certificate, word: str) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, nearest_index
 from antiphon.pipelines.cli.index_report import index_documents, show_documents, show_index
 from antiphon.pipelines.cli.options import Device
 from antiphon.pipelines.rendering.sanitize import sanitize_line
@@ -32,7 +33,9 @@ def index(
     paths: Annotated[
         list[Path], typer.Argument(help="Files and folders: text, HTML, PDF, Office, tables, e-mail, code, archives.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the index.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the index.", show_default=".antiphon")
+    ] = None,
     embedder: Annotated[
         str, typer.Option(help="minilm, bge-m3, a folder or a hub name; auto: BGE-M3 on a GPU, MiniLM on a CPU.")
     ] = "auto",
@@ -63,17 +66,20 @@ def index(
     ] = None,
 ) -> None:
     """Index documents. Passages that an earlier index in the folder embedded are not embedded again."""
-    console.quiet_libraries()
     if remove and (add or watch):
         raise ValueError("--remove cannot be combined with --add or --watch; run one after the other.")
+    # Changes are made in the index that questions are answered from; a new index is made here.
+    folder = out or ((nearest_index() if add or remove else None) or DEFAULT_INDEX)
+    with console.status(f"Removing from {folder}" if remove else f"Indexing into {folder}"):
+        console.quiet_libraries()
     if remove:
-        _remove(paths, out, device)
+        _remove(paths, folder, device)
         return
     options = {"embedder": embedder, "device": device, "setting": setting, "follow_links": follow_links, "add": add}
-    show_index(index_documents(paths, out, yes=yes, **options))
+    show_index(index_documents(paths, folder, yes=yes, **options))
     if watch:
         console.err.print("Waiting for changes; stop with Ctrl-C.", markup=False)
-        _watch(paths, out, options)
+        _watch(paths, folder, options)
 
 
 def _remove(paths: Sequence[Path], out: Path, device: str | None) -> None:

@@ -32,7 +32,7 @@ def lookahead(
     from antiphon.accel.drafting.drafters import Lookahead
     from antiphon.accel.text.messages import encode_prompt
     from antiphon.pipelines.benchmark.jobs import question_case
-    from antiphon.pipelines.prompt import check_text
+    from antiphon.pipelines.question_text import check_text
 
     check_text(prompt)
     console.quiet_libraries()

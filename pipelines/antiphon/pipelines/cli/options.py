@@ -43,7 +43,15 @@ FewBits = Annotated[
         show_default="not quantized",
     ),
 ]
-Index = Annotated[Path, typer.Option("--index", "-i", help="Folder of an index, made by `antiphon index`.")]
+Index = Annotated[
+    Path | None,
+    typer.Option(
+        "--index",
+        "-i",
+        help="Folder of an index, made by `antiphon index`.",
+        show_default=".antiphon here or in a folder above",
+    ),
+]
 Limit = Annotated[int | None, typer.Option(help="Maximum number of samples.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")]
 Stop = Annotated[

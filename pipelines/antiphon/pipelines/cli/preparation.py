@@ -50,13 +50,14 @@ def load_language_model(
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.models.bundled import resolve_model
 
+    console.quiet_libraries()
     # The GGUF reader of transformers prints a progress bar that has no switch.
     with console.progress_bars() as report, redirect_stderr(StringIO()):
         place = resolve_model(name, progress=report)
     if engine == "torch":
-        with console.err.status(f"Loading {name}"):
+        with console.status(f"Loading {name}"):
             return LanguageModel.from_pretrained(place, device=device, dtype=dtype, engine=engine, **settings)
-    with console.progress_bars() as report:
+    with console.progress_bars(waiting=f"Loading {name}") as report:
         return LanguageModel.from_pretrained(
             place, device=device, dtype=dtype, engine=engine, report=report, **settings
         )
@@ -116,7 +117,7 @@ def open_language_model(
         raise ValueError("--engine and --weights are for models that run here; a server has its own.")
     address, _, model = name.partition("#")
     remote = RemoteLanguageModel(address, model or None)
-    with console.err.status(f"Asking {address}"):
+    with console.status(f"Asking {address}"):
         remote.server  # noqa: B018  # now, not after the search
     return remote
 

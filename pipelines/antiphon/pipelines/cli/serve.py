@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
 from antiphon.pipelines.cli.options import (
     DEFAULT_MODEL,
     DRAFTER_HELP,
@@ -38,7 +39,13 @@ ONE_WORKER = (
 
 
 Served = Annotated[
-    Path | None, typer.Option("--index", "-i", help="Folder of an index, made by `antiphon index`, to answer from.")
+    Path | None,
+    typer.Option(
+        "--index",
+        "-i",
+        help="Folder of an index, made by `antiphon index`, to answer from.",
+        show_default=".antiphon here or in a folder above, if there is one",
+    ),
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on; addresses other than this machine's own need a key.")]
 Port = Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)]
@@ -93,9 +100,10 @@ def serve(
     embedder: EmbedderName = None,
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
 ) -> None:
-    """Serve a model, and with --index its answers from documents, over OpenAI's protocol, with a web page."""
+    """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
     if workers != 1:
         raise ValueError(ONE_WORKER.format(workers))
+    folder = nearest_index() if index is None else find_index(index)
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
@@ -115,10 +123,11 @@ def serve(
         )
         check_listen_address(host, settings, allow_without_key=anybody)
         check_port_is_free(host, port)
-        parts = _parts(index, embedder, device, k)
+        with console.status("Loading libraries" if folder is None else f"Opening {folder}"):
+            parts = _parts(folder, embedder, device, k)
         runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
         service = _service(model, settings, parts, **runs)
-        console.err.print(f"Serving {', '.join(service.models)} at http://{_shown(host)}:{port}/v1", markup=False)
+        _show_addresses(service, host, port)
         run_server(create_app(service), host, port, drain_seconds=drain)
 
 
@@ -158,7 +167,8 @@ def _parts(index: Path | None, embedder: str | None, device: str | None, k: int)
     parts: dict[str, Any] = {"retriever": retriever, "embedder": chosen, "k": k}
     if index is not None and retriever is not None:
         place = index.resolve()
-        parts |= {"reranker": retriever.reranker, "docs": _name(place.name), "uploads": _uploads(place)}
+        name = "docs" if place.name == DEFAULT_INDEX.name else _name(place.name)
+        parts |= {"reranker": retriever.reranker, "docs": name, "uploads": _uploads(place)}
     return parts
 
 
@@ -178,5 +188,9 @@ def _name(model: str) -> str:
     return re.sub(r"[^\w.:-]+", "-", name).strip("-") or "model"
 
 
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _show_addresses(service: Service, host: str, port: int) -> None:
+    """Print the models, and the addresses of the page and of the API as this machine reaches them."""
+    reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    address = f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
+    console.err.print(f"Serving {', '.join(service.models)}", markup=False)
+    console.err.print(f"Page: {address}/   API: {address}/v1", markup=False)

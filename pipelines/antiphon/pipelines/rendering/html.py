@@ -14,7 +14,8 @@ from antiphon.pipelines.rendering.segments import (
     PASSAGES,
     DecodingStep,
     citation_location,
-    cited_segments,
+    displayed_quote,
+    displayed_segments,
     quoted_segments,
     sentence_location,
     short_source,
@@ -64,7 +65,7 @@ def answer_html(
         caption: the last line.
         nearest: the closest sentences, shown in place of citations if the answer is a refusal.
     """
-    content = _text(cited_segments(text, citations))
+    content = _text(displayed_segments(text, citations))
     items = "".join(_list_item(each.passage, citation_location(each), each.text) for each in citations)
     locations = f"<small>{CITED}</small><ol>{items}</ol>" if items else f"<small>{NOT_CITED}</small>"
     if nearest:
@@ -112,7 +113,7 @@ def _segment(text: str, citation: Citation | None) -> str:
 
 
 def _list_item(number: int, location: str, text: str) -> str:
-    quotation = _escaped(" ".join(text.split()))
+    quotation = _escaped(displayed_quote(text))
     mark = f'<mark style="{_tint(number)}">[{number}]</mark>'
     return f"<li>{mark} {_escaped(location)}: “{quotation}”</li>"
 

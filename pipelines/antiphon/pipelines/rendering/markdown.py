@@ -12,7 +12,8 @@ from antiphon.pipelines.rendering.segments import (
     NEAREST,
     NOT_CITED,
     citation_location,
-    cited_segments,
+    displayed_quote,
+    displayed_segments,
     sentence_location,
 )
 
@@ -31,6 +32,8 @@ def answer_markdown(
 ) -> str:
     """Return an answer with its citations bold and their locations as footnotes, and a caption.
 
+    Footnotes are numbered by themselves, so the numbers of passages are not shown.
+
     Args:
         text: the answer.
         citations: its citations.
@@ -38,18 +41,16 @@ def answer_markdown(
         nearest: the closest sentences, listed in place of footnotes if the answer is a refusal.
     """
     notes = {citation: number for number, citation in enumerate(citations, start=1)}
-    segments = cited_segments(text, citations)
+    segments = displayed_segments(text, citations)
     content = "".join(_segment(segment, notes[citation] if citation else None) for segment, citation in segments)
-    footnotes = [
-        f"[^{number}]: {CITED} [{each.passage}] {_plain(citation_location(each))}" for each, number in notes.items()
-    ]
+    footnotes = [f"[^{number}]: {CITED} {_plain(citation_location(each))}" for each, number in notes.items()]
     locations = _nearest_list(nearest) if nearest else footnotes or [f"*{NOT_CITED}*"]
     return "\n\n".join([_preserve_lines(content), *locations, f"*{_plain(caption)}*"]) + "\n"
 
 
 def _nearest_list(nearest: Sequence[NearestSentence]) -> list[str]:
     found = [
-        f"- \\[{each.passage}\\] {_plain(sentence_location(each))}: “{_plain(' '.join(each.text.split()))}”"
+        f"- \\[{each.passage}\\] {_plain(sentence_location(each))}: “{_plain(displayed_quote(each.text))}”"
         for each in nearest
     ]
     return [f"*{NEAREST}*", "\n".join(found)]

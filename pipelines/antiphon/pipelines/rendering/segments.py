@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from antiphon.pipelines.rendering.plain_quotes import without_markup
 
 if TYPE_CHECKING:
     from antiphon.accel import Summary, Usage
@@ -17,6 +21,13 @@ NOT_CITED = "No six words of the answer are quoted verbatim from a passage."
 CITED = "Quoted verbatim from"
 PASSAGES = "Passages in the prompt"
 NEAREST = "Closest sentences in the documents"
+
+_LINES = re.compile(r"lines \d+(-\d+)?")
+_SHORT_PLACES = (
+    (re.compile(r"\bpage (\d+-\d+)"), r"pp. \1"),
+    (re.compile(r"\bpage (?=\d)"), "p. "),
+    (re.compile(r"\blines (?=\d+(?![\d-]))"), "line "),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,28 @@ def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[s
         Segments of the text, each with its citation, or None.
     """
     return _split(text, ((each.start, each.end, each) for each in citations))
+
+
+def displayed_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
+    """Split an answer at its citations, as it is displayed: quotes without markup.
+
+    The number of a passage before a quote is left out, because every format shows it after the quote.
+
+    Args:
+        text: the answer.
+        citations: its citations.
+    """
+    segments = [*cited_segments(text, citations), ("", None)]
+    for (segment, citation), (_, following) in pairwise(segments):
+        if citation is not None:
+            yield without_markup(segment), citation
+        elif shown := segment.removesuffix(f"[{following.passage}] ") if following is not None else segment:
+            yield shown, None
+
+
+def displayed_quote(text: str) -> str:
+    """Return a quoted text on one line, without markup."""
+    return " ".join(without_markup(text).split())
 
 
 def quoted_segments(
@@ -82,17 +115,18 @@ def short_source(source: str, root: Path | None = None) -> str:
 
 
 def sentence_location(sentence: NearestSentence, root: Path | None = None) -> str:
-    """Return the source and the characters of a sentence.
+    """Return the source and the place of a sentence.
 
     Args:
         sentence: the sentence.
         root: see `short_source`.
     """
-    return f"{short_source(sentence.source, root)}, characters {sentence.start}-{sentence.end}"
+    span = f"characters {sentence.start}-{sentence.end}"
+    return f"{short_source(sentence.source, root)}, {place_of(sentence.location, sentence.section) or span}"
 
 
 def citation_location(citation: Citation, root: Path | None = None) -> str:
-    """Return the source, the place in the file (such as the page) and the characters of the quoted text.
+    """Return the source and the place of the quoted text: its page, section or line, or else its characters.
 
     Further documents with the same passage are listed after it.
 
@@ -100,11 +134,24 @@ def citation_location(citation: Citation, root: Path | None = None) -> str:
         citation: the citation.
         root: see `short_source`.
     """
-    place = f", {citation.location}" if citation.location else ""
     others = ", ".join(short_source(source, root) for source in citation.also_in)
     also = f" (also in {others})" if others else ""
     span = f"characters {citation.source_start}-{citation.source_end}"
-    return f"{short_source(citation.source, root)}{place}, {span}{also}"
+    return f"{short_source(citation.source, root)}, {place_of(citation.location, citation.section) or span}{also}"
+
+
+def place_of(location: str, section: str) -> str:
+    """Return the shortest text by which a reader finds a quote in its file; empty if nothing is known.
+
+    Args:
+        location: the place in the file, such as ``page 3`` or ``lines 5-6``.
+        section: the heading above the quote, which is shown in place of lines.
+    """
+    if section and (not location or _LINES.fullmatch(location)):
+        return " ".join(without_markup(section).split())
+    for pattern, short in _SHORT_PLACES:
+        location = pattern.sub(short, location)
+    return location
 
 
 def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:

@@ -16,7 +16,8 @@ from antiphon.pipelines.rendering.segments import (
     NOT_CITED,
     DecodingStep,
     citation_location,
-    cited_segments,
+    displayed_quote,
+    displayed_segments,
     sentence_location,
 )
 
@@ -39,7 +40,7 @@ def answer_text(
         nearest: the closest sentences, listed in place of citations if the answer is a refusal.
     """
     content = Text()
-    for segment, citation in cited_segments(text, citations):
+    for segment, citation in displayed_segments(text, citations):
         content.append(sanitize(segment), style=f"{_color(citation.passage)} underline" if citation else "")
         if citation:
             content.append(f"[{citation.passage}]", style=f"bold {_color(citation.passage)}")
@@ -93,7 +94,7 @@ def _line(number: int, location: str, text: str) -> Text:
     line = Text()
     line.append(f"  [{number}] ", style=f"bold {_color(number)}")
     line.append(sanitize(location), style=_color(number))
-    line.append(f": “{sanitize(' '.join(text.split()))}”")
+    line.append(f": “{sanitize(displayed_quote(text))}”")
     return line
 
 

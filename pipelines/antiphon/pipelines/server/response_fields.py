@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.pipelines.citations import Citation, cite
+from antiphon.pipelines.rendering.segments import displayed_quote, place_of
 from antiphon.pipelines.server.request_queue import Finished
 from antiphon.retrieval import Passage
 
@@ -81,6 +82,8 @@ def metrics_object(finished: Sequence[Finished]) -> dict[str, Any]:
 def annotation_objects(text: str, passages: Sequence[Passage]) -> list[dict[str, Any]]:
     """Return the citations of a text as OpenAI's ``url_citation`` annotations, with the cited span of the passage.
 
+    ``display_text`` is the cited text without markup, and ``location`` its page, section or line in the document.
+
     Args:
         text: the text of the answer.
         passages: the passages that it may cite.
@@ -97,6 +100,8 @@ def _annotation(citation: Citation, passage: Passage) -> dict[str, Any]:
             "title": passage.metadata.get("title") or file_name(passage.source),
             "url": passage.metadata.get("url") or f"/passages/{passage.id}",
             "cited_text": citation.text,
+            "display_text": displayed_quote(citation.text),
+            "location": place_of(citation.location, citation.section),
             "passage": citation.passage,
             "passage_id": passage.id,
             "passage_start": citation.source_start - passage.start,

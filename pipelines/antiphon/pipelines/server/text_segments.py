@@ -10,6 +10,7 @@ import regex
 
 from antiphon.accel import Origin
 from antiphon.pipelines.citations import cite
+from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.segments import cited_segments
 from antiphon.retrieval import Passage
 from antiphon.retrieval.keywords import with_plain_characters
@@ -57,7 +58,7 @@ class SegmentTracker:
         Returns:
             For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also ``passage`` (from 1)
             and the characters ``start`` to ``end`` of that passage. Text that was not generated, with which an answer
-            starts, has the step None and ``quoted``.
+            starts, has the step None and ``quoted``; ``display`` is a quote without its markup, if it has any.
         """
         begin = len(self._text)
         self._text += text
@@ -79,6 +80,8 @@ class SegmentTracker:
         found: list[dict[str, Any]] = []
         for segment, citation in cited_segments(text, cite(text, self._originals)):
             found.append({"text": segment, "step": None, "drafted": False, "quoted": True})
+            if citation is not None and (shown := without_markup(segment)) != segment:
+                found[-1]["display"] = shown
             if citation is not None:
                 offset = self._originals[citation.passage - 1].start
                 span = {"start": citation.source_start - offset, "end": citation.source_end - offset}

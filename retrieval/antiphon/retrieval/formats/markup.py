@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from antiphon.retrieval.document import Document, Heading
+from antiphon.retrieval.document import Document, Heading, Regions
 from antiphon.retrieval.formats.text import decode_text, without_spans
 from antiphon.retrieval.segmentation import FenceTracker, LineRole, Span
 
@@ -46,6 +46,8 @@ _SIGNPOST = re.compile(
 def read_markdown_document(data: bytes, source: str) -> Document:
     """Read a Markdown file without comments and the fences of MyST directives; front matter becomes metadata.
 
+    The place of a passage is its lines, unless something was left out.
+
     Args:
         data: The bytes of the file.
         source: The name of the document.
@@ -65,7 +67,9 @@ def read_markdown_document(data: bytes, source: str) -> Document:
         warnings += [f"its {name} of {file} was not resolved; index that file as well" for name, file in files]
     if "<!--" in text or "]:" in text or is_myst:
         text = without_spans(text, [*_comments(text, is_myst), *(_directive_spans(text) if is_myst else ())])
-    return Document(text, source, metadata, markdown_headings(text), warnings=tuple(warnings))
+    is_whole = len(text) == len(decoded.text) - start  # else the numbers of lines are not those of the file
+    lines = Regions.of_lines(text, 1 + decoded.text.count("\n", 0, start)) if is_whole else None
+    return Document(text, source, metadata, markdown_headings(text), regions=lines, warnings=tuple(warnings))
 
 
 def markdown_headings(text: str) -> tuple[Heading, ...]:

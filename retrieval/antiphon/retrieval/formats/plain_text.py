@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from antiphon.retrieval.document import Document
+from antiphon.retrieval.document import Document, Regions
 from antiphon.retrieval.formats.markup import plain_headings
 from antiphon.retrieval.formats.text import decode_text
 
 
 def read_text_document(data: bytes, source: str) -> Document:
     """Read a plain-text file: all characters but control characters and escape sequences of terminals.
+
+    The place of a passage is its lines.
 
     Args:
         data: The bytes of the file.
@@ -18,4 +20,5 @@ def read_text_document(data: bytes, source: str) -> Document:
         ValueError: The bytes are binary.
     """
     decoded = decode_text(data)
-    return Document(decoded.text, source, {}, plain_headings(decoded.text), warnings=decoded.warnings)
+    headings, lines = plain_headings(decoded.text), Regions.of_lines(decoded.text)
+    return Document(decoded.text, source, {}, headings, regions=lines, warnings=decoded.warnings)

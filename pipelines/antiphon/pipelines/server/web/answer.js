@@ -74,7 +74,7 @@ export class Answer {
   }
 
   appendSegment(segment) {
-    const { text } = segment;
+    const text = segment.display ?? segment.text; // quotes are shown without markup
     if (!segment.passage) {
       this.lastPassage = null;
       this.textElement.append(segment.drafted ? element("span", "drafted", text) : document.createTextNode(text));
@@ -95,7 +95,10 @@ export class Answer {
     const list = element("ol", "cited");
     for (const { url_citation: cited } of annotations) {
       const item = element("li");
-      const button = element("button", "", `[${cited.passage}] ${cited.title}: “${cited.cited_text.replace(/\s+/g, " ")}”`);
+      const source = this.passages[cited.passage - 1].source;
+      const quote = (cited.display_text ?? cited.cited_text).replace(/\s+/g, " ");
+      const place = cited.location ? `${source}, ${cited.location}` : source;
+      const button = element("button", "", `[${cited.passage}] ${place}: “${quote}”`);
       button.type = "button";
       button.addEventListener("click", () => showPassage(
         cited.passage, this.passages[cited.passage - 1], cited.passage_start, cited.passage_end));

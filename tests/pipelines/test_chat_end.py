@@ -1,0 +1,49 @@
+"""A conversation in the terminal ends with the words that people type, and the server says where its page is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from antiphon.pipelines.cli import serve
+from antiphon.pipelines.cli.chat_loop import hold_conversation
+
+
+class Asked:
+    """A chat that records questions and answers none."""
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+        self.dropped_turns = 0
+
+    def stream(self, question: str, **generation: Any) -> Any:
+        """Record a question and refuse it."""
+        self.questions.append(question)
+        raise ValueError("not answered")
+
+
+@pytest.mark.parametrize("farewell", ["quit", "exit", "/quit", "/exit", " Quit ", ":q"])
+def test_quit_and_exit_end_a_conversation(farewell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["How do I quit vim?", farewell, "Is this read?"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    chat: Any = Asked()
+    hold_conversation(chat)
+    assert chat.questions == ["How do I quit vim?"]
+    assert next(lines) == "Is this read?"
+
+
+@pytest.mark.parametrize(
+    ("host", "page"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8123/"),
+        ("0.0.0.0", "http://127.0.0.1:8123/"),
+        ("::", "http://[::1]:8123/"),
+        ("localhost", "http://localhost:8123/"),
+    ],
+)
+def test_serve_prints_the_address_of_the_page(host: str, page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    service: Any = SimpleNamespace(models=["reader", "reader+docs"])
+    serve._show_addresses(service, host, 8123)
+    assert capsys.readouterr().err == f"Serving reader, reader+docs\nPage: {page}   API: {page}v1\n"

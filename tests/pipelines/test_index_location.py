@@ -1,0 +1,97 @@
+"""Without --index the nearest folder .antiphon is used; what cannot be answered is refused before models are loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from antiphon.pipelines.cli import app
+from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
+from antiphon.retrieval.errors import IndexNotFound
+
+HEAVY = ("torch", "transformers", "openvino")
+
+
+def make_index(folder: Path) -> Path:
+    """Make a folder that looks like an index, as far as it is examined before it is opened."""
+    folder.mkdir(parents=True)
+    (folder / "CURRENT").write_text(f"gen-000001 {'0' * 64}\n")
+    return folder
+
+
+def test_the_default_index_is_found_here_and_in_folders_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_index(tmp_path / "project" / DEFAULT_INDEX)
+    below = tmp_path / "project" / "docs" / "guide"
+    below.mkdir(parents=True)
+    for folder in (tmp_path / "project", below):
+        monkeypatch.chdir(folder)
+        assert find_index(None).resolve() == made.resolve()
+
+
+def test_a_nearer_index_and_a_given_one_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_index(tmp_path / DEFAULT_INDEX)
+    near = make_index(tmp_path / "docs" / DEFAULT_INDEX)
+    given = make_index(tmp_path / "my-index")
+    monkeypatch.chdir(tmp_path / "docs")
+    assert find_index(None).resolve() == near.resolve()
+    assert find_index(given) == given
+
+
+def test_a_folder_of_this_name_without_an_index_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs" / DEFAULT_INDEX).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "docs")
+    assert nearest_index() is None
+    with pytest.raises(IndexNotFound, match=r"There is no index in \.antiphon here or in a folder above"):
+        find_index(None)
+
+
+def test_documents_are_indexed_into_the_default_folder_which_is_not_indexed_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bees.txt").write_text("Bees live in colonies. Each colony has one queen.")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        done = CliRunner().invoke(app, ["index", ".", "--embedder", "hash"])
+        assert done.exit_code == 0, done.stderr
+        assert "1 files, 1 passages" in done.stderr
+    assert nearest_index() == DEFAULT_INDEX
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "ants.txt").write_text("Ants live in nests.")
+    monkeypatch.chdir(tmp_path / "docs")
+    added = CliRunner().invoke(app, ["index", "ants.txt", "--add", "--embedder", "hash"])
+    assert added.exit_code == 0, added.stderr
+    assert not (tmp_path / "docs" / DEFAULT_INDEX).exists(), "it was added to the index above"
+    assert "ants.txt" in CliRunner().invoke(app, ["index", "--list", str(tmp_path / DEFAULT_INDEX)]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("ask", "Who?", "--index", "nowhere"), "antiphon: nowhere holds no index"),
+        (("ask", "Who?"), "antiphon: There is no index in .antiphon here or in a folder above"),
+        (("chat", "--index", "nowhere"), "antiphon: nowhere holds no index"),
+        (("chat", "--rewrite"), "antiphon: The model 'reader' only quotes and cannot rewrite questions"),
+        (("serve", "--index", "nowhere"), "antiphon: nowhere holds no index"),
+        (("ask", "  ", "--index", "nowhere"), "antiphon: The question is empty"),
+    ],
+)
+def test_a_mistyped_index_or_an_empty_question_is_refused_before_anything_is_loaded(
+    arguments: tuple[str, ...], complaint: str, tmp_path: Path
+) -> None:
+    script = (
+        "import sys; from antiphon.pipelines.cli import app\n"
+        f"try: app({list(arguments)!r})\n"
+        "except SystemExit as end: print(end.code)\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.stdout.split("\n")[:2] == ["2", "[]"], run.stderr
+    assert complaint in " ".join(run.stderr.split())
