@@ -12,7 +12,9 @@ from random import Random
 
 from antiphon.pipelines.quotes import Quote, lines_of
 from antiphon.retrieval import Passage
-from antiphon.retrieval.segmentation import Block, BlockKind, blocks
+from antiphon.retrieval.block import Block, BlockKind
+from antiphon.retrieval.formats import markup_of
+from antiphon.retrieval.segmentation import blocks
 from recipes.reader.rule_questions import PassageQuestion, quotable
 from recipes.reader.typing_noise import add_typing_noise
 
@@ -53,7 +55,7 @@ def _lines(passage: Passage, block: Block) -> list[Quote | str]:
 
 def _of_blocks(passage: Passage, random: Random) -> Iterator[Made]:
     lead = ""
-    for block in blocks(passage.text):
+    for block in blocks(passage.text, markup=markup_of(passage.source)):
         lines = _lines(passage, block)
         if block.kind is BlockKind.TEXT:
             lead = str(getattr(lines[-1], "sentence", lines[-1])) if lines else lead

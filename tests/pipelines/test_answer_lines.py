@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from antiphon.accel.text.messages import CountedPrompt
 from antiphon.pipelines.fitted_prompt import FittedPrompt
 from antiphon.pipelines.passage_selection import JoinPrompts, select_passages
-from antiphon.pipelines.prompt import REFUSAL
+from antiphon.pipelines.prompt import REFUSAL, Prompt
+from antiphon.pipelines.quotes import quotable_lines
 from antiphon.retrieval import Passage
 from tests.pipelines.passage_prompts import HONEY, WAX, joined_prompt, lines_of, prompts_of, scorers_of, select
 from tests.pipelines.scripted import Scripted
@@ -99,3 +101,42 @@ def test_only_lines_whose_passages_fit_into_one_prompt_are_quoted() -> None:
     for fit, more in ((-3.0, ""), (1.1, "\n[1] It is sweet.")):
         said = select(prompts, likely, join(2), **fits | {"sweet": fit}).options["response_prefix"]
         assert said == f"{HONEY}\n[2] Wax melts.{more}"
+
+
+def passage_prompt(text: str, source: str, title: str = "") -> FittedPrompt:
+    """Return the prompt of one passage with its quotable lines."""
+    passage = Passage.at(source, 0, text, {"title": title})
+    [quotes] = quotable_lines([passage])
+    return FittedPrompt((passage,), Prompt("?", quotes=quotes), CountedPrompt(f"?{source}", 1))
+
+
+def test_lines_of_one_paragraph_are_quoted_in_reading_order() -> None:
+    prompts = [passage_prompt("Wax melts in the sun. It is yellow. Bees fly far.", "a.md")]
+    likely = dict.fromkeys(lines_of(*prompts), -1.0)
+    assert select(prompts, likely, melts=1.0, yellow=0.5, fly=2.0).options == {
+        "response_prefix": "[1] Wax melts in the sun.\n[1] It is yellow.\n[1] Bees fly far."
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("The batch size is 500_000 by default.", "The batch size is 1000 by default."),
+        ("The default is 500_000.", "It falls back to 1_000 rows."),
+        ("Wax melts at 64 degrees.", "Wax melts at 64 degrees, as all know."),
+    ],
+)
+def test_a_further_line_that_contradicts_or_repeats_the_best_one_is_not_quoted(first: str, second: str) -> None:
+    prompts = [passage_prompt(first, "a.md", "One"), passage_prompt(second, "b.md", "Two")]
+    likely = dict.fromkeys(lines_of(*prompts), -1.0)
+    best = first.split()[-1]
+    selected = select(prompts, likely, joined_prompt, **{best: 2.0, second.split()[-1]: 1.5})
+    assert selected.options == {"response_prefix": f"[1] {first}"}
+
+
+def test_a_further_line_with_other_words_and_numbers_of_the_same_section_is_quoted() -> None:
+    prompts = [passage_prompt("Wax melts at 64 degrees.\n\nHoney boils at 90.", "a.md", "One")]
+    likely = dict.fromkeys(lines_of(*prompts), -1.0)
+    assert select(prompts, likely, Wax=2.0, Honey=1.5).options == {
+        "response_prefix": "[1] Wax melts at 64 degrees.\n[1] Honey boils at 90."
+    }

@@ -74,7 +74,7 @@ def test_text_with_content_is_unchanged(text: str) -> None:
         assert shown(f"{mark}{text}\n") == shown(f"{mark}{text}\n", "bees.txt")
 
 
-@pytest.mark.parametrize("source", ["bees.txt", "bees.rst", "bees.html", "bees", "https://bees.org/bees.md/1"])
+@pytest.mark.parametrize("source", ["bees.txt", "bees.html", "bees", "https://bees.org/bees.md/1"])
 def test_markdown_signposts_are_text_in_other_formats(source: str) -> None:
     text = "The Hive\n========\n\n- [Wax](#wax)\n\n![x](y)\n"
     assert shown(text, source) == [Quote(1, each) for each in ("The Hive ========", "[Wax](#wax)", "![x](y)")]

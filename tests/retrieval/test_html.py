@@ -20,7 +20,7 @@ def text_of(markup: str) -> str:
     [
         ("<!doctype html><head><title>T</title><h1>One</h1>two", "One\n\ntwo"),
         ("<head><style>p {}</style><body><p>one<p>two", "one\n\ntwo"),
-        ("<ul><li>one<li>two</ul><dl><dt>a<dd>b<dt>c<dd>d</dl>", "one\ntwo\n\na\n\nb\n\nc\n\nd"),
+        ("<ul><li>one<li>two</ul><dl><dt>a<dd>b<dt>c<dd>d</dl>", "- one\n- two\n\na\n\nb\n\nc\n\nd"),
         ("<p>one <b>two<p>three</b> four", "one two\n\nthree four"),
         ("<h2>Title<p>one<h2>Next</h2><p>two", "Title\n\none\n\nNext\n\ntwo"),
         ("<script>one</script>two<script>three", "two"),
@@ -159,7 +159,7 @@ def test_empty_cells_of_a_table_are_kept() -> None:
 
 def test_a_table_that_lays_out_a_page_is_read_as_paragraphs() -> None:
     layout = "<table><tr><td><h2>Bees</h2><p>dance<td><ul><li>a<li>b</ul><tr><td>x<td>y</table>"
-    assert text_of(layout) == "Bees\n\ndance\n\na\nb\n\nx y"
+    assert text_of(layout) == "Bees\n\ndance\n\n- a\n- b\n\nx y"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Keyword search: a question is never query syntax, and rare words rank a passage higher."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ from antiphon.retrieval import (
     HashEmbedder,
     Passage,
     Retriever,
+    chunk_document,
     index_passages,
 )
+from antiphon.retrieval.formats.markup import read_markdown_document
 
 
 def words_index(folder: Path, *texts: str, titles: Sequence[str] = ()) -> Retriever:
@@ -51,3 +55,47 @@ def test_a_rare_word_ranks_its_passage_first(tmp_path: Path) -> None:
     ]
     assert places[0] > places[1]
     assert all(passage.score is not None and -1 <= passage.score <= 1 for passage in dense)
+
+
+@pytest.mark.parametrize(
+    ("token", "question"),
+    [
+        ("3.1.0", "What is new in 3.1.0?"),
+        ("--no-cache-dir", "what does --no-cache-dir do"),
+        ("os.path.join", "Where is os.path.join from?"),
+        ("max_batch_size", "set max_batch_size"),
+        ("setup.cfg", "Who reads setup.cfg?"),
+    ],
+)
+def test_a_token_with_signs_is_found_as_a_whole(token: str, question: str, tmp_path: Path) -> None:
+    parts = re.findall(r"[^\W_]+", token)
+    texts = [f"This is about {' '.join(parts[::-1])} and {shown}, too." for shown in (" ".join(parts[::-1]), token)]
+    found = words_index(tmp_path, *texts, "Bees dance.").index.keyword_search(question, 3)
+    assert found[0].text == texts[1]
+
+
+def test_parts_of_tokens_are_found(tmp_path: Path) -> None:
+    retriever = words_index(tmp_path, "The cache is large.", "A batch has a size.", "Bees dance.")
+    assert retriever.index.keyword_search("--no-cache-dir", 1)[0].text == "The cache is large."
+    assert retriever.index.keyword_search("max_batch_size", 1)[0].text == "A batch has a size."
+    assert retriever.index.keyword_search("2.1.3", 3) == []
+
+
+def test_the_name_of_a_document_and_its_title_are_searched(tmp_path: Path) -> None:
+    texts = [
+        ("docs/libwax-doc/manual.html", "# Thread safety\n\nThe library is thread-safe if it is initialised once.", ""),
+        ("docs/libhoney/manual.html", "# Thread safety\n\nThe library is thread-safe. It is thread-safe always.", ""),
+        ("docs/other.html", "# Thread safety\n\nIt is thread-safe.", "The libpollen manual"),
+    ]
+    passages = [
+        passage
+        for source, text, title in texts
+        for passage in chunk_document(
+            replace(read_markdown_document(text.encode(), source), metadata={"title": title}),
+            HashEmbedder().count_tokens,
+        )
+    ]
+    index_passages(passages, tmp_path / "index", HashEmbedder())
+    index = Retriever.open(tmp_path / "index", reranker=None).index
+    for name, source in (("libwax", 0), ("libhoney", 1), ("libpollen", 2)):
+        assert index.keyword_search(f"Is {name} thread-safe?", 3)[0].source == texts[source][0]

@@ -88,7 +88,7 @@ def test_html_gives_text_title_and_headings_without_scripts_and_navigation(tmp_p
         <pre>a = 1\n\n  b = 2\n</pre><table><tr><td>x</td><td>y</td></tr></table><script>var a;</script>
         <h2>Second</h2>tail &amp; end</body></html>"""
     document = read_document(write(tmp_path / "a.html", markup))
-    body = "First\n\nSome bold words\nnext line.\n\none\ntwo\n\na = 1\n\n  b = 2\n\nx y\n\nSecond\n\ntail & end"
+    body = "First\n\nSome bold words\nnext line.\n\n- one\n- two\n\na = 1\n\n  b = 2\n\nx y\n\nSecond\n\ntail & end"
     assert document.text == body
     assert document.metadata == {"title": "The page"}
     assert [(h.level, document.text[h.start : h.end]) for h in document.headings] == [(1, "First"), (2, "Second")]

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import Document, HashEmbedder, chunk_document, read_document
+from antiphon.retrieval.block import BlockKind, Markup
 from antiphon.retrieval.formats.markup import read_markdown_document
 from antiphon.retrieval.formats.rst import read_rst_document
-from antiphon.retrieval.segmentation import BlockKind, blocks
+from antiphon.retrieval.segmentation import blocks
 
 count = HashEmbedder().count_tokens
 
@@ -173,7 +174,12 @@ def test_tildes_below_a_title_are_no_fence_in_rst() -> None:
         "Wax\n~~~\n\nWax melts.",
     ]
     assert [block.kind for block in blocks(TITLES)] == [BlockKind.TEXT, BlockKind.CODE]
-    assert [block.kind for block in blocks(TITLES, tilde_fences=False)] == [BlockKind.TEXT]
+    assert [block.kind for block in blocks(TITLES, markup=Markup.RST)] == [
+        BlockKind.MARKUP,
+        BlockKind.TEXT,
+        BlockKind.MARKUP,
+        BlockKind.TEXT,
+    ]
 
 
 @pytest.mark.parametrize(

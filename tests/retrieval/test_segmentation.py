@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
+from antiphon.retrieval.block import BlockKind
 from antiphon.retrieval.formats.markup import numbered_headings
-from antiphon.retrieval.segmentation import BlockKind, blocks, code_lines, table_rows
+from antiphon.retrieval.segmentation import blocks, code_lines, table_rows
 
 count = HashEmbedder().count_tokens
 LINES = st.sampled_from(["", "Text.", "```", "```sh", "~~~", "    ```", "| a | b |", "|---|---|", "> ```", "|", "\r"])

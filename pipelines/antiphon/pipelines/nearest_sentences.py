@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from math import log
 
 from antiphon.retrieval import Passage
-from antiphon.retrieval.formats import is_markdown
+from antiphon.retrieval.block import BlockKind, Span
+from antiphon.retrieval.formats import markup_of
 from antiphon.retrieval.passage import TRAIL
-from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, sentences
+from antiphon.retrieval.segmentation import blocks, lines, sentences
 
 _WORD = re.compile(r"\w+")
 _MIN_LETTERS = 3
@@ -76,7 +77,8 @@ def _spans(passage: Passage) -> list[Span]:
     text = passage.text
     return [
         span
-        for block in blocks(text, tilde_fences=is_markdown(passage.source))
+        for block in blocks(text, markup=markup_of(passage.source), code=passage.code_spans)
+        if block.kind is not BlockKind.MARKUP
         for span in (sentences if block.kind is BlockKind.TEXT else lines)(text, block.start, block.end)
         if _WORD.search(text, *span)
     ]

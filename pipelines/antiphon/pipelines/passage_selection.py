@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from antiphon.accel import PrefixCache, TextModel
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import PromptInput
+from antiphon.pipelines.answer_lines import CandidateLine, answer_lines
 from antiphon.pipelines.fitted_prompt import FittedPrompt
 from antiphon.pipelines.prompt import REFUSAL, prompt_format, reader_prompt
 from antiphon.pipelines.quotes import Quote
@@ -36,7 +37,7 @@ SCORED_TOKENS = 8
 lines and the refusal then have at most 63 rows, which fit into one step of an engine with compiled steps."""
 
 MAX_QUOTES = 3
-"""Maximum number of quoted lines, not counting lines that a colon leads to."""
+"""Maximum number of quoted lines, not counting the blocks that they introduce."""
 
 _LOGPROB_WEIGHT = 0.4  # weight of log-probability relative to relevance, both in nats
 _MIN_REFUSAL_LOGPROB = -10.0  # nats; less likely refusals count as equally unlikely
@@ -147,20 +148,6 @@ JoinPrompts = Callable[[Sequence[Passage]], FittedPrompt | None]
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateLine:
-    """A quotable line: the index of its prompt, its quote, and its relevance in nats."""
-
-    prompt_index: int
-    quote: Quote
-    relevance: float
-
-    @property
-    def text(self) -> str:
-        """The line as the model writes it."""
-        return self.quote.line
-
-
-@dataclass(frozen=True, slots=True)
 class ScoredLine:
     """A line with its log-probability, that of a refusal, and its score, in nats."""
 
@@ -207,9 +194,9 @@ def select_passages(
     if not _has_answer(prompts, lines, best.score, scorers.similarity):
         stop = _with_line_break(generation)
         return SelectedPrompt(selected, prefix, {**generation, "response_prefix": REFUSAL, "stop": stop})
-    further = [each.line for each in others[: MAX_QUOTES - 1] if each.score >= best.score - _MAX_SCORE_GAP]
-    max_new_tokens = generation.get("max_new_tokens", sys.maxsize)
-    quoted = _fit_lines(language_model, _with_following([best.line, *further], prompts), max_new_tokens)
+    further = (each.line for each in others if each.score >= best.score - _MAX_SCORE_GAP)
+    lines_of_answer = answer_lines(best.line, further, prompts, max_further=MAX_QUOTES - 1)
+    quoted = _fit_lines(language_model, lines_of_answer, generation.get("max_new_tokens", sys.maxsize))
     selected, quotes = _join_lines(prompts, quoted, join)
     beginning = "\n".join(quote.line for quote in quotes)
     return SelectedPrompt(selected, prefix, {**generation, "response_prefix": beginning}, quotes)
@@ -251,24 +238,6 @@ def _join_lines(
             indices, selected = [*indices, line.prompt_index], joined
         quotes.append(replace(line.quote, number=indices.index(line.prompt_index) + 1))
     return selected, tuple(quotes)
-
-
-def _with_following(lines: Sequence[CandidateLine], prompts: Sequence[FittedPrompt]) -> list[CandidateLine]:
-    """Return the lines, and after each that ends with a colon the next line of its passage.
-
-    No line is repeated, and a line with a colon is left out if the line after it is already quoted.
-    """
-    quoted: dict[Quote, CandidateLine] = {}
-    for line in lines:
-        own = prompts[line.prompt_index].prompt.quotes
-        is_introduction = line.quote.sentence.rstrip("*_`").endswith(":")
-        after = own[own.index(line.quote) + 1 :][:1] if is_introduction else ()
-        if after and after[0] in quoted:
-            continue
-        quoted.setdefault(line.quote, line)
-        for quote in after:
-            quoted[quote] = CandidateLine(line.prompt_index, quote, line.relevance)
-    return [*quoted.values()]
 
 
 def _with_line_break(generation: Mapping[str, Any]) -> list[str]:

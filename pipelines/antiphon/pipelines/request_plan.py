@@ -32,9 +32,16 @@ from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.pipelines.relevance import relevance_scorer
 from antiphon.pipelines.similarity import similarity_scorer
 from antiphon.retrieval import Passage
+from antiphon.retrieval.document_role import asks_about_changes, is_record, outside_named_documents
 
 MAX_NEW_TOKENS = 256
 """Default of ``max_new_tokens`` for answers from documents."""
+
+RECORD_PENALTY = 1.0
+"""Nats by which lines of changelogs, issue lists and tests are less relevant than the same lines of a manual."""
+
+OUTSIDE_PENALTY = 1.5
+"""Nats by which lines are less relevant if the question names another document, whose passages were found as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +249,21 @@ def _span_or_text(prompt: TokenizedPrompt | CountedPrompt, text: str) -> Referen
     return (prompt.span_of(text) if isinstance(prompt, TokenizedPrompt) else None) or text
 
 
+def passage_penalties(question: str, passages: Sequence[Passage]) -> dict[str, float]:
+    """Return for the id of each passage the nats by which its lines are less relevant, because of its document.
+
+    Args:
+        question: the question. If it may be about changes, it has no penalty for changelogs.
+        passages: the retrieved passages.
+    """
+    for_records = 0.0 if asks_about_changes(question) else RECORD_PENALTY
+    outside = outside_named_documents(question, passages)
+    return {
+        each.id: for_records * is_record(each) + OUTSIDE_PENALTY * is_outside
+        for each, is_outside in zip(passages, outside, strict=True)
+    }
+
+
 def _select(
     language_model: ScoringModel,
     builder: PromptBuilder,
@@ -253,12 +275,14 @@ def _select(
     """Select the passages and the lines that the answer starts with; see `select_passages`.
 
     The relevance of a line to a follow-up question is the mean of that to the question alone and in its complete form:
-    the complete form alone prefers the line that answers the earlier question.
+    the complete form alone prefers the line that answers the earlier question. See `passage_penalties`.
     """
     forms = [relevance_scorer(each) for each in dict.fromkeys((builder.query, builder.question))]
+    penalties = passage_penalties(builder.query, found)
 
     def relevance(lines: Sequence[tuple[Passage, str]]) -> list[float]:
-        return [fmean(scores) for scores in zip(*(scorer(lines) for scorer in forms), strict=True)]
+        means = [fmean(scores) for scores in zip(*(scorer(lines) for scorer in forms), strict=True)]
+        return [mean - penalties[passage.id] for mean, (passage, _) in zip(means, lines, strict=True)]
 
     return select_passages(
         language_model,

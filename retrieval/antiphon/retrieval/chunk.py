@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from antiphon.retrieval.block import Block, BlockKind, Span
 from antiphon.retrieval.column_names import ColumnNames
 from antiphon.retrieval.document import Document, Heading
-from antiphon.retrieval.formats import is_markdown
-from antiphon.retrieval.passage import COLUMN_NAMES, TRAIL, Passage
+from antiphon.retrieval.formats import markup_of
+from antiphon.retrieval.passage import CODE_SPANS, COLUMN_NAMES, DOCUMENT_TITLE, TRAIL, Passage
 from antiphon.retrieval.segmentation import (
-    BlockKind,
-    Span,
     blocks,
     character_boundary,
     lines,
@@ -56,20 +54,36 @@ def chunk_document(
         raise ValueError(f"max_tokens is {max_tokens}; a passage needs room for at least {_FEWEST_TOKENS} tokens.")
     if overlap < 0:
         raise ValueError(f"overlap is {overlap}; it counts sentences, from 0.")
-    is_tilde_fence = is_markdown(document.source)
-    text = "" if document.cut_at_lines else document.text
-    columns = ColumnNames(text, count_tokens, max_tokens, tilde_fences=is_tilde_fence)
-    packer = _Packer(document.text, count_tokens, max_tokens, overlap, columns, document.cut_at_lines, is_tilde_fence)
-    return [
-        Passage.at(document.source, start, document.text[start:end], _metadata(document, title, columns, start, end))
-        for section, title in _sections(document)
-        for start, end in packer.pack(section)
-    ]
+    markup = markup_of(document.source)
+    tables = () if document.cut_at_lines else blocks(document.text, markup=markup, code=document.code)
+    columns = ColumnNames(document.text, count_tokens, max_tokens, tables)
+    packer = _Packer(document.text, count_tokens, max_tokens, overlap, columns)
+    passages = []
+    own_title = str(document.metadata.get("title") or "")
+    for section, title in _sections(document):
+        name = own_title if own_title not in title else ""
+        parts = [] if document.cut_at_lines else [*blocks(document.text, *section, markup=markup, code=document.code)]
+        wholes = _wholes(document.text, parts) if parts else paragraphs(document.text, *section)
+        for start, end in packer.pack(wholes):
+            code = _code_spans(document, parts, start, end)
+            above = {"title": title, COLUMN_NAMES: columns.above(start, end), CODE_SPANS: code, DOCUMENT_TITLE: name}
+            known = {name: value for name, value in above.items() if value}
+            metadata = {**document.metadata, **known, **document.location(start, end)}
+            passages.append(Passage.at(document.source, start, document.text[start:end], metadata))
+    return passages
 
 
-def _metadata(document: Document, title: str, columns: ColumnNames, start: int, end: int) -> dict[str, Any]:
-    above = {name: value for name, value in (("title", title), (COLUMN_NAMES, columns.above(start, end))) if value}
-    return {**document.metadata, **above, **document.location(start, end)}
+def _wholes(text: str, parts: Sequence[Block]) -> Iterator[Span]:
+    """Yield the units that stay whole if they fit: sentences, code, tables and markup."""
+    for part in parts:
+        yield from (sentences if part.kind is BlockKind.TEXT else trimmed)(text, part.start, part.end)
+
+
+def _code_spans(document: Document, parts: Sequence[Block], start: int, end: int) -> list[list[int]]:
+    """Return the code of a passage that its text does not show: of HTML, and code that begins before the passage."""
+    code = [part for part in parts if part.kind is BlockKind.CODE and part.start < end and part.end > start]
+    hidden = [part for part in code if document.code or part.start < start]
+    return [[max(part.start, start), min(part.end, end)] for part in hidden]
 
 
 def _sections(document: Document) -> Iterator[tuple[Span, str]]:
@@ -101,11 +115,9 @@ class _Packer:
     max_tokens: int
     overlap: int
     columns: ColumnNames
-    cut_at_lines: bool = False
-    tilde_fences: bool = True
 
-    def pack(self, section: Span) -> Iterator[Span]:
-        units = [unit for whole in self._wholes(section) for unit in self._fit(whole)]
+    def pack(self, wholes: Iterable[Span]) -> Iterator[Span]:
+        units = [unit for whole in wholes for unit in self._fit(whole)]
         sizes = [self._size(unit) for unit in units]
         first = 0
         while first < len(units):
@@ -114,15 +126,6 @@ class _Packer:
             if last == len(units):
                 return
             first = self._step_back(units, sizes, first, last)
-
-    def _wholes(self, section: Span) -> Iterator[Span]:
-        """Yield the units that stay whole if they fit: sentences, code, tables, or blocks between empty lines."""
-        if self.cut_at_lines:
-            yield from paragraphs(self.text, *section)
-            return
-        for block in blocks(self.text, *section, tilde_fences=self.tilde_fences):
-            whole = sentences if block.kind is BlockKind.TEXT else trimmed
-            yield from whole(self.text, block.start, block.end)
 
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
         """Return the end of the longest run of units from ``first`` that fits; it has at least one unit."""

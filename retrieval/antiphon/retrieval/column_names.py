@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from antiphon.retrieval.segmentation import BlockKind, blocks, has_header_row
+from antiphon.retrieval.block import Block, BlockKind
+from antiphon.retrieval.segmentation import has_header_row
 
 _BAR = re.compile(r"(?<!\\)\|")
 _SEPARATOR = " | "
@@ -30,17 +31,15 @@ class ColumnNames:
         text: The text.
         count_tokens: Counts the tokens of a text.
         max_tokens: The most tokens of a passage. Column names take at most half of them; further names are left out.
-        tilde_fences: See `blocks`.
+        parts: The blocks of the text.
     """
 
-    def __init__(
-        self, text: str, count_tokens: Callable[[str], int], max_tokens: int, *, tilde_fences: bool = True
-    ) -> None:
+    def __init__(self, text: str, count_tokens: Callable[[str], int], max_tokens: int, parts: Iterable[Block]) -> None:
         self._text = text
         self._count_tokens = count_tokens
         self._max_tokens = max_tokens
         self._most_names = max_tokens // 2
-        found = (block for block in blocks(text, tilde_fences=tilde_fences) if block.kind is BlockKind.TABLE)
+        found = (block for block in parts if block.kind is BlockKind.TABLE)
         self._tables = [table for block in found if (table := _table(text, block.start, block.end))]
         self._starts = [table.start for table in self._tables]
         self._tokens: dict[int, int] = {}

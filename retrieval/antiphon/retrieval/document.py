@@ -106,6 +106,7 @@ class Document:
         pages: The first character of each page, if the format has pages.
         regions: The places in the file that the text comes from, if the format has other places than pages.
         cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.
+        code: The spans of code that no markup in the text shows, such as preformatted text of a page.
         warnings: What is missing or was guessed, such as a damaged page or the encoding, each a sentence for the user.
     """
 
@@ -116,6 +117,7 @@ class Document:
     pages: tuple[int, ...] = ()
     regions: Regions | None = None
     cut_at_lines: bool = False
+    code: tuple[tuple[int, int], ...] = ()
     warnings: tuple[str, ...] = ()
 
     def page(self, position: int) -> int | None:

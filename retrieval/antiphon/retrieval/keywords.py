@@ -13,7 +13,8 @@ from itertools import pairwise
 import regex
 
 _LETTERS = regex.compile(r"[\p{L}\p{M}\p{Nd}]+")
-_WORD = regex.compile(r"\w+")
+_TOKEN = regex.compile(r"\w+(?:[-.:/+]\w+)*")
+_PART = regex.compile(r"[^\W_]+")
 _WITHOUT_SPACES = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}ー]"
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}ー\p{M}]*"
@@ -44,8 +45,19 @@ def keyword_text(text: str) -> str:
 
 
 def keyword_terms(question: str) -> list[str]:
-    """Return the words of a question in lower case, each once, as `keyword_text` has them."""
-    return list(dict.fromkeys(_WORD.findall(keyword_text(question).lower())))
+    """Return the terms of a question in lower case, each once, as `keyword_text` has them: tokens and their parts.
+
+    A token such as ``3.1.0``, ``--no-cache-dir`` or ``os.path`` is a term as a whole, and so are its parts, except for
+    single digits.
+    """
+    text = keyword_text(question).lower()
+    terms: dict[str, None] = {}
+    for match in _TOKEN.finditer(text):
+        parts = _PART.findall(match[0])
+        terms[match[0]] = None
+        if len(parts) > 1:
+            terms |= dict.fromkeys(part for part in parts if len(part) > 1 or not part.isdigit())
+    return list(terms)
 
 
 def _pairs(run: str) -> list[str]:

@@ -15,6 +15,12 @@ TRAIL = " > "
 COLUMN_NAMES = "column_names"
 """The key of the metadata with the names of the columns, ``A | B``, of a passage that begins below a table's header."""
 
+DOCUMENT_TITLE = "document_title"
+"""The key of the metadata with the title of the document, if it is none of the headings above the passage."""
+
+CODE_SPANS = "code_spans"
+"""The key of the metadata with the code of a passage that its text does not show, as characters of the document."""
+
 PLACES = ("page", "sheet", "cells", "rows", "slide", "cell", "record", "message", "lines")
 """The metadata that say where in its file a passage is, in the order of display.
 
@@ -87,6 +93,17 @@ class Passage:
         """The names of the columns, ``A | B``, if the passage begins below the header of a table; else empty."""
         names = self.metadata.get(COLUMN_NAMES)
         return names if isinstance(names, str) else ""
+
+    @property
+    def code_spans(self) -> list[tuple[int, int]]:
+        """The spans of ``text`` that are known to be code although no markup shows it: of a page, or of a cut block."""
+        found = self.metadata.get(CODE_SPANS)
+        spans = found if isinstance(found, (list, tuple)) else ()
+        return [
+            (span[0] - self.start, span[1] - self.start)
+            for span in spans
+            if isinstance(span, (list, tuple)) and len(span) == 2 and all(isinstance(each, int) for each in span)
+        ]
 
     @classmethod
     def at(cls, source: str, start: int, text: str, metadata: Metadata | None = None) -> Passage:

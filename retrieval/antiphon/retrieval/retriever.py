@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from antiphon.retrieval.collection import Collection, HybridIndex, PassageIndex
+from antiphon.retrieval.document_role import records_last
 from antiphon.retrieval.duplicates import merge_duplicates
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.filters import MetadataFilter
@@ -90,7 +91,8 @@ class Retriever:
         between questions and between indexes of one embedder. Keywords and the reranker change the order only: a
         passage that they put above more similar ones gets the score of the most similar passage below it.
 
-        Passages that repeat a better one are left out, and its ``also_in`` has their sources.
+        Passages that repeat a better one are left out, and its ``also_in`` has their sources. Passages of changelogs,
+        issue lists and tests come last, unless the question may be about changes; see `records_last`.
 
         Args:
             question: The question.
@@ -106,7 +108,8 @@ class Retriever:
         count = max(k, self.reranker.depth) if self.reranker else k
         vector = self.embedder.embed_queries([with_plain_letters(question)])[0]
         found = self._distinct_candidates(vector, question, count, where)
-        return self._scored(vector, self.reranker.rerank(question, found) if self.reranker else found, k)
+        ranked = self.reranker.rerank(question, found) if self.reranker else found
+        return self._scored(vector, records_last(question, ranked, k), k)
 
     def add(self, passages: Sequence[Passage]) -> None:
         """Embed passages and insert them into the index; passages with existing ids are replaced.

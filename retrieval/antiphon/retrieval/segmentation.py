@@ -1,20 +1,25 @@
-"""Split text into blocks (prose, fenced code, tables), sentences, lines and words, as character spans."""
+"""Split text into blocks (prose, code, tables, markup), sentences, lines and words, as character spans."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import dropwhile
 
 import regex
 
-Span = tuple[int, int]
-"""The start and the end of a piece of text, in characters; the end is exclusive."""
+from antiphon.retrieval.block import Block, BlockKind, Markup, Span
+from antiphon.retrieval.indented_blocks import plain_listings, rst_blocks
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_FENCE = re.compile(r"[ \t]*(?:>[ \t]*)?(`{3,}|~{3,}|:{3,}(?=[ \t]*(?:\{|\r?\n?$)))[ \t]*(?:\{([\w:-]+)\})?")
+_FENCE = re.compile(
+    r"[ \t]*(?:>[ \t]*)?(?:(`{3,}|~{3,})[ \t]*(?:\{([\w:-]+)\})?"
+    r"|(:{3,})[ \t]*(?:\{[.#]?([\w:-]+)[^}\n]*\}|([a-zA-Z][\w-]*)(?=[ \t\[{]|\r?\n?$)|(?=\r?\n?$)))"
+)
 _CODE_FENCE = re.compile(r"[ \t]*(?:>[ \t]*)?(?:`{3,}|~{3,})")
+_CODE_DIRECTIVE = re.compile(r"[ \t]*(?:\.\.[ \t]+[\w:.+-]+::|::[ \t]*$)")
+_DIRECTIVE_OPTION = re.compile(r"[ \t]*:[\w-]+:(?:[ \t]|$)")
 _CODE_DIRECTIVES = frozenset(
     re.findall(
         "[a-z-]+",
@@ -41,26 +46,6 @@ _ABBREVIATION = re.compile(
 )
 _LONGEST_ABBREVIATION = 12
 _WHITESPACE = " \t\r\n\f\v\x1c\x1d\x1e\x1f\x85\xa0\ufeff"
-
-
-class BlockKind(Enum):
-    """The kind of a block."""
-
-    TEXT = "text"
-    CODE = "code"
-    TABLE = "table"
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The characters ``start`` to ``end`` of a text.
-
-    A code block includes its fences. If the closing fence is missing, the block extends to the end of the text.
-    """
-
-    kind: BlockKind
-    start: int
-    end: int
 
 
 class LineRole(Enum):
@@ -90,7 +75,7 @@ class FenceTracker:
             line: The line, with or without its line end.
         """
         mark = _FENCE.match(line)
-        fence, directive = (mark[1], mark[2] or "") if mark else ("", "")
+        fence, directive = (mark[1] or mark[3], mark[2] or mark[4] or mark[5] or "") if mark else ("", "")
         is_bare = bool(fence) and not line.strip(" \t\r\n>").strip(fence[0])
         if self.code_fence:
             if is_bare and fence.startswith(self.code_fence):
@@ -111,7 +96,13 @@ class FenceTracker:
 
 
 def blocks(
-    text: str, start: int = 0, end: int | None = None, *, tilde_fences: bool = True, in_table: bool = False
+    text: str,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    markup: Markup = Markup.MARKDOWN,
+    in_table: bool = False,
+    code: Sequence[Span] = (),
 ) -> Iterator[Block]:
     """Yield the blocks of ``text[start:end]`` in order; together they cover all of it.
 
@@ -119,12 +110,35 @@ def blocks(
         text: The text to split.
         start: The first character.
         end: The character after the last one. None: the end of the text.
-        tilde_fences: Whether ``~~~`` begins code, as in Markdown. In reStructuredText it underlines titles.
+        markup: The markup of the text.
         in_table: Whether the text begins in a table, below its header.
+        code: Spans that are known to be code, in order.
     """
-    kind, first = BlockKind.TEXT, start
-    fences = FenceTracker(tilde_fences=tilde_fences)
     stop = len(text) if end is None else end
+    position = start
+    for first, last in [*code, (stop, stop)]:
+        first, last = min(max(first, position), stop), min(last, stop)
+        if position < first:
+            yield from _parsed_blocks(text, position, first, markup, in_table and position == start)
+        if first < last:
+            yield Block(BlockKind.CODE, first, last)
+        position = max(position, last)
+
+
+def _parsed_blocks(text: str, start: int, end: int, markup: Markup, in_table: bool) -> Iterator[Block]:
+    if markup is Markup.RST:
+        yield from rst_blocks(text, start, end)
+        return
+    for block in _fenced_blocks(text, start, end, markup, in_table):
+        if markup is Markup.PLAIN and block.kind is BlockKind.TEXT:
+            yield from plain_listings(text, block.start, block.end)
+        else:
+            yield block
+
+
+def _fenced_blocks(text: str, start: int, stop: int, markup: Markup, in_table: bool) -> Iterator[Block]:
+    kind, first = BlockKind.TEXT, start
+    fences = FenceTracker(tilde_fences=markup is Markup.MARKDOWN)
     is_open_table = in_table  # whether the current line is in a table whose rows may have no bars around them
     for match in _LINE.finditer(text, start, stop):
         line, position = match[0], match.start()
@@ -145,8 +159,11 @@ def blocks(
 
 
 def code_lines(code: str) -> list[str]:
-    """Return the non-empty lines of a code block, without its fences."""
-    return [line for line in code.splitlines() if line.strip() and not _CODE_FENCE.match(line)]
+    """Return the non-empty lines of a code block, without its fences or its directive of reStructuredText."""
+    found = code.splitlines()
+    if found and _CODE_DIRECTIVE.match(found[0]):
+        found = [*dropwhile(_DIRECTIVE_OPTION.match, found[1:])]
+    return [line for line in found if line.strip() and not _CODE_FENCE.match(line)]
 
 
 def has_header_row(text: str, start: int, end: int) -> bool:

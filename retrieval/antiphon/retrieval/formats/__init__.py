@@ -13,6 +13,7 @@ from mimetypes import MimeTypes
 from pathlib import Path
 from typing import Any
 
+from antiphon.retrieval.block import Markup
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.limits import Member, open_zip
 
@@ -33,7 +34,7 @@ class Format:
         reader: ``module:function`` in this folder; empty if the file only contains other files.
         unpacker: ``module:function`` in this folder, if the file contains other files.
         extra: The extra that installs its parser; empty if the parser is always installed.
-        is_markdown: Whether the text of its documents is Markdown.
+        markup: The markup of the text of its documents.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Format:
     reader: str = ""
     unpacker: str = ""
     extra: str = ""
-    is_markdown: bool = False
+    markup: Markup = Markup.PLAIN
 
     def read(self, data: bytes, source: str) -> Document | None:
         """Return the document, or None if the file only contains other files.
@@ -83,8 +84,8 @@ _CODE = (
 
 FORMATS = (
     Format("text", (".txt", ".text"), "plain_text:read_text_document"),
-    Format("Markdown", (".md", ".markdown"), "markup:read_markdown_document", is_markdown=True),
-    Format("reStructuredText", (".rst",), "rst:read_rst_document"),
+    Format("Markdown", (".md", ".markdown"), "markup:read_markdown_document", markup=Markup.MARKDOWN),
+    Format("reStructuredText", (".rst",), "rst:read_rst_document", markup=Markup.RST),
     Format("HTML", (".html", ".htm", ".xhtml"), "html:read_html_document"),
     Format("PDF", (".pdf",), "pdf:read_pdf_document"),
     Format("Word", (".docx", ".docm"), "word:read_word_document", extra="documents"),
@@ -94,7 +95,7 @@ FORMATS = (
     Format("EPUB", (".epub",), "epub:read_epub_document", extra="documents"),
     Format("e-mail", (".eml",), "mail:read_mail_document", "mail:mail_attachments"),
     Format("mailbox", (".mbox",), unpacker="mail:mailbox_messages"),
-    Format("notebook", (".ipynb",), "notebook:read_notebook_document", is_markdown=True),
+    Format("notebook", (".ipynb",), "notebook:read_notebook_document", markup=Markup.MARKDOWN),
     Format("JSON", (".json",), "records:read_json_document"),
     Format("JSON Lines", (".jsonl", ".ndjson"), "records:read_jsonl_document"),
     Format("Python", (".py", ".pyi"), "source_code:read_python_document"),
@@ -160,10 +161,10 @@ def sniffed_format(data: bytes) -> Format | None:
     return None
 
 
-def is_markdown(source: str) -> bool:
-    """Return whether the text of a file of this name is Markdown."""
+def markup_of(source: str) -> Markup:
+    """Return the markup of the text of a file of this name."""
     found = format_of(Path(source).suffix.lower())
-    return found is not None and found.is_markdown
+    return found.markup if found is not None else Markup.PLAIN
 
 
 def _function(name: str) -> Any:

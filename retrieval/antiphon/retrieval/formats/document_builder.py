@@ -20,6 +20,7 @@ class DocumentBuilder:
         self._headings: list[Heading] = []
         self._starts: list[int] = []
         self._labels: list[Mapping[str, str]] = []
+        self._code: list[tuple[int, int]] = []
 
     def add(self, text: str, place: Mapping[str, str] | None = None, *, gap: str = _GAP) -> int:
         """Append a block of text and return its start.
@@ -73,7 +74,7 @@ class DocumentBuilder:
             gap, rule = "\n", ""
 
     def add_document(self, document: Document, place: Mapping[str, str] | None = None, *, level: int = 0) -> None:
-        """Append the text and the headings of a document.
+        """Append the text, the headings and the code of a document.
 
         Args:
             document: The document.
@@ -88,6 +89,7 @@ class DocumentBuilder:
         start = self.add(text, place) - shift
         for each in document.headings:
             self._headings.append(Heading(start + each.start, start + each.end, each.level + level, each.title))
+        self._code += [(start + first, start + last) for first, last in document.code]
 
     def build(self, source: str, metadata: Metadata | None = None, *, cut_at_lines: bool = False) -> Document:
         """Return the document.
@@ -100,7 +102,13 @@ class DocumentBuilder:
         regions = Regions(tuple(self._starts), tuple(self._labels)) if self._starts else None
         facts = {name: value for name, value in (metadata or {}).items() if value not in (None, "", [])}
         return Document(
-            "".join(self._parts), source, facts, tuple(self._headings), regions=regions, cut_at_lines=cut_at_lines
+            "".join(self._parts),
+            source,
+            facts,
+            tuple(self._headings),
+            regions=regions,
+            cut_at_lines=cut_at_lines,
+            code=tuple(self._code),
         )
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _INVISIBLE = re.compile("[\xad\u200b\u2060-\u2064\ufeff]")  # soft hyphens, zero-width spaces, operators of MathML
 _LEAST_TEXT = 200  # characters; a shorter rest of a page is suspicious if it is below a tenth of the page
 _LEAST_SHARE = 0.1
+_MOST_CODE_LINES = 60
 _OPERATORS = {"msup": "^", "msub": "_", "mfrac": "/"}
 
 
@@ -39,14 +40,21 @@ class _Text:
 
     Attributes:
         is_line: Whether all white space is one space, as in headings and cells.
+        code: The spans of short preformatted texts.
     """
 
     def __init__(self, *, is_line: bool = False) -> None:
         self.parts: list[str] = []
         self.headings: list[Heading] = []
+        self.code: list[tuple[int, int]] = []
         self.length = 0
         self.is_line = is_line
         self._space = ""
+        self._marker = ""
+
+    def begin_item(self) -> None:
+        """Put the marker of a list item before the next word."""
+        self._marker = "" if self.is_line else "- "
 
     def gap(self, space: str) -> None:
         """Request white space before the next word; of several requests the widest is used."""
@@ -56,10 +64,19 @@ class _Text:
 
     def add(self, text: str) -> None:
         """Append text without leading white space."""
-        space = self._space if self.length else ""
-        self._space = ""
-        self.parts += (space, text)
-        self.length += len(space) + len(text)
+        before = (self._space if self.length else "") + self._marker
+        self._space = self._marker = ""
+        self.parts += (before, text)
+        self.length += len(before) + len(text)
+
+    def add_code(self, text: str) -> None:
+        """Append a preformatted text as a paragraph; a long one, such as a whole letter, is not marked as code."""
+        self.gap("\n\n")
+        if text:
+            self.add(text)
+            if text.count("\n") < _MOST_CODE_LINES:
+                self.code.append((self.length - len(text), self.length))
+        self.gap("\n\n")
 
     def add_string(self, string: str) -> None:
         """Append a text, with runs of white space as one space."""
@@ -94,8 +111,10 @@ def read_html_document(data: bytes, source: str) -> Document:
         ValueError: The bytes are binary, or the page nests deeper than any browser shows.
     """
     decoded = decode_text(data, declared_encoding(data))
-    text, title, headings = read_html(decoded.text)
-    return Document(text, source, {"title": title} if title else {}, headings, warnings=decoded.warnings)
+    text, title = _read_page(decoded.text)
+    metadata = {"title": title} if title else {}
+    code = tuple(text.code)
+    return Document(str(text), source, metadata, tuple(text.headings), code=code, warnings=decoded.warnings)
 
 
 def read_html(markup: str) -> tuple[str, str, tuple[Heading, ...]]:
@@ -111,6 +130,11 @@ def read_html(markup: str) -> tuple[str, str, tuple[Heading, ...]]:
     Raises:
         ValueError: The page nests deeper than any browser shows.
     """
+    text, title = _read_page(markup)
+    return str(text), title, tuple(text.headings)
+
+
+def _read_page(markup: str) -> tuple[_Text, str]:
     from selectolax.lexbor import LexborHTMLParser
 
     if excess := nesting_excess(markup):
@@ -120,7 +144,7 @@ def read_html(markup: str) -> tuple[str, str, tuple[Heading, ...]]:
     title = page.css_first("head > title")
     words = " ".join(_INVISIBLE.sub("", title.text()).split()) if title is not None else ""
     first = next((heading.title for heading in text.headings if heading.level == 1), "")
-    return str(text), words or first, tuple(text.headings)
+    return text, words or first
 
 
 def _main_text(page: LexborHTMLParser) -> _Text:
@@ -153,6 +177,8 @@ def _read(
             tag = node.tag or ""
             if not _add_whole(node, tag, text, in_ruby=in_ruby):
                 text.gap(_gap(tag))
+                if tag == "li":
+                    text.begin_item()
                 pending += [_gap(tag), *_parts(node, tag, text)[::-1]]
     return text
 
@@ -188,10 +214,7 @@ def _add_whole(node: LexborNode, tag: str, text: _Text, *, in_ruby: bool) -> boo
         reading = "".join(_line(children(note), in_ruby=True) for note in node.css("rt"))
         text.add(f"{base}({reading})" if reading else base)
     elif tag in RAW and not text.is_line:
-        text.gap("\n\n")
-        if raw := _INVISIBLE.sub("", _raw_text(node)).rstrip().strip("\r\n"):
-            text.add(raw)
-        text.gap("\n\n")
+        text.add_code(_INVISIBLE.sub("", _raw_text(node)).rstrip().strip("\r\n"))
     elif tag == "table" and not text.is_line and (rows := data_rows(node)):
         text.gap("\n\n")
         text.add("\n".join(_table_lines(rows)))

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from antiphon.retrieval.block import Span
 from antiphon.retrieval.document import Document, Heading, Regions
 from antiphon.retrieval.formats.text import decode_text, without_spans
-from antiphon.retrieval.segmentation import FenceTracker, LineRole, Span
+from antiphon.retrieval.segmentation import FenceTracker, LineRole
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -26,8 +27,11 @@ _SECTION = re.compile(
 _LINE_END = re.compile(r"\r\n?|\n")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _MYST = re.compile(r"^[ \t]*(?:`{3,}|~{3,}|:{3,})[ \t]*\{[\w:-]+\}|^\([^\n()]+\)=[ \t]*$", re.MULTILINE)
+_CONTAINER = re.compile(r"^[ \t]*:{3,}[ \t]*[a-zA-Z{]", re.MULTILINE)
 _MYST_INCLUDE = re.compile(r"^[ \t]*(?:`{3,}|~{3,}|:{3,})[ \t]*\{((?:literal)?include)\}[ \t]*(\S+)", re.MULTILINE)
-_DIRECTIVE = re.compile(r"[ \t]*(?:>[ \t]*)?(?:`{3,}|~{3,}|:{3,})[ \t]*(\{[\w:-]+\})?[ \t]*")
+_DIRECTIVE = re.compile(
+    r"[ \t]*(?:>[ \t]*)?(?:(?:`{3,}|~{3,})[ \t]*(\{[\w:-]+\})?|:{3,}[ \t]*(\{[^}\n]*\}|[a-zA-Z][\w-]*)?)[ \t]*"
+)
 _OPTION = re.compile(r"[ \t]*:[\w-]+:(?:[ \t]|\r?$)")
 _ITEM = r"(?:[-*+]|\d{1,3}[.)])[ \t]+"
 _TARGET = r"(?:\((?:[^()\n]|\([^()\n]*\))*\)|\[[^]\n]*\])"
@@ -39,6 +43,18 @@ _SIGNPOST = re.compile(
         |[ \t]*(?:{_ITEM})?(?:(?:{_IMAGE}|\[{_IMAGE}\]{_TARGET})(?:[ \t]|&nbsp;|<br[ ]?/?>)*+)+  # images and badges
     )(?=\s*\Z|[ \t\r]*\n[ \t\r]*(?:\n|[\[!#<]|{_ITEM}))  # and no text goes on below
     """,
+    re.MULTILINE | re.VERBOSE,
+)
+
+
+_TAGS = "a|br|center|dd|details|div|dl|dt|figure|figcaption|hr|i?frame|img|p|picture|section|source|span|sub|summary"
+_MARKER = re.compile(
+    rf"""^[ \t]*(?:
+        (?:</?(?:{_TAGS})\b[^<>\n]*>[ \t]*)+  # HTML that the text around is laid out with
+        |(?:!!!|\?\?\?\+?)[ \t]+[\w-]+(?:[ \t]+"[^"\n]*")?[ \t]*  # an admonition of Python-Markdown
+        |===!?[ \t]+"[^"\n]*"[ \t]*  # a tab of PyMdown
+        |>[ \t]*\[![a-zA-Z]+\][+-]?[ \t]*  # an alert of GitHub
+    )(?=\r?$)""",
     re.MULTILINE | re.VERBOSE,
 )
 
@@ -65,8 +81,9 @@ def read_markdown_document(data: bytes, source: str) -> Document:
     if is_myst:
         files = _MYST_INCLUDE.findall(text)
         warnings += [f"its {name} of {file} was not resolved; index that file as well" for name, file in files]
-    if "<!--" in text or "]:" in text or is_myst:
-        text = without_spans(text, [*_comments(text, is_myst), *(_directive_spans(text) if is_myst else ())])
+    has_directives = is_myst or bool(_CONTAINER.search(text))
+    if "<!--" in text or "]:" in text or has_directives:
+        text = without_spans(text, [*_comments(text, is_myst), *(_directive_spans(text) if has_directives else ())])
     is_whole = len(text) == len(decoded.text) - start  # else the numbers of lines are not those of the file
     lines = Regions.of_lines(text, 1 + decoded.text.count("\n", 0, start)) if is_whole else None
     return Document(text, source, metadata, markdown_headings(text), regions=lines, warnings=tuple(warnings))
@@ -113,8 +130,9 @@ def _directive_spans(text: str) -> Iterator[Span]:
     for start, line in _lines(text):
         match = _DIRECTIVE.match(line)
         if fences.role_of(line) is LineRole.DIRECTIVE and match:
-            yield start, start + (len(line) if match[1] == "{include}" else match.end())
-            in_options = bool(match[1])
+            name = match[1] or match[2]
+            yield start, start + (len(line) if name == "{include}" else match.end())
+            in_options = bool(name)
         elif in_options and _OPTION.match(line):
             yield start, start + len(line)
         else:
@@ -140,12 +158,13 @@ def _line_starts(text: str) -> list[int]:
 
 
 def markdown_signposts(text: str) -> Iterator[Span]:
-    """Yield the spans of Markdown that carry no prose, in order: headings and lines that consist of links only.
+    """Yield the spans of Markdown that carry no prose, in order: headings, and lines of links or of markup only.
 
-    Such lines are links to an anchor alone in a list item or paragraph, link reference definitions, images and badges.
+    Such lines are links to an anchor alone in a list item or paragraph, link reference definitions, images and badges,
+    and lines of markup: HTML elements alone, and the first lines of admonitions and tabs.
     """
     headings = ((heading.start, heading.end) for heading in markdown_headings(text))
-    lines = (match.span() for match in _SIGNPOST.finditer(text))
+    lines = (match.span() for pattern in (_SIGNPOST, _MARKER) for match in pattern.finditer(text))
     last = 0
     for start, end in sorted([*headings, *lines], key=lambda span: (span[0], -span[1])):
         if start >= last:  # do not yield a heading twice if it consists of links

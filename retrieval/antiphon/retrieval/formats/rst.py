@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from antiphon.retrieval.block import Span
 from antiphon.retrieval.document import Document, Heading
 from antiphon.retrieval.formats.text import decode_text, without_spans
-from antiphon.retrieval.segmentation import Span
 
 if TYPE_CHECKING:
     from docutils import nodes

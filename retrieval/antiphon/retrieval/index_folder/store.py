@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.retrieval.document_role import name_words
 from antiphon.retrieval.errors import IndexCorrupt
 from antiphon.retrieval.filters import MetadataFilter, json_metadata
 from antiphon.retrieval.index_folder.filter_sql import sql_condition
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
 from antiphon.retrieval.index_folder.write_lock import WriteLock
 from antiphon.retrieval.keywords import keyword_terms, keyword_text
-from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.passage import DOCUMENT_TITLE, Passage
 from antiphon.retrieval.vector_index.build import LocalVectorIndex
 from antiphon.retrieval.vector_index.description import IndexDescription
 from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, write_array, write_vectors
@@ -146,7 +147,8 @@ class PassageTable:
     def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[tuple[int, float]]:
         """Return at most ``k`` rows that share words with a question, with their BM25 scores, best first.
 
-        Words in titles and texts are compared by their Porter stems, for English. See `keywords` for other scripts.
+        Words in titles, names of files and texts are compared by their Porter stems, for English. See `keywords` for
+        other scripts, and for tokens such as ``3.1.0`` and ``--no-cache-dir``.
 
         Args:
             question: The words to search for.
@@ -266,8 +268,9 @@ def _write_passages(path: Path, passages: Sequence[Passage]) -> None:
 
 
 def _searched_texts(passage: Passage) -> tuple[str, str]:
-    """Return the two texts that keywords are searched in: the headings, and the text with its column names."""
-    above, text = str(passage.metadata.get("title") or ""), f"{passage.column_names}\n{passage.text}"
+    """Return the two texts that keywords are searched in: titles and names, and the text with its column names."""
+    names = (str(passage.metadata.get(name) or "") for name in (DOCUMENT_TITLE, "title"))
+    above, text = " ".join((*names, name_words(passage.source))), f"{passage.column_names}\n{passage.text}"
     return keyword_text(above), keyword_text(text)
 
 

@@ -1,0 +1,38 @@
+"""A block of a text: prose, code, a table or markup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+Span = tuple[int, int]
+"""The start and the end of a piece of text, in characters; the end is exclusive."""
+
+
+class Markup(Enum):
+    """The markup of a text. In plain text, fences of code and tables with bars are recognised as well."""
+
+    PLAIN = "plain"
+    MARKDOWN = "markdown"
+    RST = "rst"
+
+
+class BlockKind(Enum):
+    """The kind of a block; `MARKUP` is not part of the text, such as a title's underline or a directive's name."""
+
+    TEXT = "text"
+    CODE = "code"
+    TABLE = "table"
+    MARKUP = "markup"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The characters ``start`` to ``end`` of a text.
+
+    A code block includes its fences. If the closing fence is missing, the block extends to the end of the text.
+    """
+
+    kind: BlockKind
+    start: int
+    end: int

@@ -1,0 +1,90 @@
+"""What the name of a document says: words to search for, and whether it is a record of changes rather than a manual."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from antiphon.retrieval.keywords import keyword_terms
+from antiphon.retrieval.passage import TRAIL, Passage
+
+_SHORTEST_NAME = 4
+_NAME_PARTS = re.compile(r"[^\W_]+")
+_USUAL_NAMES = frozenset(
+    re.findall(
+        "[a-z]+",
+        "content contents default doc docs document documents en guide htm html index latest main man manual md page "
+        "pages pdf readme rst share src stable text txt usr",
+    )
+)
+_RECORD_NAMES = re.compile(
+    r"(?:change[-_ ]?s?(?:[-_ ]?logs?)?|(?-i:HISTORY|NEWS)|(?:release|version)[-_ ]?(?:notes?|history)|releases|"
+    r"what[\W_]?s[-_ ]?new|issues?|bugs?|todo|(?:known|open)[-_ ](?:bugs|issues)|"
+    r"tests?|test[-_ ]?(?:cases|plan|results))(?:[-_ .]?(?:v?\d[\w.]*|md|rst|txt|debian|html))*",
+    re.IGNORECASE,
+)
+_ASKS_ABOUT_CHANGES = re.compile(
+    r"\d+\.\d+|\b(?:add(?:ed|s)?|bugs?|chang(?:e|ed|es|elog)|deprecated|dropped|fix(?:ed|es)?|histor(?:y|ical)|"
+    r"introduced|issues?|latest|new(?:est)?|news|regressions?|releas(?:e|ed|es)|removed|renamed|since|tests?|tested|"
+    r"upgrad(?:e|ed|ing)|versions?)\b",
+    re.IGNORECASE,
+)
+
+
+def name_words(source: str) -> str:
+    """Return the words of a file's name and of its folder's, without endings and names such as ``docs`` and ``index``.
+
+    Args:
+        source: The source of a document.
+    """
+    *folders, name = source.replace("\\", "/").split("/")
+    stem = name.rpartition(".")[0] or name
+    words = [word for part in (*folders[-1:], stem) for word in _NAME_PARTS.findall(part)]
+    return " ".join(dict.fromkeys(word for word in words if word.lower() not in _USUAL_NAMES and not word.isdigit()))
+
+
+def is_record(passage: Passage) -> bool:
+    """Return whether a passage is of a changelog, an issue list or a test, by its file, folder or outermost heading."""
+    *folders, name = passage.source.replace("\\", "/").split("/")
+    heading = str(passage.metadata.get("title") or "").partition(TRAIL)[0]
+    names = (name.rpartition(".")[0] or name, name, heading.strip("#:* "), *folders[-1:])
+    return any(_RECORD_NAMES.fullmatch(each) for each in names) or name.startswith("test_")
+
+
+def asks_about_changes(question: str) -> bool:
+    """Return whether a question may be about changes, versions, issues or tests, which records answer."""
+    return bool(_ASKS_ABOUT_CHANGES.search(question))
+
+
+def outside_named_documents(question: str, passages: Sequence[Passage]) -> list[bool]:
+    """Return for each passage whether the question names a document, by its file or folder, that it has nothing of.
+
+    Such a passage is of another document and has none of the named words in its text, its headings and its own name.
+
+    Args:
+        question: The question.
+        passages: The passages that were found for it.
+    """
+    terms = {term for term in keyword_terms(question) if len(term) >= _SHORTEST_NAME}
+    named = {term for passage in passages for term in keyword_terms(name_words(passage.source)) if term in terms}
+    texts = (f"{name_words(each.source)}\n{each.text_with_headings}".lower() for each in passages)
+    return [bool(named) and not any(term in text for term in named) for text in texts]
+
+
+def records_last(question: str, ranked: Sequence[Passage], k: int) -> list[Passage]:
+    """Return the ranking with at most half of its first ``k`` passages from records, and these after the others.
+
+    If the question may be about changes, the ranking is unchanged.
+
+    Args:
+        question: The question.
+        ranked: The passages, best first.
+        k: The number of passages that are wanted.
+    """
+    if asks_about_changes(question):
+        return list(ranked)
+    records = [each for each in ranked if is_record(each)]
+    manuals = [each for each in ranked if not is_record(each)]
+    first = [each for each in ranked[:k] if is_record(each)][: max(k // 2, k - len(manuals))]
+    chosen = manuals[: k - len(first)]
+    return [*chosen, *first, *manuals[len(chosen) :], *(each for each in records if each not in first)]

@@ -1,0 +1,98 @@
+"""Records such as changelogs come after the manual, unless the question may be about changes."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+from antiphon.retrieval.document_role import (
+    asks_about_changes,
+    is_record,
+    name_words,
+    outside_named_documents,
+    records_last,
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("CHANGES.rst", "docs/changelog.md", "CHANGELOG", "doc/NEWS.Debian", "docs/release-notes.md", "HISTORY.rst"),
+        *(
+            "docs/releases/3.1.md",
+            "docs/whats_new.rst",
+            "changes-2.0.txt",
+            "tests/wax.py",
+            "test_wax.py",
+            "issues/12.md",
+        ),
+    ],
+)
+def test_a_changelog_an_issue_and_a_test_are_records(source: str) -> None:
+    assert is_record(Passage.at(source, 0, "Wax melts."))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("docs/changing.md", "newsletter.md", "history.md", "testing.md", "docs/test-bench.md", "releasing.md"),
+        *("handbook/exchange.md", "latest.txt", "contests.txt", "reissue.txt"),
+    ],
+)
+def test_a_manual_is_no_record(source: str) -> None:
+    assert not is_record(Passage.at(source, 0, "Wax melts.", {"title": "Wax > Changes of colour"}))
+
+
+def test_a_record_is_known_by_its_outermost_heading() -> None:
+    assert is_record(Passage.at("docs/a.html", 0, "Wax.", {"title": "Changelog > 3.1"}))
+    assert is_record(Passage.at("docs/a.html", 0, "Wax.", {"title": "Release notes"}))
+
+
+@pytest.mark.parametrize("question", ["What changed in wax?", "Which version added it?", "is 3.1 out", "Was it fixed?"])
+def test_questions_about_changes_are_recognised(question: str) -> None:
+    assert asks_about_changes(question)
+    assert not asks_about_changes("How do I melt wax?")
+
+
+def test_records_come_last_and_take_at_most_half_of_the_places() -> None:
+    manual = [Passage.at("manual.md", number, f"Manual {number}.") for number in range(3)]
+    record = [Passage.at("CHANGES.md", number, f"Record {number}.") for number in range(4)]
+    ranked = [record[0], manual[0], record[1], record[2], record[3], manual[1], manual[2]]
+    assert records_last("How?", ranked, 5)[:5] == [*manual, *record[:2]]
+    assert records_last("How?", ranked, 1)[:1] == manual[:1]
+    assert records_last("How?", record, 3)[:3] == record[:3]
+    assert records_last("What changed?", ranked, 5) == ranked
+    assert sorted(records_last("How?", ranked, 2), key=ranked.index) == ranked
+
+
+def test_the_manual_is_found_before_the_changelog(tmp_path: Path) -> None:
+    texts = [("CHANGES.rst", "Melt wax: melt wax slowly."), ("manual.rst", "Melt wax slowly in a pot over water.")]
+    index_passages([Passage.at(source, 0, text) for source, text in texts], tmp_path / "index", HashEmbedder())
+    retriever = Retriever.open(tmp_path / "index", reranker=None)
+    assert [each.source for each in retriever.search("melt wax", 2)] == ["manual.rst", "CHANGES.rst"]
+    assert retriever.search("what changed: melt wax slowly", 2)[0].source == "CHANGES.rst"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("/usr/share/doc/libtasn1-doc/libtasn1.html", "libtasn1"),
+        ("docs/02-working_time.md", "working time"),
+        ("docs/backends/SYCL.md", "backends SYCL"),
+        ("docs/index.md", ""),
+        ("README", ""),
+        ("C:\\docs\\wax\\melting.txt", "wax melting"),
+    ],
+)
+def test_the_words_of_a_name_leave_out_what_every_file_has(source: str, words: str) -> None:
+    assert name_words(source) == words
+
+
+def test_a_passage_is_outside_a_named_document_if_it_has_none_of_the_named_words() -> None:
+    passages = [
+        Passage.at("doc/libwax-doc/manual.html", 0, "It is thread-safe."),
+        Passage.at("doc/libhoney/manual.html", 0, "It is thread-safe."),
+        Passage.at("doc/other.html", 0, "Unlike libwax it is not."),
+    ]
+    assert outside_named_documents("Is libwax thread-safe?", passages) == [False, True, False]
+    assert outside_named_documents("Is it thread-safe?", passages) == [False, False, False]
