@@ -207,6 +207,43 @@ def test_missing_functions_of_vllm_are_logged(
     assert "top_k is not guarded: vLLM unknown has no vllm.v1.sample.rejection_sampler.apply_sampling" in caplog.text
 
 
+def test_greedy_requests_are_verified_with_vllms_argmax_kernel_on_cpus(
+    fake_vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel_calls = []
+
+    class Sampler:
+        @staticmethod
+        def greedy_sample(logits: torch.Tensor) -> torch.Tensor:
+            kernel_calls.append(type(logits))
+            return torch.Tensor.argmax(logits, dim=-1)
+
+    def rejection_sample(num_draft_tokens: Any, target_logits: torch.Tensor, sampling_metadata: Any) -> Any:
+        assert target_logits.shape == (2, 3)
+        return target_logits.argmax(dim=-1)
+
+    def other_sample(num_draft_tokens: Any, logits: Any) -> None: ...
+
+    for name, attributes in (
+        ("vllm.v1.sample.sampler", {"Sampler": Sampler}),
+        ("vllm.platforms", {"current_platform": SimpleNamespace(is_cpu=lambda: True)}),
+        ("vllm.v1.worker", {"__path__": []}),
+        ("vllm.v1.worker.gpu_model_runner", {"GPUModelRunner": SimpleNamespace(propose_draft_token_ids=len)}),
+    ):
+        module = ModuleType(name)
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+    logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 0.0]])
+    for sample in (other_sample, rejection_sample):
+        monkeypatch.setattr(fake_vllm.sampler, "rejection_sample", sample, raising=False)
+        plugin.patch_worker(SimpleNamespace(speculative_config=SimpleNamespace(num_speculative_tokens=3)))
+    patched = fake_vllm.sampler.rejection_sample
+    assert patched([1, 1], logits, sampling_metadata=SimpleNamespace(all_greedy=True)).tolist() == [1, 0]
+    assert kernel_calls == [torch.Tensor]
+    assert patched([1, 1], logits, SimpleNamespace(all_greedy=False)).tolist() == [1, 0]
+    assert len(kernel_calls) == 1, "sampled requests are verified by vLLM's own function"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 def test_each_draft_token_gets_the_value_of_its_request(dtype: torch.dtype) -> None:
     """Three requests with two, no and three draft tokens; the last one is greedy, which vLLM writes as 0."""

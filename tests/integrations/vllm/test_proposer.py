@@ -1,4 +1,4 @@
-"""The proposer without vLLM: its drafts, the isolation of tenants, and its failures."""
+"""The proposer without vLLM, in both model runners: its drafts, the isolation of tenants, and its failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ import pytest
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.integrations.vllm.admission import Sources
-from tests.integrations.vllm.fake_engine import Engine, Request, make_proposer
+from tests.integrations.vllm.fake_engine import Engine, EngineV2, Request, make_proposer
+
+EngineClass = type[Engine]
+
+on_both_model_runners = pytest.mark.parametrize("engine_class", [Engine, EngineV2], ids=["V1", "V2"])
 
 
 def words(tenant: int, count: int = 60) -> list[int]:
@@ -21,11 +25,12 @@ def words(tenant: int, count: int = 60) -> list[int]:
     return random.Random(tenant).sample(range(first, first + 1000), count)
 
 
-def test_drafts_from_a_reference_save_steps() -> None:
+@on_both_model_runners
+def test_drafts_from_a_reference_save_steps(engine_class: EngineClass) -> None:
     answer = words(1)
     plain, drafted = Request("plain", [7, 8], answer), Request("drafted", [7, 8], answer, Sources((answer,)))
     for request in (plain, drafted):
-        engine = Engine(make_proposer())
+        engine = engine_class(make_proposer())
         engine.add(request)
         engine.run()
     assert plain.steps == len(answer), "there is nothing to copy"
@@ -33,31 +38,34 @@ def test_drafts_from_a_reference_save_steps() -> None:
     assert all(len(draft) <= 12 for draft in drafted.drafts)
 
 
-def test_a_prediction_is_drafted_after_the_first_token() -> None:
+@on_both_model_runners
+def test_a_prediction_is_drafted_after_the_first_token(engine_class: EngineClass) -> None:
     answer = words(1)
     request = Request("a", [7, 8, 9, 10], answer, Sources(prediction=answer[1:]))
     first = Request("b", [7, 8, 9, 10], answer, Sources(prediction=answer))
     for each in (request, first):
-        engine = Engine(make_proposer())
+        engine = engine_class(make_proposer())
         engine.add(each)
         engine.run()
     assert first.steps < len(answer) / 5
     assert first.drafts[0] == answer[1:13]
 
 
-def test_the_prompt_is_a_reference() -> None:
+@on_both_model_runners
+def test_the_prompt_is_a_reference(engine_class: EngineClass) -> None:
     answer = words(1)
     request = Request("a", [*answer, 5, answer[0]], answer[1:])
-    engine = Engine(make_proposer())
+    engine = engine_class(make_proposer())
     engine.add(request)
     engine.run()
     assert request.steps < len(answer) / 4
 
 
-def test_drafts_never_hold_tokens_of_another_tenant() -> None:
+@on_both_model_runners
+def test_drafts_never_hold_tokens_of_another_tenant(engine_class: EngineClass) -> None:
     """Requests are preempted, resumed and aborted, and reuse ids, while rows move; every draft is checked."""
     chance = random.Random(0)
-    engine = Engine(make_proposer(), rows=48)
+    engine = engine_class(make_proposer(), rows=48)
     tenants = {}
     for tenant in range(40):
         own = words(tenant)
@@ -94,9 +102,10 @@ def test_drafts_never_hold_tokens_of_another_tenant() -> None:
     assert engine.proposer.failures == 0
 
 
-def test_a_reused_request_id_does_not_reuse_references() -> None:
+@on_both_model_runners
+def test_a_reused_request_id_does_not_reuse_references(engine_class: EngineClass) -> None:
     """Both requests have the same prompt and first token, so only their state tells them apart."""
-    engine, answer = Engine(make_proposer()), words(1)
+    engine, answer = engine_class(make_proposer()), words(1)
     first = Request("same", [7, 8], answer, Sources((answer,)))
     engine.add(first)
     engine.step()
@@ -109,8 +118,9 @@ def test_a_reused_request_id_does_not_reuse_references() -> None:
     assert not any(second.drafts), "drafted from the first request's references"
 
 
-def test_state_of_ended_requests_is_dropped() -> None:
-    engine = Engine(make_proposer())
+@on_both_model_runners
+def test_state_of_ended_requests_is_dropped(engine_class: EngineClass) -> None:
+    engine = engine_class(make_proposer())
     for tenant in range(200):
         engine.add(Request(f"id-{tenant}", [1, 2], words(tenant, 20), Sources((words(tenant),))))
         if tenant % 8 == 7:
@@ -118,6 +128,8 @@ def test_state_of_ended_requests_is_dropped() -> None:
     engine.add(Request("last", [1, 2], words(3, 5)))
     engine.step()
     assert engine.proposer.num_requests == 1
+    if isinstance(engine, EngineV2):
+        assert engine.speculator.num_requests == 1
 
 
 class FailingDrafter(SuffixMatch):
@@ -135,10 +147,11 @@ class FailingDrafter(SuffixMatch):
         return super().propose(context, budget)
 
 
+@on_both_model_runners
 def test_a_failing_drafter_leaves_the_other_requests_drafting(
-    caplog: pytest.LogCaptureFixture,
+    engine_class: EngineClass, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = Engine(make_proposer(make_drafter=FailingDrafter))
+    engine = engine_class(make_proposer(make_drafter=FailingDrafter))
     answer = words(1)
     good, bad, worse = (
         Request(name, [token], answer, Sources((answer,))) for name, token in (("g", 1), ("b", 13), ("w", 666))
@@ -174,7 +187,8 @@ def test_nothing_is_drafted_during_prefill_or_without_a_runner() -> None:
     assert drafting.propose([[]], engine.counts, engine.ids) == [[]]
 
 
-def test_uncertain_drafts_stop_if_rows_are_expensive() -> None:
+@on_both_model_runners
+def test_uncertain_drafts_stop_if_rows_are_expensive(engine_class: EngineClass) -> None:
     """Steps take time proportional to their rows, so a row with a small acceptance chance costs more than it gains."""
     drafting = make_proposer()
     for _ in range(200):
@@ -182,16 +196,17 @@ def test_uncertain_drafts_stop_if_rows_are_expensive() -> None:
             drafting.budget.observe(rows, 0.01 * rows)
     unsure = [5, 1, 5, 2, 5, 3, 5, 4, 5, 9] * 4
     request = Request("a", unsure, [5, 6, 5, 7, 5, 8, 5, 10], Sources())
-    engine = Engine(drafting)
+    engine = engine_class(drafting)
     engine.add(request)
     engine.step()
     assert request.drafts == [[]]
 
 
-def test_a_context_that_vllm_shortened_is_read_again() -> None:
+@on_both_model_runners
+def test_a_context_that_vllm_shortened_is_read_again(engine_class: EngineClass) -> None:
     answer = words(1)
     request = Request("a", [7, 8], answer, Sources((answer,)))
-    engine = Engine(make_proposer())
+    engine = engine_class(make_proposer())
     engine.add(request)
     engine.step()
     engine.step()
@@ -202,11 +217,12 @@ def test_a_context_that_vllm_shortened_is_read_again() -> None:
     assert all(set(draft) <= set(answer) for draft in request.drafts)
 
 
+@on_both_model_runners
 @pytest.mark.parametrize("bad", [50, 51, 2**40, 2**63, -5])
-def test_drafts_end_before_a_token_id_outside_the_vocabulary(bad: int) -> None:
+def test_drafts_end_before_a_token_id_outside_the_vocabulary(engine_class: EngineClass, bad: int) -> None:
     """Admission rejects such ids; this tests arguments that reach the worker without admission."""
     answer = [10, 11, 12, 13, 14, 15]
-    engine = Engine(make_proposer(vocab_size=50))
+    engine = engine_class(make_proposer(vocab_size=50))
     request = Request("a", [7, 8, 9], answer, Sources(prediction=[10, 11, 12, bad, 14, 15]))
     engine.add(request)
     other = Request("b", [7, 8, 9], answer, Sources(prediction=answer))

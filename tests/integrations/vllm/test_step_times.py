@@ -60,3 +60,40 @@ def test_a_machine_that_becomes_busier_is_tracked() -> None:
 def test_step_times_are_positive() -> None:
     for cost in (lambda rows: 0.001 * rows, lambda rows: 1 / rows):
         assert min(learned(cost, [1, 2, 64, 128, *COUNTS])) > 0
+
+
+def test_the_cost_of_a_row_stays_near_its_initial_estimate_if_only_the_machine_changes() -> None:
+    """Steps take the same time for any number of rows but become slower, while the drafts become longer."""
+    times, chance = StepTimes(), Random(0)
+    slopes = []
+    for step in range(400):
+        rows = 20 + step // 10 + chance.randrange(30)
+        times.observe(rows, 0.04 * (1 + step / 400) * chance.uniform(0.9, 1.1))
+        slopes.append(times.row_seconds())
+    assert max(slopes[50:]) < 0.04 * 0.01, "a line through all steps would find 0.02 of a step"
+
+
+@pytest.mark.parametrize("row_ms", [0.2, 0.4, 1.0])
+def test_the_cost_of_a_row_is_learned_from_noisy_steps(row_ms: float) -> None:
+    times, chance = StepTimes(), Random(1)
+    for _ in range(300):
+        rows = 16 + chance.randrange(100)
+        times.observe(rows, (30 + row_ms * rows) * chance.uniform(0.85, 1.15))
+    assert times.row_seconds() == pytest.approx(row_ms, rel=0.2)
+
+
+def test_one_long_step_hardly_changes_the_cost_of_a_row() -> None:
+    times = StepTimes()
+    for rows in [20, 60] * 30:
+        times.observe(rows, 0.03 + 0.0003 * rows)
+    before = times.row_seconds()
+    times.observe(100, 3.0)
+    assert times.row_seconds() < 1.3 * before
+
+
+def test_the_first_step_sets_the_scale() -> None:
+    times = StepTimes()
+    times.observe(41, 0.05)
+    seconds = times.seconds(41)
+    assert seconds[40] == pytest.approx(0.05)
+    assert times.row_seconds() == pytest.approx(INITIAL_SLOPE * seconds[0], rel=0.01)

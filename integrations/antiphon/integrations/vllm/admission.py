@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,21 @@ class AdmittedSources(dict[str, Any]):
         return self._given == _snapshot(given)
 
 
+@dataclass(slots=True)
+class _PendingText:
+    """One reference, or the prediction, while it is being tokenized.
+
+    Attributes:
+        name: `REFERENCES` or `PREDICTION`, for error messages.
+        tokens: Token ids so far.
+        slices: Slices of the text that are not tokenized yet; empty if the client sent token ids.
+    """
+
+    name: str
+    tokens: list[int]
+    slices: deque[str]
+
+
 class Admission:
     """Validation and tokenization of one request, in steps of bounded time.
 
@@ -89,26 +105,13 @@ class Admission:
         self._tokenize, self._vocab_size = tokenize, vocab_size
         references = _parse_references(given.get(REFERENCES, ()))
         prediction = _parse_prediction(given.get(PREDICTION, ()))
-        named = [*((REFERENCES, each) for each in references), (PREDICTION, prediction)]
-        texts = [(name, each) for name, each in named if isinstance(each, str)]
-        _check_limit("texts", "characters", sum(len(text) for _, text in texts), MAX_CHARACTERS)
+        _check_texts([each for each in (*references, prediction) if isinstance(each, str)], tokenize)
         _check_limit(REFERENCES, "of them", len(references), MAX_REFERENCES)
-        if tokenize is None and any(text for _, text in texts):
-            raise ValueError(
-                "This server has no tokenizer and reads no texts; give references and prediction as token ids."
-            )
-        self._tokens: list[list[int]] = []
-        self._slices: list[tuple[int, str]] = []
-        for position, (name, each) in enumerate(named):
-            if isinstance(each, str):
-                _check_unicode(name, each)
-                self._slices += [(position, part) for part in slice_text(each)]
-                self._tokens.append([])
-            else:
-                self._check_vocabulary(each, name)
-                self._tokens.append(list(each))
-        self._slices.reverse()
-        self._check_tokens()
+        self._references = [self._begin(REFERENCES, each) for each in references]
+        self._prediction = self._begin(PREDICTION, prediction)
+        self._all = [*self._references, self._prediction]
+        self._untokenized = deque(each for each in self._all if each.slices)
+        self._check_number_of_tokens()
 
     def advance(self) -> bool:
         """Tokenize up to `SLICE_CHARACTERS` more; return whether anything is left to tokenize.
@@ -116,30 +119,41 @@ class Admission:
         Raises:
             ValueError: There are too many tokens, or the tokenizer returned an id outside the vocabulary.
         """
-        characters = 0
-        while self._slices and self._tokenize and characters + len(self._slices[-1][1]) <= SLICE_CHARACTERS:
-            position, text = self._slices.pop()
-            characters += len(text)
-            tokens = self._tokenize(text)
-            self._check_vocabulary(tokens, REFERENCES if position < len(self._tokens) - 1 else PREDICTION)
-            self._tokens[position] += tokens
-        self._check_tokens()
-        return bool(self._slices)
+        characters_left = SLICE_CHARACTERS
+        while self._tokenize and self._untokenized and len(self._untokenized[0].slices[0]) <= characters_left:
+            current = self._untokenized[0]
+            text = current.slices.popleft()
+            characters_left -= len(text)
+            self._append(current, self._tokenize(text))
+            if not current.slices:
+                self._untokenized.popleft()
+        self._check_number_of_tokens()
+        return bool(self._untokenized)
 
     def sources(self) -> Sources:
         """Return the token ids of everything that was tokenized."""
-        *references, prediction = self._tokens
-        return Sources(tuple(map(tuple, references)), tuple(prediction))
+        return Sources(tuple(tuple(each.tokens) for each in self._references), tuple(self._prediction.tokens))
 
-    def _check_tokens(self) -> None:
-        _check_limit("references and prediction", "tokens", sum(map(len, self._tokens)), MAX_TOKENS)
+    def _begin(self, name: str, given: str | Sequence[int]) -> _PendingText:
+        """Return a reference or the prediction, tokenized if the client sent token ids."""
+        if isinstance(given, str):
+            _check_unicode(name, given)
+            return _PendingText(name, [], deque(slice_text(given)))
+        begun = _PendingText(name, [], deque())
+        self._append(begun, given)
+        return begun
 
-    def _check_vocabulary(self, tokens: Sequence[int], name: str) -> None:
+    def _append(self, current: _PendingText, tokens: Sequence[int]) -> None:
+        """Add token ids, all of which must be in the vocabulary."""
         if tokens and max(tokens) >= self._vocab_size:
             raise ValueError(
-                f"{name} holds a token id outside the vocabulary: {_shown(max(tokens))}; the model's vocabulary size "
-                f"is {self._vocab_size}, so give ids from 0 to {self._vocab_size - 1}."
+                f"{current.name} holds a token id outside the vocabulary: {_shown(max(tokens))}; the model's "
+                f"vocabulary size is {self._vocab_size}, so give ids from 0 to {self._vocab_size - 1}."
             )
+        current.tokens += tokens
+
+    def _check_number_of_tokens(self) -> None:
+        _check_limit("references and prediction", "tokens", sum(len(each.tokens) for each in self._all), MAX_TOKENS)
 
 
 def begin_admission(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> Admission | None:
@@ -225,6 +239,14 @@ def _are_ids(given: Sequence[Any], least: int) -> bool:
     # Checking the set of types is fast; a Python loop over 65,536 ids would block the event loop for milliseconds.
     kinds = set(map(type, given))
     return all(issubclass(kind, int) and kind is not bool for kind in kinds) and min(given, default=least) >= least
+
+
+def _check_texts(texts: Sequence[str], tokenize: Tokenize | None) -> None:
+    _check_limit("texts", "characters", sum(map(len, texts)), MAX_CHARACTERS)
+    if tokenize is None and any(texts):
+        raise ValueError(
+            "This server has no tokenizer and reads no texts; give references and prediction as token ids."
+        )
 
 
 def _check_unicode(name: str, text: str) -> None:

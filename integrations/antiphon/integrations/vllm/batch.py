@@ -1,0 +1,69 @@
+"""The batch of a step in the same form for both of vLLM's model runners, and the protocol of drafters that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any, Protocol, runtime_checkable
+
+METHOD = "custom_class"
+"""Value of ``method`` in vLLM's ``--speculative-config`` that selects a drafter of this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """A request that emitted tokens in the step that was just computed.
+
+    Attributes:
+        request_id: vLLM's id of the request.
+        owner: State of the request in the model runner. A request with the same id but another owner is another one.
+        extra_args: Arguments of the request, which hold its admitted sources; None if it has none.
+        num_prompt_tokens: Number of tokens of the prompt.
+        num_tokens: Number of tokens of prompt and answer.
+        read: Returns the token ids from a start position up to an end position.
+    """
+
+    request_id: str
+    owner: Any
+    extra_args: Mapping[str, Any] | None
+    num_prompt_tokens: int
+    num_tokens: int
+    read: Callable[[int, int], list[int]]
+
+
+@runtime_checkable
+class BatchDrafter(Protocol):
+    """A drafter for the requests of a batch; `Proposer` is the only one."""
+
+    def prepare_step(self, runner: Any, scheduled: Any) -> None:
+        """Receive the state of the batch before Model Runner V1 calls ``propose``.
+
+        Args:
+            runner: vLLM's model runner.
+            scheduled: Number of rows of each request in the step that was just computed, by request id.
+        """
+
+    def draft(self, rows: Sequence[BatchRow], scheduled: Mapping[str, int], running: Container[str]) -> list[list[int]]:
+        """Return the draft of each request.
+
+        Args:
+            rows: The requests that emitted tokens.
+            scheduled: Number of rows of each request in the step that was just computed, by request id.
+            running: Ids of all requests that have not ended; the state of all others is dropped.
+        """
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Return a context manager that counts an exception as a failure and suppresses it."""
+
+
+def drafter_class(speculative_config: Any) -> type | None:
+    """Return the `BatchDrafter` that vLLM's speculative configuration names, or None if it names something else."""
+    if getattr(speculative_config, "method", None) != METHOD:
+        return None
+    try:
+        named = resolve_name(speculative_config.model)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return named if isinstance(named, type) and issubclass(named, BatchDrafter) else None

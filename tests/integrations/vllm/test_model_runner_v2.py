@@ -1,0 +1,293 @@
+"""The connection with Model Runner V2: when it is used, what it patches, and what it refuses. Without vLLM."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from antiphon.integrations.vllm import model_runner_v2
+from antiphon.integrations.vllm.admission import Sources
+from antiphon.integrations.vllm.plugin import patch_worker
+from antiphon.integrations.vllm.speculator import Speculator
+from tests.integrations.vllm.fake_engine import RequestStates, sampling_params
+
+OURS = SimpleNamespace(method="custom_class", model="antiphon.integrations.vllm.Proposer", num_speculative_tokens=6)
+NGRAM = SimpleNamespace(method="ngram", model="ngram", num_speculative_tokens=6)
+ANSWER = list(range(20, 40))
+PACKAGES = ("", ".config", ".distributed", ".v1", ".v1.core", ".v1.core.sched", ".v1.worker", ".v1.worker.gpu")
+
+
+class Group:
+    """A tensor-parallel group that records what is broadcast."""
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank_in_group, self.sent = rank, list[Any]()
+
+    def broadcast(self, tensor: Any, src: int = 0) -> None:
+        self.sent.append((tensor, src))
+
+
+def fake_interfaces() -> dict[str, dict[str, Any]]:
+    """Return modules of vLLM 0.33, each with the names that the connection uses; new classes in each call."""
+
+    @dataclass
+    class InputBatch:
+        req_ids: Any
+        idx_mapping: Any
+        num_scheduled_tokens: Any
+
+    @dataclass
+    class NewRequestData:
+        req_id: str
+        sampling_params: Any
+        prefill_token_ids: Any
+
+        @property
+        def prompt_len(self) -> int:
+            return 2
+
+    class BaseSpeculator(ABC):
+        num_query_per_req = 1
+
+        @abstractmethod
+        def init_cudagraph_manager(self, cudagraph_mode: Any) -> None: ...
+
+        @abstractmethod
+        def capture(self) -> None: ...
+
+        @abstractmethod
+        def propose(
+            self, input_batch: Any, attn_metadata: Any, num_sampled: Any, num_rejected: Any, *, dummy_run: bool = False
+        ) -> Any: ...
+
+    class GPUModelRunner:
+        def __init__(self, speculator: Any) -> None:
+            self.speculator, self.added = speculator, list[Any]()
+            self.taken: Any = None
+
+        def add_requests(self, scheduler_output: Any) -> None:
+            self.added += scheduler_output.scheduled_new_reqs
+
+        def take_draft_token_ids(self) -> Any:
+            return self.taken
+
+    class VllmConfig:
+        def __init__(self, speculative_config: Any) -> None:
+            self.speculative_config, self.use_v2_model_runner = speculative_config, True
+            self.model_config = SimpleNamespace(get_vocab_size=lambda: 100)
+            self.scheduler_config = SimpleNamespace(async_scheduling=False)
+
+        def _get_v2_model_runner_unsupported_features(self) -> list[str]:
+            method = self.speculative_config.method
+            return ["dual batch overlap", *([f"speculative method '{method}'"] if method != "eagle" else [])]
+
+    def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> str:
+        return "vLLM's own"
+
+    group = Group()
+    return {
+        "vllm.config.vllm": {"VllmConfig": VllmConfig},
+        "vllm.envs": {"VLLM_USE_V2_MODEL_RUNNER": None},
+        "vllm.distributed.parallel_state": {"get_tp_group": lambda: group},
+        "vllm.v1.core.sched.output": {"NewRequestData": NewRequestData},
+        "vllm.v1.worker.gpu.input_batch": {"InputBatch": InputBatch},
+        "vllm.v1.worker.gpu.model_runner": {"GPUModelRunner": GPUModelRunner, "init_speculator": init_speculator},
+        "vllm.v1.worker.gpu.spec_decode": {"__path__": [], "init_speculator": init_speculator},
+        "vllm.v1.worker.gpu.spec_decode.speculator": {"BaseSpeculator": BaseSpeculator},
+        "vllm.v1.worker.gpu_model_runner": {},
+    }
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """The fake modules, by name, while a test runs."""
+    modules: dict[str, ModuleType] = {}
+    for name, content in [*((f"vllm{each}", {"__path__": []}) for each in PACKAGES), *fake_interfaces().items()]:
+        modules[name] = ModuleType(name)
+        vars(modules[name]).update(content)
+        monkeypatch.setitem(sys.modules, name, modules[name])
+    return modules  # type: ignore[return-value]
+
+
+def unsupported(vllm: dict[str, ModuleType], speculation: Any = OURS) -> list[str]:
+    config = vllm["vllm.config.vllm"].VllmConfig(speculation)
+    found: list[str] = config._get_v2_model_runner_unsupported_features()
+    return found
+
+
+def make(vllm: dict[str, ModuleType], **states: Any) -> tuple[Any, RequestStates]:
+    """Return the model runner with a speculator, and its buffers."""
+    model_runner_v2.register_model_runner_v2()
+    buffers = RequestStates(4, OURS.num_speculative_tokens)
+    vars(buffers).update(states)
+    runner = vllm["vllm.v1.worker.gpu.model_runner"]
+    speculator = runner.init_speculator(vllm["vllm.config.vllm"].VllmConfig(OURS), "cpu", buffers)
+    return runner.GPUModelRunner(speculator), buffers
+
+
+def join(vllm: dict[str, ModuleType], runner: Any, states: RequestStates, name: str, sources: Sources) -> None:
+    """Add a request whose prompt is 7 8 and which has emitted the first token of `ANSWER`."""
+    new = vllm["vllm.v1.core.sched.output"].NewRequestData(name, sampling_params(sources), [7, 8])
+    states.req_id_to_index[name] = states.free.pop()
+    runner.add_requests(SimpleNamespace(scheduled_new_reqs=[new]))
+    states.write(name, [7, 8, ANSWER[0]])
+
+
+def propose(runner: Any, states: RequestStates, names: list[str], emitted: list[int], **options: Any) -> Any:
+    slots = torch.tensor([states.req_id_to_index[name] for name in names])
+    batch = SimpleNamespace(req_ids=names, idx_mapping=slots, num_scheduled_tokens=np.ones(len(names)))
+    return runner.speculator.propose(batch, None, torch.tensor(emitted), None, **options)
+
+
+def test_v1_is_used_as_long_as_vllm_has_it_and_the_user_does_not_require_v2(vllm: dict[str, ModuleType]) -> None:
+    model_runner_v2.register_model_runner_v2()
+    method = "speculative method 'custom_class'"
+    assert unsupported(vllm) == ["dual batch overlap", method]
+    vllm["vllm.envs"].VLLM_USE_V2_MODEL_RUNNER = True  # type: ignore[attr-defined]
+    assert unsupported(vllm) == ["dual batch overlap"]
+    vllm["vllm.envs"].VLLM_USE_V2_MODEL_RUNNER = False  # type: ignore[attr-defined]
+    assert unsupported(vllm) == ["dual batch overlap", method]
+
+
+def test_v2_is_used_if_vllm_has_no_other_model_runner(
+    vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_runner_v2.register_model_runner_v2()
+    monkeypatch.delitem(sys.modules, "vllm.v1.worker.gpu_model_runner")
+    assert unsupported(vllm) == ["dual batch overlap"]
+    assert unsupported(vllm, NGRAM) == ["dual batch overlap", "speculative method 'ngram'"]
+
+
+def test_other_drafters_stay_vllms_own(vllm: dict[str, ModuleType]) -> None:
+    model_runner_v2.register_model_runner_v2()
+    for module in ("vllm.v1.worker.gpu.model_runner", "vllm.v1.worker.gpu.spec_decode"):
+        config = vllm["vllm.config.vllm"].VllmConfig(NGRAM)
+        assert vllm[module].init_speculator(config, "cpu", req_states=None) == "vLLM's own"
+
+
+def test_drafts_have_different_lengths_and_prefill_has_none(vllm: dict[str, ModuleType]) -> None:
+    runner, states = make(vllm)
+    join(vllm, runner, states, "short", Sources((tuple(ANSWER[:3]),)))
+    join(vllm, runner, states, "prefill", Sources((tuple(ANSWER),)))
+    join(vllm, runner, states, "long", Sources((tuple(ANSWER),)))
+    assert [new.req_id for new in runner.added] == ["short", "prefill", "long"], "vLLM's own function runs, too"
+    names = ["long", "prefill", "short"]
+    drafts = propose(runner, states, names, [1, 0, 1])
+    assert drafts.tolist() == [ANSWER[1:7], [0] * 6, [*ANSWER[1:3], 0, 0, 0, 0]]
+    assert drafts.dtype == torch.int64
+    runner.taken = SimpleNamespace(req_ids=names, draft_token_ids=[[-1] * 6 for _ in names])
+    assert runner.take_draft_token_ids().draft_token_ids == [[-1] * 6, [], [-1] * 2]
+    runner.taken = None
+    assert runner.take_draft_token_ids() is None
+
+
+def test_a_dummy_run_drafts_nothing_and_broadcasts_nothing(vllm: dict[str, ModuleType]) -> None:
+    runner, states = make(vllm)
+    group = vllm["vllm.distributed.parallel_state"].get_tp_group()
+    states.req_id_to_index["dummy"] = 0
+    propose(runner, states, ["dummy"], [1], dummy_run=True)
+    runner.speculator.init_cudagraph_manager(None)
+    runner.speculator.capture()
+    assert not group.sent
+    assert runner.speculator.drafter.failures == 0
+
+
+def test_the_first_rank_shares_its_drafts_with_the_others(vllm: dict[str, ModuleType]) -> None:
+    """Every rank verifies the rows of its own tensor, but each would measure other step times."""
+    group = vllm["vllm.distributed.parallel_state"].get_tp_group()
+    runner, states = make(vllm)
+    join(vllm, runner, states, "a", Sources((tuple(ANSWER),)))
+    drafts = propose(runner, states, ["a"], [1])
+    assert [each.tolist() for each, _ in group.sent] == [[ANSWER[1:7]]]
+    group.rank_in_group = 1
+    group.broadcast = lambda tensor: tensor.copy_(drafts)
+    other, other_states = make(vllm)
+    join(vllm, other, other_states, "a", Sources((tuple(ANSWER),)))
+    assert propose(other, other_states, ["a"], [1]).tolist() == drafts.tolist()
+    assert other.speculator.drafter is None
+
+
+def test_a_failure_gives_empty_drafts(vllm: dict[str, ModuleType], caplog: pytest.LogCaptureFixture) -> None:
+    runner, states = make(vllm)
+    join(vllm, runner, states, "a", Sources((tuple(ANSWER),)))
+    with caplog.at_level(logging.ERROR, logger="vllm.antiphon"):
+        runner.add_requests(SimpleNamespace(scheduled_new_reqs=[]))
+        batch = SimpleNamespace(req_ids=["a"])  # as a later version of vLLM might
+        drafts = runner.speculator.propose(batch, None, torch.tensor([1]), None)
+    assert drafts.tolist() == [[0] * 6]
+    runner.taken = SimpleNamespace(req_ids=["a"], draft_token_ids=[[-1] * 6])
+    assert runner.take_draft_token_ids().draft_token_ids == [[]]
+    assert runner.speculator.drafter.failures == 1
+    assert "drafting failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("module", "owner", "name"),
+    [
+        ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "take_draft_token_ids"),
+        ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "add_requests"),
+        ("vllm.v1.worker.gpu.spec_decode.speculator", "BaseSpeculator", "propose"),
+        ("vllm.v1.core.sched.output", "NewRequestData", "prompt_len"),
+    ],
+)
+def test_a_missing_function_is_named_at_the_start(
+    vllm: dict[str, ModuleType], module: str, owner: str, name: str
+) -> None:
+    delattr(getattr(vllm[module], owner), name)
+    with pytest.raises(ValueError, match=rf"vLLM unknown has no {module}\.{owner}\.{name}.*VLLM_USE_V2_MODEL_RUNNER=0"):
+        make(vllm)
+
+
+def test_a_missing_buffer_or_field_is_named_at_the_start(vllm: dict[str, ModuleType]) -> None:
+    with pytest.raises(ValueError, match=r"has no RequestStates\.total_len\.gpu"):
+        make(vllm, total_len=SimpleNamespace(cpu=None))
+    del vllm["vllm.v1.worker.gpu.input_batch"].InputBatch.__dataclass_fields__["idx_mapping"]
+    with pytest.raises(ValueError, match=r"has no vllm\.v1\.worker\.gpu\.input_batch\.InputBatch\.idx_mapping"):
+        make(vllm)
+
+
+def test_a_version_without_a_place_for_our_drafter_is_logged_if_the_user_requires_v2(
+    vllm: dict[str, ModuleType], caplog: pytest.LogCaptureFixture
+) -> None:
+    del vllm["vllm.v1.worker.gpu.spec_decode"].init_speculator
+    model_runner_v2.register_model_runner_v2()
+    assert not caplog.text
+    vllm["vllm.envs"].VLLM_USE_V2_MODEL_RUNNER = True  # type: ignore[attr-defined]
+    model_runner_v2.register_model_runner_v2()
+    assert "does not draft in Model Runner V2: vLLM unknown has no vllm.v1.worker.gpu.spec_decode.init" in caplog.text
+    assert "speculative method 'custom_class'" in unsupported(vllm), "so vLLM refuses to start"
+
+
+def test_asynchronous_scheduling_is_refused(vllm: dict[str, ModuleType]) -> None:
+    model_runner_v2.register_model_runner_v2()
+    config = vllm["vllm.config.vllm"].VllmConfig(OURS)
+    config.scheduler_config.async_scheduling = True
+    with pytest.raises(ValueError, match="start vLLM with --no-async-scheduling"):
+        model_runner_v2.make_speculator(config, RequestStates(4, 6))
+
+
+def test_the_log_says_which_model_runner_drafts(vllm: dict[str, ModuleType], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="vllm.antiphon"):
+        make(vllm)
+    assert "up to 6 tokens a step, in Model Runner V2 of vLLM unknown" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="vllm.antiphon"):
+        patch_worker(SimpleNamespace(speculative_config=OURS, use_v2_model_runner=False))
+    assert "nothing is drafted: vLLM unknown has no vllm.v1.worker.gpu_model_runner.GPUModelRunner" in caplog.text
+
+
+def test_a_speculator_has_all_attributes_of_vllms_base_class(vllm: dict[str, ModuleType]) -> None:
+    runner, _ = make(vllm)
+    base = vllm["vllm.v1.worker.gpu.spec_decode.speculator"].BaseSpeculator
+    assert isinstance(runner.speculator, Speculator)
+    assert isinstance(runner.speculator, base)
+    assert runner.speculator.num_query_per_req == 1
