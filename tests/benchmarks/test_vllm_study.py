@@ -13,12 +13,17 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.benchmark.samples import load_samples
+from antiphon.pipelines.benchmark.vllm.engines import SPECULATION, VLLMSettings, open_engines
+from antiphon.pipelines.benchmark.vllm.measure import (
+    BatchFigures,
+    figures_with_ratios,
+    measure_vllm,
+    median_figures,
+    vllm_jobs,
+)
+from antiphon.pipelines.benchmark.vllm.worker import Decoded, EngineAnswer
 from benchmarks.record import as_line
-from benchmarks.vllm import __main__ as vllm_study
-from benchmarks.vllm.engines import SPECULATION, VLLMSettings, open_engines
-from benchmarks.vllm.measure import BatchFigures, figures_with_ratios, measure_vllm, vllm_jobs
-from benchmarks.vllm.worker import Decoded, EngineAnswer
-from tests.pipelines.recorded import SAMPLES, run_program
+from tests.pipelines.recorded import SAMPLES, antiphon
 
 FAKE = Path(__file__).parent / "fake_vllm"
 
@@ -83,6 +88,25 @@ def test_ratios_are_of_the_paces_without_prompts_and_of_the_better_ngram() -> No
     assert (plain["x_plain"], ours["x_plain"], ours["x_ngram"], ours["x_suffix"]) == (1.0, 2.4, 1.5, None)
     assert (ours["tokens_per_step"], ours["drafted"], ours["accepted"], ours["x_plain_whole"]) == (2.0, 5.0, 3.0, 1.0)
     assert (ngram["identical"], ours["identical"]) == (0.5, 1.0)
+
+
+def test_figures_of_several_rounds_are_medians_with_the_extremes_of_the_ratios() -> None:
+    rounds = []
+    for pace in (20, 24, 14):
+        engines = [RecordingEngine("plain", 10), RecordingEngine("ngram-8", 16), RecordingEngine("suffix", 12)]
+        figures = measure_vllm([*engines, RecordingEngine("antiphon", pace)], jobs(3), batches=[1], limit=6, least=2)
+        rounds.append(figures_with_ratios(figures))
+    rounds[1][3]["identical"] = 0.5
+    rounds[2].reverse()
+    ours = median_figures(rounds)[3]
+    assert ours["method"] == "antiphon"
+    assert [ours[f"x_lookup{each}"] for each in ("", "_least", "_most")] == [1.25, 0.875, 1.5]
+    assert [ours[f"x_plain{each}"] for each in ("", "_least")] == [2.0, 1.4]
+    assert (ours["requests"], ours["identical"]) == (2, 0.5)
+    alone = median_figures(
+        [figures_with_ratios(measure_vllm([RecordingEngine("plain")], jobs(3), batches=[1], limit=6, least=2))]
+    )
+    assert [alone[0][key] for key in ("x_lookup", "x_lookup_least", "x_lookup_most")] == [None] * 3
 
 
 def test_a_worker_counts_steps_drafts_and_the_time_beside_prompts(settings: VLLMSettings) -> None:
@@ -155,12 +179,13 @@ def test_the_command_shows_a_table_for_every_batch_size(
     file.write_text("\n".join(map(as_line, SAMPLES)), encoding="utf-8")
     options = ["--model", str(tiny_folder), "--method", "plain", "--method", "antiphon", "--batch", "1", "--batch", "2"]
     more = ["--limit", "1", "--warm-up", "0", "--passages", "1", "--max-new-tokens", "8", "--dtype", "float32"]
-    done = run_program(vllm_study.app, str(file), *options, *more, "--json")
+    done = antiphon("bench", "vllm", file, *options, *more, "--rounds", "2", "--json")
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout.splitlines()[-1])
     assert (facts["kind"], facts["vllm"], list(facts["batches"])) == ("vllm", "0.0.fake", ["1", "2"])
     assert [row["tokens_per_step"] for row in facts["batches"]["1"]] == [1.0, 2.667]
-    assert "2 requests, 2 at once" in done.stderr + done.stdout
+    assert [row["method"] for row in facts["batches"]["2"]] == ["plain", "antiphon"]
+    assert "2 requests, 2 at once, medians of 2 rounds" in " ".join((done.stderr + done.stdout).split())
 
 
 def test_a_python_without_vllm_is_told_in_a_sentence(
@@ -170,7 +195,7 @@ def test_a_python_without_vllm_is_told_in_a_sentence(
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(map(as_line, SAMPLES)), encoding="utf-8")
     options = ("--model", str(tiny_folder), "--batch", "1", "--limit", "1", "--passages", "1")
-    done = run_program(vllm_study.app, str(file), *options)
+    done = antiphon("bench", "vllm", file, *options)
     assert done.exit_code == 2
     assert "vLLM with plain has ended" in done.stderr
     assert "No module named 'vllm'" in done.stderr

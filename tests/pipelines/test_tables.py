@@ -14,12 +14,11 @@ from rich.console import Console, RenderableType
 
 from antiphon.pipelines.benchmark.race import TITLES, RaceResult
 from antiphon.pipelines.benchmark.run import MethodRun
-from antiphon.pipelines.cli import bench, bench_speed, bita, demo, doctor_report
+from antiphon.pipelines.cli import bench, bench_speed, bench_vllm, bita, demo, doctor_report
 from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
 from antiphon.pipelines.training.bita import evaluate
 from benchmarks import bandwidth_floor, drafters, drafting_cost, exactness, first_token, reading, retrieval
 from benchmarks.batch import __main__ as batch
-from benchmarks.vllm import __main__ as vllm
 from recipes.reader import __main__ as reader
 from tests.import_graph import MODULES
 
@@ -91,7 +90,7 @@ def tables() -> Iterator[tuple[str, ResultTable]]:
         "batch",
         result_table("8 texts, 8 at once", batch.COLUMNS, rows_of(batch.COLUMNS, "openvino-genai")),
     )
-    yield "vllm", result_table("4 requests, 4 at once", vllm.COLUMNS, rows_of(vllm.COLUMNS, "antiphon"))
+    yield "vllm", result_table("4 requests, 4 at once", bench_vllm.COLUMNS, rows_of(bench_vllm.COLUMNS, "antiphon"))
     yield "index", result_table("100,000 vectors of 1,024", bench.INDEXING, indexes)
     starts = [{key: unique_number() for key in bench_speed.STARTS} | {"program": "openvino-genai"}]
     yield "starts", result_table("New process", bench_speed.STARTS, starts)

@@ -16,6 +16,7 @@ from antiphon.pipelines.benchmark.replay import replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.bench_speed import speed
+from antiphon.pipelines.cli.bench_vllm import vllm
 from antiphon.pipelines.cli.options import AsJson, Device, Limit, Task
 from antiphon.pipelines.rendering.tables import result_table
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, drafts, vector indexes and answers on this machine.")
 app.command()(speed)
+app.command()(vllm)
 
 REPLAY = {
     "drafter": "drafter",

@@ -1,0 +1,1 @@
+"""Drafting methods within vLLM: one engine for each, compared on the same prompts."""
