@@ -1,1 +1,0 @@
-"""Drafting methods within vLLM; run the comparison as `python -m benchmarks.vllm`."""
