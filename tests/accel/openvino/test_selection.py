@@ -7,6 +7,7 @@ import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.decoding.options import DecodingOptions
+from antiphon.accel.engines import selection
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.engines.torch.engine import engine_of as torch_engine_of
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
@@ -58,6 +59,17 @@ def test_an_unknown_engine_is_rejected_before_the_model_is_loaded() -> None:
 def test_requesting_an_engine_that_cannot_run_the_model_raises_the_reason(family: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"engine is 'openvino', but it cannot run this .*{reason}"):
         select_engine(tiny_model(family), "openvino")
+
+
+def test_requesting_the_engine_that_auto_selected_makes_no_second_copy_of_the_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_of("llama", seed=8)
+    monkeypatch.setattr(selection, "MIN_PARAMETERS", 0)
+    monkeypatch.setattr(selection, "load_engine", lambda model, if_faster, **_: load_engine(model, memory=2**22))
+    selected = select_engine(model, "auto")
+    assert selected.engine.name == "openvino"
+    assert select_engine(model, "openvino").engine is selected.engine
 
 
 def test_options_that_only_torch_supports_select_torch() -> None:

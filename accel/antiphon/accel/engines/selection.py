@@ -115,6 +115,8 @@ def select_engine(
 
     def find() -> SelectedEngine:
         cached: _CachedSelection | None = cache.get(choice)
+        if not is_current(cached) and choice == "openvino" and is_current(auto := cache.get("auto")) and auto.engine:
+            cached = cache[choice] = auto  # a second engine would hold the weights twice
         if not is_current(cached):  # checked again: another thread may have selected it in the meantime
             size = cached.memory if memory is None and cached is not None else memory
             cached = cache[choice] = _CachedSelection(*_select(model, choice, size, report), weights, size)

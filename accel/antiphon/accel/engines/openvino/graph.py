@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.accel.engines.openvino.mlp import keep_products_apart, merge_gate_and_up
 from antiphon.accel.engines.openvino.paged_attention import CacheShape, set_cache_shapes
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage
 from antiphon.accel.engines.openvino.runtime import core
@@ -25,9 +26,6 @@ MIN_HALF_PRECISION_THREADS = 2
 If OpenVINO fuses the three matrix products of an MLP block, it divides the threads into two halves; with a single
 thread this is a division by zero, which ends the process.
 """
-
-ACTIVATIONS, UNREACHED = ("Swish", "Gelu"), 3e38
-"""Activations of MLP blocks, and the bounds of a clamp that changes no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,11 @@ class PagedGraph:
         self.threads = threads
         self.cache_shapes: list[CacheShape] = set_cache_shapes(graph)
         self.vocab_size = int(graph.outputs[0].get_partial_shape()[2].get_length())
+        weights = [] if weights is None else weights
         if precision != "f32":
-            _keep_mlp_products_apart(graph)
+            keep_products_apart(graph)
+        if weights and not is_compressed:
+            merge_gate_and_up(graph, weights)
         options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": precision,
             "KV_CACHE_PRECISION": precision,  # the default, 8 bits, would change the model's outputs
@@ -138,25 +139,6 @@ class PagedGraph:
         self._request.wait()
         answers: NDArray[np.float32] = logits[0]
         return answers
-
-
-def _keep_mlp_products_apart(graph: openvino.Model) -> None:
-    """Put a clamp that changes no value before the activation of each MLP block.
-
-    On CPUs with AMX, OpenVINO would otherwise fuse the three products of the block, and keep a float16 copy of their
-    weights in addition to the packed one: three quarters of the weights of a model of 1.5 billion parameters.
-    """
-    from openvino import opset13
-
-    for product in graph.get_ops():
-        if product.get_type_name() != "MatMul" or product.input_value(0).get_node().get_type_name() != "Multiply":
-            continue
-        for factor in product.input_value(0).get_node().inputs():
-            activation = factor.get_source_output().get_node()
-            if activation.get_type_name() in ACTIVATIONS:
-                clamped = opset13.clamp(activation.input_value(0), -UNREACHED, UNREACHED)
-                activation.input(0).replace_source_output(clamped.output(0))
-    graph.validate_nodes_and_infer_types()
 
 
 def _offsets(counts: Sequence[int]) -> NDArray[np.int32]:
