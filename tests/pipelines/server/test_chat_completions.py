@@ -147,7 +147,7 @@ def test_text_copied_from_a_reference_is_cited(client: TestClient, typist: Langu
     assert (cited["url"], cited["title"], cited["passage_id"]) == ("https://example.org/x", "Source", "one")
     assert message["content"][cited["start_index"] : cited["end_index"]] == cited["cited_text"]
     assert own[cited["passage_start"] : cited["passage_end"]] == cited["cited_text"]
-    assert (cited["display_text"], cited["location"]) == (displayed_quote(cited["cited_text"]), "")
+    assert (cited["display_text"], cited["location"]) == (displayed_quote(cited["cited_text"]), "Source")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,6 +36,9 @@ from antiphon.pipelines.cli.timing import Stopwatch, seconds_since_process_start
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.question_text import check_question
 from antiphon.pipelines.rendering.sanitize import sanitize_json
+
+if TYPE_CHECKING:
+    from antiphon.pipelines.answer import AnswerStream
 
 
 def ask(
@@ -96,6 +99,11 @@ def ask(
     if as_json:
         typer.echo(sanitize_json(stream.to_end().answer.as_dict()))
         return
+    _show(stream, stopwatch, drafting=drafting)
+
+
+def _show(stream: AnswerStream, stopwatch: Stopwatch, *, drafting: bool) -> None:
+    """Print an answer while it streams, its citations, its cost, and if asked for how it was decoded."""
     answer = console.show_stream(stream, stopwatch)
     console.show_citations(answer)
     console.show_cost(answer, stopwatch)

@@ -124,6 +124,7 @@ def serve(
         check_listen_address(host, settings, allow_without_key=anybody)
         check_port_is_free(host, port)
         with console.status("Loading libraries" if folder is None else f"Opening {folder}"):
+            console.quiet_libraries()
             parts = _parts(folder, embedder, device, k)
         runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
         service = _service(model, settings, parts, **runs)
@@ -148,7 +149,6 @@ def _service(
     from antiphon.pipelines.rag import Rag
     from antiphon.pipelines.server.service import make_service
 
-    console.quiet_libraries()
     chosen = resolve_drafter(drafter)
     language_model = load_language_model(model, dtype=dtype_named(dtype), drafter=chosen, **runs)
     language_model.name = _name(model)  # error messages contain the name; clients need not see the folder
