@@ -152,7 +152,7 @@ class RequestStates:
 
 
 class EngineV2(Engine):
-    """Runs requests as Model Runner V2 does: it forgets those that are preempted and adds them again to continue."""
+    """Runs requests as Model Runner V2 does: it forgets preempted requests and adds them again to continue."""
 
     def __init__(self, proposer: Proposer, rows: int = 64) -> None:
         super().__init__(proposer, rows)

@@ -202,7 +202,7 @@ def test_a_dummy_run_drafts_nothing_and_broadcasts_nothing(vllm: dict[str, Modul
 
 
 def test_the_first_rank_shares_its_drafts_with_the_others(vllm: dict[str, ModuleType]) -> None:
-    """Every rank verifies the rows of its own tensor, but each would measure other step times."""
+    """Every rank verifies a tensor of drafts, but each rank would measure other step times."""
     group = vllm["vllm.distributed.parallel_state"].get_tp_group()
     runner, states = make(vllm)
     join(vllm, runner, states, "a", Sources((tuple(ANSWER),)))

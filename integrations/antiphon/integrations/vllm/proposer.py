@@ -81,7 +81,12 @@ class Proposer:
         """Do nothing; vLLM calls this to load a draft model."""
 
     def prepare_step(self, runner: Runner, scheduled: Mapping[str, int]) -> None:
-        """Receive the state of the batch before `propose`; see `BatchDrafter.prepare_step`."""
+        """Receive the state of the batch before `propose`.
+
+        Args:
+            runner: vLLM's model runner.
+            scheduled: Number of rows of each request in the step that was just computed, by request id.
+        """
         self._runner, self._scheduled_rows = runner, scheduled
 
     def propose(
@@ -118,7 +123,13 @@ class Proposer:
             self._proposed_rows = {}
 
     def draft(self, rows: Sequence[BatchRow], scheduled: Mapping[str, int], running: Container[str]) -> list[list[int]]:
-        """Return the draft of each request; see `BatchDrafter.draft`."""
+        """Return the draft of each request, empty if no draft saves time.
+
+        Args:
+            rows: The requests that emitted tokens.
+            scheduled: Number of rows of each request in the step that was just computed, by request id.
+            running: Ids of all requests that have not ended; the state of all others is dropped.
+        """
         self._observe_step_time(scheduled, perf_counter())
         self._drop_ended(running)
         # 1. The drafter of every request receives the new tokens and proposes a chain.

@@ -97,9 +97,9 @@ class RequestDrafter:
 
 
 def lower_chances(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Return the chances of a chain, taking for each token the lower estimate of its own acceptance chance.
+    """Return the chances of a chain in which each token has the lower of two estimates of its acceptance chance.
 
-    Calibration counts over all drafts, so it overrates the later tokens of those that the drafter itself finds
+    Calibration counts over all drafts, so it overrates the later tokens of drafts that the drafter itself finds
     unlikely; and the drafter overrates the tokens of texts that the model does not repeat.
 
     Args:

@@ -33,7 +33,7 @@ class Speculator:
     """Drafts for the batch of a step, written into a tensor as Model Runner V2 expects it.
 
     All rows of that tensor have the same width; `cut` tells the scheduler how many tokens of each row are a draft. With
-    tensor parallelism every rank verifies the rows of its own tensor, so the first rank drafts and shares its tensor.
+    tensor parallelism every rank has such a tensor, so the first rank drafts and shares its tensor.
 
     Args:
         drafter: Drafts for the batch; None on a rank that receives the drafts of the first one.
@@ -114,7 +114,7 @@ class Speculator:
         # 1. Read the last tokens of each request, shape (requests, 1 + draft tokens): a step appends no more.
         positions = (totals[:, None] + self._offsets).clamp(min=0)
         last = states.all_token_ids.gpu[slots[:, None], positions].tolist()
-        # 2. Append those that are new. A copy that lags further behind, or is ahead, is read again.
+        # 2. Append the new tokens. A copy that lags further behind, or is ahead, is read again.
         for name, slot, total, tokens in zip(batch.req_ids, slots.tolist(), totals.tolist(), last, strict=True):
             request = self._requests.get(name)
             if request is None:

@@ -85,7 +85,7 @@ class StepTimes:
         mean_rows, mean_seconds = self._rows / self._weight, self._seconds / self._weight
         slope = INITIAL_SLOPE * mean_seconds / (1 + INITIAL_SLOPE * (mean_rows - 1))
         if self._squares:
-            prior = PRIOR_PAIRS * self._squares / self._pairs  # so many pairs of the mean squared difference
+            prior = PRIOR_PAIRS * self._squares / self._pairs  # as many pairs with the mean squared difference
             slope = max((self._products + prior * slope) / (self._squares + prior), 0.0)
         intercept = mean_seconds - slope * mean_rows
         return (intercept, slope) if intercept > 0 else (0.0, mean_seconds / mean_rows)
