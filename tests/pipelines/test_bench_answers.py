@@ -50,6 +50,13 @@ def test_an_answer_is_right_with_70_percent_of_the_expected_words() -> None:
     assert not asked.is_answered_by("ten nine eight seven six five")
 
 
+def test_an_answer_with_expected_phrases_is_right_if_it_has_all_of_them_in_whole_words() -> None:
+    asked = SpanQuestion("bees", "?", "a", ("ten eggs on 19 January",), ("19 Jan|19 January", "not `thread safe`"))
+    assert asked.is_answered_by("On 19\nJanuary it is *not* thread safe.")
+    assert not asked.is_answered_by("On 119 January it is *not* thread safe.")
+    assert not asked.is_answered_by("On 19 January it is thread safe.")
+
+
 @pytest.mark.parametrize(
     ("cut", "rank", "quotable", "text", "lost"),
     [

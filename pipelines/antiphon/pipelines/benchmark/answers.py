@@ -28,6 +28,7 @@ SUFFICIENT_WORDS = 0.7
 
 _NO_LETTER = re.compile(r"[\W_]+")
 _WORD = re.compile(r"\w+")
+_MARKS = re.compile(r"[\s*`]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,15 @@ class SpanQuestion:
         question: The question.
         source: File of the spans; None if the corpus has no answer.
         spans: Texts, each of which answers the question; empty if the corpus has no answer.
+        phrases: Phrases that a right answer contains, each with its alternatives ("a|b"); empty: a right answer has
+            the words of a span.
     """
 
     corpus: str
     question: str
     source: str | None
     spans: tuple[str, ...]
+    phrases: tuple[str, ...] = ()
 
     @property
     def is_answerable(self) -> bool:
@@ -56,7 +60,9 @@ class SpanQuestion:
         return any(letters_of(span) in letters_of(text) for span in self.spans)
 
     def is_answered_by(self, text: str) -> bool:
-        """Return whether a text has enough of the words of a span."""
+        """Return whether a text has all phrases, or without phrases enough of the words of a span."""
+        if self.phrases:
+            return all(any(has_phrase(text, one) for one in phrase.split("|")) for phrase in self.phrases)
         return any(has_words(text, span) for span in self.spans)
 
 
@@ -67,7 +73,11 @@ def load_span_questions(folder: Path) -> list[SpanQuestion]:
         FileNotFoundError: the folder has no ``questions.jsonl``.
     """
     lines = (folder / QUESTIONS).read_text(encoding="utf-8").splitlines()
-    return [SpanQuestion(**(one | {"spans": tuple(one["spans"])})) for one in map(json.loads, lines)]
+    return [SpanQuestion(**{name: _hashable(value) for name, value in json.loads(line).items()}) for line in lines]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def corpora_of(questions: Iterable[SpanQuestion]) -> list[str]:
@@ -78,6 +88,12 @@ def corpora_of(questions: Iterable[SpanQuestion]) -> list[str]:
 def letters_of(text: str) -> str:
     """Return the letters and digits of a text in lower case; a word hyphenated at a line end equals the whole word."""
     return _NO_LETTER.sub("", text).lower()
+
+
+def has_phrase(text: str, phrase: str) -> bool:
+    """Return whether a text contains a phrase in whole words, ignoring case, line breaks, ``*`` and backquotes."""
+    words = re.escape(_MARKS.sub(" ", phrase.lower()).strip())
+    return re.search(rf"(?<!\w){words}(?!\w)", _MARKS.sub(" ", text.lower())) is not None
 
 
 def has_words(text: str, expected: str) -> bool:
