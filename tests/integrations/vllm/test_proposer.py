@@ -202,6 +202,22 @@ def test_uncertain_drafts_stop_if_rows_are_expensive(engine_class: EngineClass) 
     assert request.drafts == [[]]
 
 
+def test_drafts_end_before_the_minimum_number_of_tokens_is_reached() -> None:
+    """Otherwise Model Runner V1 would forbid a stop token after the draft."""
+    answer = words(1)
+    request = Request("a", [7, 8], answer, Sources((answer,)))
+    engine = Engine(make_proposer())
+    engine.add(request)
+    request.state.sampling_params.min_tokens = 17
+    emitted = []
+    while engine.running:
+        engine.step()
+        emitted.append(request.emitted)
+    lengths = list(map(len, request.drafts))
+    assert emitted[:4] == [1, 14, 17, 30]
+    assert lengths[:3] == [12, 2, 12]
+
+
 @on_both_model_runners
 def test_a_context_that_vllm_shortened_is_read_again(engine_class: EngineClass) -> None:
     answer = words(1)

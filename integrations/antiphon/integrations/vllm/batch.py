@@ -23,6 +23,7 @@ class BatchRow:
         num_prompt_tokens: Number of tokens of the prompt.
         num_tokens: Number of tokens of prompt and answer.
         read: Returns the token ids from a start position up to an end position.
+        max_draft_tokens: Maximum number of tokens of its next draft; None for no other limit than the drafter's.
     """
 
     request_id: str
@@ -31,6 +32,7 @@ class BatchRow:
     num_prompt_tokens: int
     num_tokens: int
     read: Callable[[int, int], list[int]]
+    max_draft_tokens: int | None = None
 
 
 @runtime_checkable

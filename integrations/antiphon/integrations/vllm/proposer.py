@@ -139,7 +139,8 @@ class Proposer:
                 continue
             try:
                 drafter = self._updated(row)
-                proposed[index] = drafter, drafter.propose(self.num_draft_tokens)
+                most = self.num_draft_tokens if row.max_draft_tokens is None else row.max_draft_tokens
+                proposed[index] = drafter, drafter.propose(min(most, self.num_draft_tokens))
             except Exception as error:  # noqa: BLE001  # the other requests continue
                 self._fail(row, error)
         # 2. The budget cuts each chain to the tokens whose expected gain exceeds their cost in this batch.
@@ -195,14 +196,26 @@ def _row(runner: Runner, index: int, num_tokens: int, tokens: Any) -> BatchRow:
     """Return one row of Model Runner V1's batch; ``tokens`` has shape (maximum length,)."""
     request_id = runner.input_batch.req_ids[index]
     owner = runner.requests[request_id]
+    num_prompt_tokens = int(runner.input_batch.num_prompt_tokens[index])
     return BatchRow(
         request_id,
         owner,
         getattr(owner.sampling_params, "extra_args", None),
-        int(runner.input_batch.num_prompt_tokens[index]),
+        num_prompt_tokens,
         num_tokens,
         lambda start, end: tokens[start:end].tolist(),
+        _limit_by_min_tokens(owner.sampling_params, num_tokens - num_prompt_tokens),
     )
+
+
+def _limit_by_min_tokens(parameters: Any, num_emitted: int) -> int | None:
+    """Return how many tokens may be drafted before a request has emitted its ``min_tokens``; None after that.
+
+    Model Runner V1 forbids stop tokens after a draft as long as the tokens before the draft are fewer than
+    ``min_tokens``. Therefore a draft must not reach them, or the text would go on where it has to stop.
+    """
+    min_tokens: int = getattr(parameters, "min_tokens", 0) or 0
+    return min_tokens - 1 - num_emitted if num_emitted < min_tokens else None
 
 
 def _continues(known: RequestDrafter, row: BatchRow) -> bool:

@@ -76,6 +76,8 @@ class RequestDrafter:
 
     def propose(self, num_draft_tokens: int) -> ScoredDraft:
         """Return a chain of at most ``num_draft_tokens``, with this request's acceptance chance of each token."""
+        if num_draft_tokens < 1:
+            return ScoredDraft(EMPTY, [])
         draft = most_likely_chain(self._drafter.propose(self.context, num_draft_tokens))
         for row, token in enumerate(draft.tokens):
             if not 0 <= token < self._vocab_size:
