@@ -11,6 +11,7 @@ from antiphon.pipelines.question_text import (
     check_question,
     limit_of,
     other_language,
+    questions_in,
 )
 
 
@@ -50,6 +51,7 @@ def test_another_language_is_recognized(question: str, language: str) -> None:
 )
 def test_two_questions_in_one_are_recognized(question: str) -> None:
     assert limit_of(question) == SEVERAL_LIMIT
+    assert len(questions_in(question)) == 2
 
 
 def test_a_very_long_question_is_recognized() -> None:
@@ -67,6 +69,7 @@ def test_a_very_long_question_is_recognized() -> None:
         "What does 'die' do in the CLI?",
         "May I use the tidal models commercially?",
         "Which of the two is faster, und warum?",
+        "My pattern swallows the whole line, how do I fix it?",
     ],
 )
 def test_nothing_is_said_about_an_ordinary_question(question: str) -> None:

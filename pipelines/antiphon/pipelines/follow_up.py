@@ -6,9 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from antiphon.pipelines.citations import cite
+
 if TYPE_CHECKING:
     from antiphon.accel import TextModel
     from antiphon.accel.text.messages import Message
+    from antiphon.retrieval import Passage
 
 REWRITE = (
     "You rewrite the last question of a conversation so that it can be understood without the conversation: put what "
@@ -27,6 +30,9 @@ REWRITE_MESSAGES = 6
 
 QUESTION_TOKENS = 64
 """Maximum length of a rewritten question in tokens."""
+
+SAME_DOCUMENT, SAME_SECTION = 2.0, 1.0
+"""Nats by which lines of the document, and of the section, that the latest answer quotes are more relevant."""
 
 MIN_WORDS = 2
 """A question with fewer words than this besides `_FUNCTION_WORDS` needs the conversation."""
@@ -49,17 +55,19 @@ _FUNCTION_WORDS = frozenset(
         "if there many much long often",
     )
 )
+_NAME = re.compile(r"(?<!\w)--?\w|`|\w[_.]\w|[A-Z]{2}|\d")  # an option, a constant, a file: it needs no conversation
+_VERB = re.compile(r"\b(is|are|was|were|do|does|did|can|could|should|must|may|mean|means)\b", re.I)
 _WORD = re.compile(r"\w[\w'’.-]*")
 _STEM = 5  # first letters that two forms of a word share
 
 
 def is_follow_up(question: str) -> bool:
     """Return whether a question refers to the conversation: by a connective, a pronoun, or because it is very short."""
-    words = [word.lower() for word in _WORD.findall(question)]
-    if len([word for word in words if word not in _FUNCTION_WORDS]) < MIN_WORDS:
-        return True
     text = _IMPERSONAL.sub("", question.strip())
-    return bool(_CONNECTIVES.match(text) or _REFERENCES.search(text))
+    if _CONNECTIVES.match(text) or _REFERENCES.search(text):
+        return True
+    is_named = bool(_NAME.search(question) and _VERB.search(question))
+    return len(_content_words(question)) < MIN_WORDS and not is_named
 
 
 def resolve_question(question: str, history: Sequence[Message]) -> str:
@@ -72,11 +80,57 @@ def resolve_question(question: str, history: Sequence[Message]) -> str:
         question: the question.
         history: the earlier messages of the conversation, oldest first; only those of the user are read.
     """
-    earlier = [str(message.get("content") or "") for message in history if message.get("role") == "user"]
-    needed = [question]
-    while is_follow_up(needed[0]) and earlier:
-        needed.insert(0, earlier.pop().strip())
-    return " ".join(part for part in (needed[0], *needed[1:][-1:]) if part)
+    return " ".join(part for part in (_referred_question(question, history), question) if part)
+
+
+def with_topic(question: str, history: Sequence[Message]) -> str:
+    """Return a follow-up question with the content words of the question that it refers to, in parentheses.
+
+    Lines are scored for this text: a line that answers the earlier question is less similar to it than to the text of
+    `resolve_question`. Any other question is returned as it is.
+
+    Args:
+        question: the question.
+        history: the earlier messages of the conversation, oldest first; only those of the user are read.
+    """
+    own = {word.lower() for word in _WORD.findall(question)}
+    earlier = _content_words(_referred_question(question, history))
+    topic = " ".join(word for word in dict.fromkeys(earlier) if word.lower() not in own)
+    return f"{question} ({topic})" if topic else question
+
+
+def _referred_question(question: str, history: Sequence[Message]) -> str:
+    """Return the latest question that is not a follow-up itself, or the first one; empty if none is needed."""
+    earlier = [str(message.get("content") or "").strip() for message in history if message.get("role") == "user"]
+    found = ""
+    while is_follow_up(found or question) and earlier:
+        found = earlier.pop() or found
+    return found
+
+
+def _content_words(text: str) -> list[str]:
+    """Return the words that carry meaning, without pronouns."""
+    return [word for word in _WORD.findall(_REFERENCES.sub(" ", text)) if word.lower() not in _FUNCTION_WORDS]
+
+
+def continuity(history: Sequence[Message], passages: Sequence[Passage]) -> dict[str, float]:
+    """Return for the id of each passage the nats by which its lines are more relevant to a follow-up question.
+
+    Its answer is usually near the previous one: in a document or section that the latest answer quotes.
+
+    Args:
+        history: the earlier messages, oldest first.
+        passages: the retrieved passages.
+    """
+    answers = [str(message.get("content") or "") for message in history if message.get("role") == "assistant"]
+    quoted = [passages[each.passage - 1] for each in cite(answers[-1], passages)] if answers else []
+    documents = {passage.source for passage in quoted}
+    sections = {(passage.source, passage.metadata.get("title")) for passage in quoted}
+    return {
+        each.id: SAME_DOCUMENT * (each.source in documents)
+        + SAME_SECTION * ((each.source, each.metadata.get("title")) in sections)
+        for each in passages
+    }
 
 
 def rewrite_question(language_model: TextModel, question: str, history: Sequence[Message]) -> str:
@@ -127,4 +181,4 @@ def is_rewriting(text: str, question: str, conversation: Sequence[str]) -> bool:
 
 def _stems(text: str) -> set[str]:
     """Return the beginnings of the words that carry meaning."""
-    return {word[:_STEM] for word in map(str.lower, _WORD.findall(text)) if word not in _FUNCTION_WORDS}
+    return {word.lower()[:_STEM] for word in _content_words(text)}

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 
+MAX_QUESTIONS = 3
+"""Maximum number of questions in one text that are answered separately."""
+
 LONG_QUESTION_WORDS = 60
 """Questions with more words are not compared completely with the passages."""
 
@@ -32,8 +35,8 @@ _SUMMARY = re.compile(
     re.IGNORECASE,
 )
 _ASKS = "what|which|who|whom|whose|when|where|why|how|is|are|was|were|do|does|did|can|could|should|may|must|will"
-_SEVERAL = re.compile(
-    rf"[?？]\W+\w.*[?？]|\b(and|or|also|,)\s+(also\s+|then\s+)?({_ASKS})\s+(\w+\s+){{2}}", re.IGNORECASE | re.DOTALL
+_BETWEEN = re.compile(
+    rf"(?<=[?？])\s+(?=\S)|,?\s+(?:and|or)\s+(?:also\s+|then\s+)?(?=(?:{_ASKS})\s+(?:\w+\s+){{2}})", re.IGNORECASE
 )
 _WORD = re.compile(r"[^\W\d_]+")
 _LANGUAGES = {
@@ -113,7 +116,13 @@ def limit_of(question: str) -> str:
         return LANGUAGE_LIMIT.format(language)
     if len(question.split()) > LONG_QUESTION_WORDS:
         return LENGTH_LIMIT
-    return SEVERAL_LIMIT if _SEVERAL.search(question) else ""
+    return SEVERAL_LIMIT if questions_in(question) else ""
+
+
+def questions_in(question: str) -> tuple[str, ...]:
+    """Return the questions of a text that asks several, at most `MAX_QUESTIONS`; empty if it asks one."""
+    found = [part.strip(" ,;") for part in _BETWEEN.split(question) if _WORD.search(part)]
+    return tuple(found[:MAX_QUESTIONS]) if len(found) > 1 else ()
 
 
 def other_language(question: str) -> str:

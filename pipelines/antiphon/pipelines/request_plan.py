@@ -17,7 +17,7 @@ from antiphon.accel.text.messages import CountedPrompt, Message, ReferenceInput,
 from antiphon.accel.text.thinking_switch import asks_about_thinking
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.fitted_prompt import PromptBuilder
-from antiphon.pipelines.follow_up import resolve_question
+from antiphon.pipelines.follow_up import continuity, resolve_question, with_topic
 from antiphon.pipelines.passage_selection import (
     LineScorers,
     ScoringModel,
@@ -26,10 +26,10 @@ from antiphon.pipelines.passage_selection import (
     selects_passages,
 )
 from antiphon.pipelines.prompt import REFUSAL, Prompt, PromptFormat, prompt_format, reader_prompt
-from antiphon.pipelines.question_text import asks_for_summary, limit_of
+from antiphon.pipelines.question_text import asks_for_summary, limit_of, questions_in
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.references import answer_references, passage_references
-from antiphon.pipelines.relevance import relevance_scorer
+from antiphon.pipelines.relevance import LineScorer, relevance_scorer
 from antiphon.pipelines.similarity import similarity_scorer
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import asks_about_changes, is_record, outside_named_documents
@@ -264,6 +264,41 @@ def passage_penalties(question: str, passages: Sequence[Passage]) -> dict[str, f
     }
 
 
+def line_relevance(
+    question: str, query: str, passages: Sequence[Passage], history: Sequence[Message] = ()
+) -> LineScorer:
+    """Return the scorer of lines for a question in its conversation: log-odds in nats, less `passage_penalties`.
+
+    The relevance of a line to a follow-up question is the mean of that to the question alone and to the question with
+    its topic (see `with_topic`), or as the model has rewritten it. Lines near the previous answer are more
+    relevant (see `continuity`). The relevance to several questions in one is that to the one that fits best.
+
+    Args:
+        question: the question.
+        query: the question as it is understood without the conversation.
+        passages: the retrieved passages.
+        history: the earlier messages.
+    """
+    is_follow_up = query != question
+    parts = () if is_follow_up else questions_in(question)
+    complete = [resolve_question(part, _as_history(parts[:place])) for place, part in enumerate(parts)]
+    form = with_topic(question, history) if query == resolve_question(question, history) else query
+    forms = [relevance_scorer(each) for each in complete or dict.fromkeys((form, question))]
+    penalties = passage_penalties(query, passages)
+    gains = continuity(history, passages) if is_follow_up else dict.fromkeys(penalties, 0.0)
+
+    def relevance(lines: Sequence[tuple[Passage, str]]) -> list[float]:
+        by_form = zip(*(scorer(lines) for scorer in forms), strict=True)
+        scores = [max(each) if parts else fmean(each) for each in by_form]
+        return [score + gains[each.id] - penalties[each.id] for score, (each, _) in zip(scores, lines, strict=True)]
+
+    return relevance
+
+
+def _as_history(questions: Sequence[str]) -> list[Message]:
+    return [{"role": "user", "content": question} for question in questions]
+
+
 def _select(
     language_model: ScoringModel,
     builder: PromptBuilder,
@@ -272,18 +307,8 @@ def _select(
     prefix_of: Callable[[Passage], PrefixCache] | None,
     generation: Mapping[str, Any],
 ) -> SelectedPrompt:
-    """Select the passages and the lines that the answer starts with; see `select_passages`.
-
-    The relevance of a line to a follow-up question is the mean of that to the question alone and in its complete form:
-    the complete form alone prefers the line that answers the earlier question. See `passage_penalties`.
-    """
-    forms = [relevance_scorer(each) for each in dict.fromkeys((builder.query, builder.question))]
-    penalties = passage_penalties(builder.query, found)
-
-    def relevance(lines: Sequence[tuple[Passage, str]]) -> list[float]:
-        means = [fmean(scores) for scores in zip(*(scorer(lines) for scorer in forms), strict=True)]
-        return [mean - penalties[passage.id] for mean, (passage, _) in zip(means, lines, strict=True)]
-
+    """Select the passages and the lines that the answer starts with; see `select_passages` and `line_relevance`."""
+    relevance = line_relevance(builder.question, builder.query, found, builder.history)
     return select_passages(
         language_model,
         [builder.build((passage,)) for passage in found],

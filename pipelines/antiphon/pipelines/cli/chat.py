@@ -21,7 +21,6 @@ from antiphon.pipelines.cli.options import (
     Thinking,
 )
 from antiphon.pipelines.cli.preparation import check_model_fits, note_missing_switch, open_language_model, sessions_in
-from antiphon.pipelines.follow_up import CANNOT_REWRITE
 from antiphon.pipelines.models.bundled import STOPS
 
 
@@ -42,6 +41,8 @@ def chat(
 ) -> None:
     """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
     if rewrite and model == DEFAULT_MODEL:
+        from antiphon.pipelines.follow_up import CANNOT_REWRITE
+
         raise ValueError(CANNOT_REWRITE.format(model))
     folder = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
