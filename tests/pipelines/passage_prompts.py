@@ -6,14 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.accel.text.messages import CountedPrompt
 from antiphon.pipelines.fitted_prompt import FittedPrompt
-from antiphon.pipelines.passage_selection import (
-    JoinPrompts,
-    LineScorers,
-    SelectedPrompt,
-    select_passages,
-)
+from antiphon.pipelines.passage_selection import JoinPrompts, SelectedPrompt, select_passages
 from antiphon.pipelines.prompt import REFUSAL, Prompt
 from antiphon.pipelines.quotes import quotes_of
+from antiphon.pipelines.relevance import LineScorer
 from antiphon.retrieval import Passage
 from tests.pipelines.scripted import Scripted
 
@@ -46,34 +42,23 @@ def lines_of(*prompts: FittedPrompt) -> list[str]:
     return [quote.line for each in prompts for quote in each.prompt.quotes]
 
 
-def scorers_of(relevance_by_word: Mapping[str, float], similarity: float = 0.5) -> LineScorers:
-    """Return scorers with known values.
-
-    Args:
-        relevance_by_word: the relevance of lines that contain a word; of other lines it is 0.
-        similarity: the similarity of all lines.
-    """
+def relevance_of(relevance_by_word: Mapping[str, float]) -> LineScorer:
+    """Return a scorer with known values: of lines that contain a word; of other lines it is 0."""
 
     def relevance(lines: Sequence[tuple[Passage, str]]) -> list[float]:
         return [next((score for word, score in relevance_by_word.items() if word in text), 0.0) for _, text in lines]
 
-    return LineScorers(relevance, lambda lines: [similarity for _ in lines])
+    return relevance
 
 
 def select(
-    prompts: Sequence[FittedPrompt],
-    log_probabilities: Mapping[str, float],
-    join: JoinPrompts = never_join,
-    **relevance_by_word: float,
+    prompts: Sequence[FittedPrompt], join: JoinPrompts = never_join, **relevance_by_word: float
 ) -> SelectedPrompt:
-    """Select passages with a scripted model.
+    """Select passages for a question whose words are all known.
 
     Args:
         prompts: one prompt for each passage.
-        log_probabilities: those of lines; that of a refusal is -9 by default.
         join: see `select_passages`.
-        **relevance_by_word: see `scorers_of`.
+        **relevance_by_word: see `relevance_of`.
     """
-    return select_passages(
-        Scripted({REFUSAL: -9.0, **log_probabilities}), prompts, scorers_of(relevance_by_word), join=join
-    )
+    return select_passages(Scripted(), "", prompts, relevance_of(relevance_by_word), join=join)

@@ -1,13 +1,12 @@
-"""A scripted model with known answers and log-probabilities, for tests of passage selection."""
+"""A scripted model with known answers, for tests of passage selection."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.accel import Completion, PrefixCache, Summary, Usage
+from antiphon.accel import Completion, Summary, Usage
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import PromptInput
 
@@ -41,31 +40,16 @@ class ScriptedStream(TextStream):
 
 @dataclass
 class Scripted:
-    """A model with known log-probabilities of lines, in nats; its answers start with ``response_prefix``.
+    """A model whose answers start with ``response_prefix``.
 
     Attributes:
-        likely: the log-probability of each line.
-        read: the prompts whose lines it has scored.
+        tokenizer: counts words.
         given: the parameters of each call of `stream`.
     """
 
-    likely: Mapping[str, float]
     tokenizer: WordTokenizer = field(default_factory=WordTokenizer)
-    read: list[PromptInput] = field(default_factory=list)
     given: list[dict[str, Any]] = field(default_factory=list)
 
     def stream(self, prompt: PromptInput, **parameters: Any) -> TextStream:
         self.given.append(parameters)
         return ScriptedStream(parameters.get("response_prefix", "") + " It is so.")
-
-    def score_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        continuations: Sequence[Sequence[str]],
-        *,
-        prefixes: Sequence[PrefixCache] = (),
-        first: int | None = None,
-    ) -> list[list[float]]:
-        self.read += prompts
-        assert len(prefixes) == len(prompts)
-        return [[self.likely.get(text, -1e9) for text in own] for own in continuations]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.pipelines.citations import cite
+from antiphon.pipelines.selection_rules import RULES
+from antiphon.retrieval.keywords import keyword_text
 
 if TYPE_CHECKING:
     from antiphon.accel import TextModel
@@ -30,9 +32,6 @@ REWRITE_MESSAGES = 6
 
 QUESTION_TOKENS = 64
 """Maximum length of a rewritten question in tokens."""
-
-SAME_DOCUMENT, SAME_SECTION = 2.0, 1.0
-"""Nats by which lines of the document, and of the section, that the latest answer quotes are more relevant."""
 
 MIN_WORDS = 2
 """A question with fewer words than this besides `_FUNCTION_WORDS` needs the conversation."""
@@ -127,8 +126,8 @@ def continuity(history: Sequence[Message], passages: Sequence[Passage]) -> dict[
     documents = {passage.source for passage in quoted}
     sections = {(passage.source, passage.metadata.get("title")) for passage in quoted}
     return {
-        each.id: SAME_DOCUMENT * (each.source in documents)
-        + SAME_SECTION * ((each.source, each.metadata.get("title")) in sections)
+        each.id: RULES.same_document * (each.source in documents)
+        + RULES.same_section * ((each.source, each.metadata.get("title")) in sections)
         for each in passages
     }
 
@@ -171,14 +170,14 @@ def is_rewriting(text: str, question: str, conversation: Sequence[str]) -> bool:
         question: the question that was to be rewritten.
         conversation: the texts of the earlier messages.
     """
-    earlier = set[str]().union(*map(_stems, conversation))
-    own, words = _stems(question), _stems(text)
+    earlier = set[str]().union(*map(content_stems, conversation))
+    own, words = content_stems(question), content_stems(text)
     new, known = own - earlier, own | earlier
     is_question = text.endswith(("?", "？", "؟")) or not question.strip().endswith(("?", "？", "؟"))
     is_about_it = 2 * len(new & words) >= len(new) and 4 * len(words & known) >= 3 * len(words)
     return bool(words) and is_question and is_about_it
 
 
-def _stems(text: str) -> set[str]:
-    """Return the beginnings of the words that carry meaning."""
-    return {word.lower()[:_STEM] for word in _content_words(text)}
+def content_stems(text: str) -> set[str]:
+    """Return the first letters of the words that carry meaning, in lower case; of Chinese, pairs of characters."""
+    return {word.lower()[:_STEM] for word in _content_words(keyword_text(text))}

@@ -162,7 +162,6 @@ class Rag:
             query=query,
             context=replace(context, similar_answers=similar),
             prompt=self.prompt,
-            searcher=self.retriever,
             prefix_of=prefix_of or (self.passage_cache.prefix_of if self.passage_cache else None),
             **generation,
         )

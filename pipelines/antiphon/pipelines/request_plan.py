@@ -18,30 +18,18 @@ from antiphon.accel.text.thinking_switch import asks_about_thinking
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.fitted_prompt import PromptBuilder
 from antiphon.pipelines.follow_up import continuity, resolve_question, with_topic
-from antiphon.pipelines.passage_selection import (
-    LineScorers,
-    ScoringModel,
-    SelectedPrompt,
-    select_passages,
-    selects_passages,
-)
+from antiphon.pipelines.passage_selection import SelectedPrompt, select_passages, selects_passages
 from antiphon.pipelines.prompt import REFUSAL, Prompt, PromptFormat, prompt_format, reader_prompt
 from antiphon.pipelines.question_text import asks_for_summary, limit_of, questions_in
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.pipelines.relevance import LineScorer, relevance_scorer
-from antiphon.pipelines.similarity import similarity_scorer
+from antiphon.pipelines.selection_rules import RULES
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import asks_about_changes, is_record, outside_named_documents
 
 MAX_NEW_TOKENS = 256
 """Default of ``max_new_tokens`` for answers from documents."""
-
-RECORD_PENALTY = 1.0
-"""Nats by which lines of changelogs, issue lists and tests are less relevant than the same lines of a manual."""
-
-OUTSIDE_PENALTY = 1.5
-"""Nats by which lines are less relevant if the question names another document, whose passages were found as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +131,6 @@ def plan_request(
     query: str | None = None,
     context: TurnContext = NO_CONTEXT,
     prompt: PromptFormat | None = None,
-    searcher: Any = None,
     prefix_of: Callable[[Passage], PrefixCache] | None = None,
     **generation: Any,
 ) -> RequestPlan:
@@ -160,7 +147,6 @@ def plan_request(
         query: the question as it is understood without the conversation; by default from `resolve_question`.
         context: the conversation that the question belongs to.
         prompt: the prompt format; by default that of the model, for which passages may then be selected.
-        searcher: the retriever, whose embedder is used to select passages if it is all-MiniLM-L6-v2.
         prefix_of: returns the KV cache for the prompt of one passage, to select passages; by default a new one.
         **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ... The
             model does not think (``thinking=False``) unless they ask for it.
@@ -184,7 +170,7 @@ def plan_request(
         *_template_options(generation),
     )
     if prompt is None and selects_passages(language_model):
-        selected = _select(language_model, builder, found, searcher, prefix_of, generation)
+        selected = _select(language_model, builder, found, prefix_of, generation)
         selected = _explain_refusal(selected, question, generation)
         own = selected.fitted_prompt.passages
         citable = (*own, *(each for each in found if not any(each is one for one in own)))
@@ -256,10 +242,10 @@ def passage_penalties(question: str, passages: Sequence[Passage]) -> dict[str, f
         question: the question. If it may be about changes, it has no penalty for changelogs.
         passages: the retrieved passages.
     """
-    for_records = 0.0 if asks_about_changes(question) else RECORD_PENALTY
+    for_records = 0.0 if asks_about_changes(question) else RULES.record_penalty
     outside = outside_named_documents(question, passages)
     return {
-        each.id: for_records * is_record(each) + OUTSIDE_PENALTY * is_outside
+        each.id: for_records * is_record(each) + RULES.outside_penalty * is_outside
         for each, is_outside in zip(passages, outside, strict=True)
     }
 
@@ -300,19 +286,18 @@ def _as_history(questions: Sequence[str]) -> list[Message]:
 
 
 def _select(
-    language_model: ScoringModel,
+    language_model: TextModel,
     builder: PromptBuilder,
     found: tuple[Passage, ...],
-    searcher: Any,
     prefix_of: Callable[[Passage], PrefixCache] | None,
     generation: Mapping[str, Any],
 ) -> SelectedPrompt:
     """Select the passages and the lines that the answer starts with; see `select_passages` and `line_relevance`."""
-    relevance = line_relevance(builder.question, builder.query, found, builder.history)
     return select_passages(
         language_model,
+        builder.query,
         [builder.build((passage,)) for passage in found],
-        LineScorers(relevance, similarity_scorer(builder.query, searcher)),
+        line_relevance(builder.question, builder.query, found, builder.history),
         [prefix_of(passage) for passage in found] if prefix_of is not None else (),
         join=builder.build_joined,
         **generation,

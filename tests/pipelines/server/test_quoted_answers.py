@@ -41,8 +41,7 @@ def index(passages: list[Passage], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(reader: LanguageModel, index: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    monkeypatch.setattr("antiphon.pipelines.passage_selection.shows_answer", lambda *_: True)
-    monkeypatch.setattr("antiphon.pipelines.passage_selection._LOW_SCORE", -1e9)
+    monkeypatch.setattr("antiphon.pipelines.passage_selection.answer_score", lambda *_: 99.0)
     with TestClient(create_app(tiny_service(reader, index))) as client:
         yield client
 
