@@ -1,4 +1,4 @@
-"""The commands as a new user types them: in a folder of documents, without options, each in a process of its own."""
+"""The commands as a new user types them: in a folder of documents and without options, each in a new process."""
 
 from __future__ import annotations
 

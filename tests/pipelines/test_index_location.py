@@ -18,7 +18,7 @@ HEAVY = ("torch", "transformers", "openvino")
 
 
 def make_index(folder: Path) -> Path:
-    """Make a folder that looks like an index, as far as it is examined before it is opened."""
+    """Make a folder with the only file of an index that is examined before it is opened."""
     folder.mkdir(parents=True)
     (folder / "CURRENT").write_text(f"gen-000001 {'0' * 64}\n")
     return folder
@@ -75,7 +75,7 @@ def test_documents_are_indexed_into_the_default_folder_which_is_not_indexed_itse
         (("ask", "Who?", "--index", "nowhere"), "antiphon: nowhere holds no index"),
         (("ask", "Who?"), "antiphon: There is no index in .antiphon here or in a folder above"),
         (("chat", "--index", "nowhere"), "antiphon: nowhere holds no index"),
-        (("chat", "--rewrite"), "antiphon: The model 'reader' only quotes and cannot rewrite questions"),
+        (("chat", "--rewrite"), "only quotes and cannot rewrite questions"),
         (("serve", "--index", "nowhere"), "antiphon: nowhere holds no index"),
         (("ask", "  ", "--index", "nowhere"), "antiphon: The question is empty"),
     ],

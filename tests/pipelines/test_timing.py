@@ -1,4 +1,4 @@
-"""Commands show what they are doing until the first output, and the time that the user has waited."""
+"""Commands show their current stage until the first output, and then the time that the user has waited."""
 
 from __future__ import annotations
 

@@ -260,6 +260,6 @@ def _citation(
 
 
 def _shared_markup(one: Iterable[str], other: Iterable[str], *, allowed: Collection[str]) -> int:
-    """Return the number of first characters that two texts share, as long as they are allowed."""
+    """Return the number of allowed characters that two texts both start with."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] and pair[0] in allowed, pairs))

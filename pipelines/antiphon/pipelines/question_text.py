@@ -1,7 +1,7 @@
 """Checks of a question, and the kinds of questions that the bundled extractive model cannot answer.
 
 The model quotes single sentences of English passages. If it refuses a question of another kind, or would quote at
-random, the refusal says in one sentence what it is limited to.
+random, the refusal names the limit in one sentence.
 """
 
 from __future__ import annotations

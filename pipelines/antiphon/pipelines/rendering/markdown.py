@@ -32,7 +32,7 @@ def answer_markdown(
 ) -> str:
     """Return an answer with its citations bold and their locations as footnotes, and a caption.
 
-    Footnotes are numbered by themselves, so the numbers of passages are not shown.
+    Footnotes have numbers already, so the numbers of passages are not shown.
 
     Args:
         text: the answer.
