@@ -36,8 +36,8 @@ class Group:
         self.sent.append((tensor, src))
 
 
-def fake_interfaces() -> dict[str, dict[str, Any]]:
-    """Return modules of vLLM 0.33, each with the names that the connection uses; new classes in each call."""
+def fake_types() -> tuple[type, type, type]:
+    """Return new classes with the fields of ``InputBatch``, ``NewRequestData`` and ``BaseSpeculator``."""
 
     @dataclass
     class InputBatch:
@@ -69,6 +69,13 @@ def fake_interfaces() -> dict[str, dict[str, Any]]:
             self, input_batch: Any, attn_metadata: Any, num_sampled: Any, num_rejected: Any, *, dummy_run: bool = False
         ) -> Any: ...
 
+    return InputBatch, NewRequestData, BaseSpeculator
+
+
+def fake_interfaces() -> dict[str, dict[str, Any]]:
+    """Return modules of vLLM 0.33, each with the names that the connection uses; new classes in each call."""
+    input_batch, new_request_data, base_speculator = fake_types()
+
     class GPUModelRunner:
         def __init__(self, speculator: Any) -> None:
             self.speculator, self.added = speculator, list[Any]()
@@ -98,11 +105,11 @@ def fake_interfaces() -> dict[str, dict[str, Any]]:
         "vllm.config.vllm": {"VllmConfig": VllmConfig},
         "vllm.envs": {"VLLM_USE_V2_MODEL_RUNNER": None},
         "vllm.distributed.parallel_state": {"get_tp_group": lambda: group},
-        "vllm.v1.core.sched.output": {"NewRequestData": NewRequestData},
-        "vllm.v1.worker.gpu.input_batch": {"InputBatch": InputBatch},
+        "vllm.v1.core.sched.output": {"NewRequestData": new_request_data},
+        "vllm.v1.worker.gpu.input_batch": {"InputBatch": input_batch},
         "vllm.v1.worker.gpu.model_runner": {"GPUModelRunner": GPUModelRunner, "init_speculator": init_speculator},
         "vllm.v1.worker.gpu.spec_decode": {"__path__": [], "init_speculator": init_speculator},
-        "vllm.v1.worker.gpu.spec_decode.speculator": {"BaseSpeculator": BaseSpeculator},
+        "vllm.v1.worker.gpu.spec_decode.speculator": {"BaseSpeculator": base_speculator},
         "vllm.v1.worker.gpu_model_runner": {},
     }
 

@@ -11,7 +11,7 @@ import pytest
 from antiphon.accel.drafting.calibration import Calibration
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.integrations.vllm.admission import Sources
-from antiphon.integrations.vllm.request_drafter import RequestDrafter, lower_chances
+from antiphon.integrations.vllm.request_drafter import RequestDrafter, cautious_chances
 from antiphon.pipelines.benchmark.samples import load_samples
 
 PASSAGE = tuple(range(100, 130))
@@ -36,23 +36,26 @@ def test_a_passage_that_is_only_partly_in_the_prompt_is_indexed() -> None:
 
 
 def test_each_token_has_the_lower_of_two_estimates_of_its_own_chance() -> None:
-    """The estimates of the tokens' own chances are 0.9, 0.9, 0.5 and 0.8, 0.5, 0.9."""
-    assert lower_chances([0.9, 0.81, 0.405], [0.8, 0.4, 0.36]) == pytest.approx([0.8, 0.4, 0.2])
-    assert lower_chances([0.5, 0.0, 0.0], [0.9, 0.8, 0.7]) == [0.5, 0.0, 0.0]
-    assert lower_chances([], []) == []
+    """The estimates of the tokens' own chances are 0.8, 0.9, 0.5 and 0.85, 0.5, 0.8."""
+    assert cautious_chances([0.8, 0.72, 0.36], [0.85, 0.425, 0.34]) == pytest.approx([0.8, 0.4, 0.2])
+    assert cautious_chances([0.5, 0.0, 0.0], [0.8, 0.6, 0.5]) == [0.5, 0.0, 0.0]
+    assert cautious_chances([0.5, 0.4], [0.0, 0.0]) == [0.0, 0.0]
+    assert cautious_chances([], []) == []
 
 
-def test_later_tokens_are_not_overrated_by_what_was_counted_for_others() -> None:
-    """Each sequence of three tokens is always repeated; after that the drafter itself is unsure."""
-    prompt = [1, 2, 3, 4, 5, 1, 2, 3, 7, 8, 1, 2, 3, 9, 10]
-    drafter = make_drafter(prompt, [])
-    for _ in range(30):
-        drafter.take(drafter.propose(8).draft, 8)
-        drafter.observe([1, 2, 3])
-    given = drafter.propose(8)
-    own = [one / above for one, above in zip(given.chances, [1.0, *given.chances], strict=False)]
-    drafted = [one / above for one, above in zip(given.draft.chances, [1.0, *given.draft.chances], strict=False)]
-    assert all(one <= other + 1e-9 for one, other in zip(own, drafted, strict=True))
+def test_a_counted_chance_of_nine_tenths_is_used_although_the_drafter_is_unsure() -> None:
+    assert cautious_chances([0.8, 0.64, 0.5], [0.95, 0.9025, 0.8]) == pytest.approx([0.95, 0.9025, 0.9025 * 0.5 / 0.64])
+
+
+def test_drafts_of_a_text_that_is_copied_become_certain() -> None:
+    """A match of eight tokens has a chance of 0.8 at first, whatever its length."""
+    text = list(range(100, 300))
+    drafter = make_drafter([1, 2, text[0]], [text], k=4)
+    first = drafter.propose(4).chances
+    for start in range(1, 101, 5):
+        drafter.take(drafter.propose(4).draft, 4)
+        drafter.observe(text[start : start + 5])
+    assert drafter.propose(4).chances[3] > 0.8 > 4 * first[3]
 
 
 def lookup(context: Sequence[int], least: int, most: int, k: int) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The plug-in for vLLM: the only module that imports or patches vLLM."""
+"""The plug-in for vLLM: admission, Model Runner V1 and sampling. Only it and `model_runner_v2` import or patch vLLM."""
 
 from __future__ import annotations
 

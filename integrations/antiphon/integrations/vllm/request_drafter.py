@@ -27,6 +27,10 @@ EDGE, MIN_INNER = 3, 8
 """A reference counts as part of the prompt if the prompt contains its inner tokens: all but `EDGE` at each end, at
 least `MIN_INNER`. A passage that is tokenized alone can have other first and last tokens than inside a prompt."""
 
+RELIABLE = 0.9
+"""Counted acceptance chances from here on are used although the drafter's own are lower: these drafts copy a long text,
+whose tokens the drafter never rates above 0.8."""
+
 
 class RequestDrafter:
     """Drafts for one request from its prompt, its sources and its answer so far, and from nothing else.
@@ -83,7 +87,7 @@ class RequestDrafter:
             if not 0 <= token < self._vocab_size:
                 draft = chain(draft.tokens[:row], draft.chances[:row])
                 break
-        return ScoredDraft(draft, lower_chances(draft.chances, self.calibration.calibrate(draft)))
+        return ScoredDraft(draft, cautious_chances(draft.chances, self.calibration.calibrate(draft)))
 
     def take(self, draft: Draft, num_tokens: int) -> list[int]:
         """Return the first tokens of a proposed chain and remember that they are verified in the next step.
@@ -98,22 +102,24 @@ class RequestDrafter:
         return list(self._draft.tokens)
 
 
-def lower_chances(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Return the chances of a chain in which each token has the lower of two estimates of its acceptance chance.
+def cautious_chances(given: Sequence[float], counted: Sequence[float]) -> list[float]:
+    """Return the chances of a chain in which each token has the lower of two estimates, unless one is reliable.
 
-    Calibration counts over all drafts, so it overrates the later tokens of drafts that the drafter itself finds
+    Counting averages over all drafts, so it overrates the later tokens of drafts that the drafter itself finds
     unlikely; and the drafter overrates the tokens of texts that the model does not repeat.
 
     Args:
-        first: Chance that the chain is accepted up to each token, by one estimate.
-        second: The same by another estimate.
+        given: Chance that the chain is accepted up to each token, as the drafter estimates it.
+        counted: The same, calibrated by what was accepted before. A token whose own chance is `RELIABLE` keeps it.
     """
     chances: list[float] = []
-    above = (1.0, 1.0, 1.0)  # of the token before, by either estimate and by the lower ones
-    for one, other in zip(first, second, strict=True):
-        own = min(one / above[0] if above[0] else 0.0, other / above[1] if above[1] else 0.0)
-        above = one, other, own * above[2]
-        chances.append(above[2])
+    given_above = counted_above = above = 1.0
+    for one, other in zip(given, counted, strict=True):
+        own = other / counted_above if counted_above else 0.0
+        if own < RELIABLE:
+            own = min(own, one / given_above if given_above else 0.0)
+        given_above, counted_above, above = one, other, own * above
+        chances.append(above)
     return chances
 
 

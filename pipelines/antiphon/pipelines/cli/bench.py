@@ -23,7 +23,10 @@ from antiphon.pipelines.rendering.tables import result_table
 if TYPE_CHECKING:
     from antiphon.pipelines.benchmark.answers import AnswerTrace
 
-app = typer.Typer(no_args_is_help=True, help="Measure speed, drafts, vector indexes and answers on this machine.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure speed, drafts, vector indexes, answers and the drafters of vLLM on this machine.",
+)
 app.command()(speed)
 app.command()(vllm)
 
