@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from antiphon.pipelines.answer_lines import MAX_BLOCK_LINES, quoted_block
+from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import LineKind, Quote, lines_of, quotable_lines
-from antiphon.retrieval import HashEmbedder, Passage, chunk_document
+from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
 from antiphon.retrieval.formats import reader_for
 
 count = HashEmbedder().count_tokens
@@ -64,9 +65,73 @@ RULES = "Keep the rules in mind:\n\n- Each hive has an owner.\n- One owner at a 
 def test_a_line_with_a_colon_is_quoted_with_its_whole_list() -> None:
     items = ["Each hive has an owner.", "One owner at a time.", "Or none."]
     assert block_of("Keep the rules in mind:", RULES) == ["Keep the rules in mind:", *items]
-    assert block_of("Each hive has an owner.", RULES) == ["Each hive has an owner."]
     many = "All:\n\n" + "\n".join(f"- hive number {number}" for number in range(40))
     assert len(block_of("All:", many)) == 1 + MAX_BLOCK_LINES
+
+
+def test_a_short_list_is_quoted_as_a_whole_and_of_a_long_one_only_the_item() -> None:
+    drawbacks = "It has two drawbacks:\n\n1. It melts.\n2. It burns.\n"
+    assert block_of("It burns.", drawbacks) == ["It has two drawbacks:", "It melts.", "It burns."]
+    assert block_of("It burns.", f"{drawbacks}3. It sinks.\n4. It smells.\n") == ["It burns."]
+    assert block_of("It burns.", drawbacks.partition("\n\n")[2]) == ["It burns."]
+
+
+def test_a_sentence_without_a_colon_introduces_a_list_that_it_counts() -> None:
+    kinds = "There are two kinds of bees.\n\n- workers\n- drones\n"
+    assert block_of("There are two kinds of bees.", kinds) == ["There are two kinds of bees.", "workers", "drones"]
+    assert block_of("Bees dance.", kinds.replace("There are two kinds of bees.", "Bees dance.")) == ["Bees dance."]
+
+
+def test_a_later_sentence_of_an_item_is_quoted_with_the_first() -> None:
+    text = "adm\n: Group adm is for monitoring. It has uid 4. Members read logs.\n\nbin\n: It is old. It has uid 2.\n"
+    text += "\nman\n: It has uid 6.\n"
+    assert block_of("Members read logs.", text) == ["adm : Group adm is for monitoring.", "Members read logs."]
+    assert block_of("It has uid 2.", text) == ["bin : It is old.", "It has uid 2."]
+
+
+DEFINITIONS = {
+    "a.md": "It takes two arguments:\n\n**logger**\n\n: The wrapped logger. Call it.\n\n**name**\n: The name.\n\nEnd.",
+    "a.html": "<p>It takes two arguments:<dl><dt>logger<dd><p>The wrapped logger. Call it.<dt>name<dd>The name.</dl>",
+}
+
+
+@pytest.mark.parametrize("source", DEFINITIONS)
+def test_a_term_is_quoted_with_its_definition_and_a_list_of_them_with_its_introduction(source: str) -> None:
+    document = reader_for(f".{source[2:]}")(DEFINITIONS[source].encode(), source)
+    [passage] = chunk_document(document, count)
+    quotes = [each for each in quotable_lines([passage])[0] if each.sentence != "End."]
+    assert [each.sentence.replace("*", "") for each in quotes] == [
+        "It takes two arguments:",
+        "logger : The wrapped logger.",
+        "Call it.",
+        "name : The name.",
+    ]
+    assert quoted_block(quotes[0], quotes) == quotes
+
+
+def test_no_passage_ends_between_a_term_and_its_definition() -> None:
+    text = "Wax is used by bees in a hive.\n\nlogger\n\n: The wrapped logger that is called.\n"
+    passages = chunk_document(Document(text, "a.md"), count, max_tokens=12)
+    assert [passage.text for passage in passages] == text.strip().split("\n\n", 1)
+
+
+def test_the_head_of_a_list_item_is_quoted_with_its_sentence() -> None:
+    text = " * File triggers.  These are activated\n   by hand. Or not.\n * Others.\n * Bees dance well. They do.\n"
+    assert sentences(text, "a.txt") == [
+        "File triggers. These are activated by hand.",
+        "Or not.",
+        "Others.",
+        "Bees dance well. They do.",
+    ]
+
+
+def test_a_dated_heading_may_be_an_answer() -> None:
+    passage = Passage.at("NEWS", 0, "Version 4.3 (19 Jan 2020)\n\nBees dance.", {"title": "Version 4.3 (19 Jan 2020)"})
+    assert reader_prompt("When?", [passage]).quotes[0].sentence == "Version 4.3 (19 Jan 2020)"
+    assert sentences("## 3.1 - 2024-05-06\n\nBees dance.\n\n## Wax 3.1\n", "a.md") == [
+        "3.1 - 2024-05-06",
+        "Bees dance.",
+    ]
 
 
 def test_an_item_with_a_colon_is_quoted_with_the_items_below_it() -> None:

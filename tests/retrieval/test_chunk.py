@@ -118,6 +118,16 @@ def test_sentences_are_packed_up_to_the_limit() -> None:
     assert [count(passage.text) for passage in passages] == [12] * 5
 
 
+def test_a_list_stays_whole_with_the_line_that_introduces_it_if_it_fits() -> None:
+    lead, items = "It has two drawbacks:", ["- It melts in the sun.", "- It burns. It is\n  hot."]
+    text = f"{'Bees make wax in a hive. ' * 2}{lead}\n\n{items[0]}\n{items[1]}\n\nBees dance well."
+    passages = chunk_document(Document(text, "a.md"), count, max_tokens=20)
+    [whole] = [passage.text for passage in passages if "burns" in passage.text]
+    assert whole.startswith(f"{lead}\n\n{items[0]}\n{items[1]}")
+    long = f"{lead}\n\n" + "\n".join(f"- It is the drawback number {number}." for number in range(9))
+    assert max(count(passage.text) for passage in chunk_document(Document(long, "a.md"), count, max_tokens=20)) <= 20
+
+
 def test_overlap_repeats_sentences_where_they_fit() -> None:
     document = Document("One two three. Four five six. Seven eight nine. Ten eleven twelve.", "s")
     passages = chunk_document(document, count, max_tokens=8, overlap=1)

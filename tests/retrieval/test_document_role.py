@@ -7,6 +7,7 @@ import pytest
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from antiphon.retrieval.document_role import (
     asks_about_changes,
+    exact_tokens_first,
     is_record,
     name_words,
     outside_named_documents,
@@ -96,3 +97,23 @@ def test_a_passage_is_outside_a_named_document_if_it_has_none_of_the_named_words
     ]
     assert outside_named_documents("Is libwax thread-safe?", passages) == [False, True, False]
     assert outside_named_documents("Is it thread-safe?", passages) == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("When was 4.3 released?", "Version 4.3 (19 Jan 2020)"),
+        ("What does filter_by_level do?", "Use stdlib.filter_by_level here."),
+        ("What is --no-cache-dir?", "Give --no-cache-dir, please."),
+        ("Is os.path.join safe?", "os.path.join joins."),
+    ],
+)
+def test_passages_with_the_tokens_of_the_question_come_first(question: str, text: str) -> None:
+    other = "Version 14.3.1 and 4.30; filter_by_levels, --no-cache-directory, os.path.joined and v2.4.3.1"
+    passages = [
+        Passage.at("a.md", 0, other),
+        Passage.at("b.md", 0, "Below.", {"title": text}),
+        Passage.at("c.md", 0, text),
+    ]
+    assert [each.source for each in exact_tokens_first(question, passages)] == ["c.md", "b.md", "a.md"]
+    assert exact_tokens_first("What is well-known?", passages) == passages

@@ -20,7 +20,7 @@ def text_of(markup: str) -> str:
     [
         ("<!doctype html><head><title>T</title><h1>One</h1>two", "One\n\ntwo"),
         ("<head><style>p {}</style><body><p>one<p>two", "one\n\ntwo"),
-        ("<ul><li>one<li>two</ul><dl><dt>a<dd>b<dt>c<dd>d</dl>", "- one\n- two\n\na\n\nb\n\nc\n\nd"),
+        ("<ul><li>one<li>two</ul><dl><dt>a<dd>b<dt>c<dd>d</dl>", "- one\n- two\n\na\n: b\n\nc\n: d"),
         ("<p>one <b>two<p>three</b> four", "one two\n\nthree four"),
         ("<h2>Title<p>one<h2>Next</h2><p>two", "Title\n\none\n\nNext\n\ntwo"),
         ("<script>one</script>two<script>three", "two"),

@@ -81,6 +81,20 @@ def test_titles_in_plain_text_are_single_lines_that_end_no_sentence(tmp_path: Pa
     assert [(h.level, h.title) for h in document.headings] == [(1, "The Guide"), (2, "How to begin?")]
 
 
+def test_underlined_titles_in_plain_text_have_levels_by_their_underline(tmp_path: Path) -> None:
+    text = (
+        "TRIGGERS\n========\n\nIntroduction\n------------\n\nA trigger is one.\n\nHow to begin\n\nBegin.\n\n"
+        '==================\n\n\tMajor changes of "less" in 581\n\n* One\n\nOne\ntwo\n---\n\nName  Size\n----  ----\n'
+    )
+    document = read_document(write(tmp_path / "a.txt", text))
+    assert [(h.level, h.title) for h in document.headings] == [
+        (1, "TRIGGERS"),
+        (2, "Introduction"),
+        (4, "How to begin"),
+        (3, 'Major changes of "less" in 581'),
+    ]
+
+
 def test_html_gives_text_title_and_headings_without_scripts_and_navigation(tmp_path: Path) -> None:
     markup = """<!doctype html><html><head><title> The  page </title><style>p {}</style></head><body>
         <nav>Home</nav><div role="navigation">Up</div><!-- hidden --><h1>First<a class="headerlink">¶</a></h1>

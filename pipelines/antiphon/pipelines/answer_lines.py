@@ -17,12 +17,18 @@ MAX_BLOCK_LINES = 12
 MAX_CODE_LINES = 6
 """A code block of at most as many lines is quoted as a whole."""
 
+MAX_LIST_ITEMS, MAX_LIST_WORDS = 3, 60
+"""A list of at most as many items and words is quoted as a whole."""
+
 _MAX_TITLE_WORDS = 12
 _MAX_SHARED_WORDS = (
     0.7  # of the words of the shorter line; lines that share more say the same, or contradict each other
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _NUMBER = re.compile(r"\d+(?:[.,_]\d+)*")
+_COUNTS = re.compile(
+    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|several|following|these|below|as follows)\b", re.IGNORECASE
+)
 _MARKUP = "*_` "
 _NO_TITLE = re.compile(r"[:\d]|[.!?…。！？।॥؟۔።]['\"”’»)\]`*_]*$")
 
@@ -77,6 +83,8 @@ def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
     """Return the lines that are quoted if one is selected: all of a short code block, or a line and what it introduces.
 
     A line that ends with a colon, or a title, introduces the list, code block or table below it, or the next sentence.
+    A short list is quoted as a whole, with the line that introduces it, and a later sentence of a list item or of a
+    definition with the first one.
 
     Args:
         quote: the selected line.
@@ -86,16 +94,43 @@ def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
         code = [each for each in quotes if each.kind is LineKind.CODE and each.block == quote.block]
         return code if len(code) <= MAX_CODE_LINES else [quote]
     place = next(at for at, each in enumerate(quotes) if each == quote and each.start == quote.start)
+    if quote.kind is LineKind.ITEM and (whole := _short_list(quote, quotes)):
+        return whole
+    if quote.kind is LineKind.ITEM and (head := _item_head(quotes[: place + 1])):
+        return [head, quote]
     following = quotes[place + 1 :]
     if not following or following[0].block > quote.block + 1 or not _introduces(quote, quotes):
         return [quote]
     return [quote, *[*_introduced(quote, following)][:MAX_BLOCK_LINES]]
 
 
+def _short_list(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
+    """Return the list of an item with the line that introduces it, or nothing if it has none or is long."""
+    items = [each for each in quotes if each.kind is LineKind.ITEM and each.block == quote.block]
+    first = next(place for place, each in enumerate(quotes) if each is items[0])
+    lead = [each for each in quotes[:first] if each.block == quote.block - 1][-1:]
+    words = sum(len(each.sentence.split()) for each in items)
+    if len(items) > MAX_LIST_ITEMS or words > MAX_LIST_WORDS or not lead or not _introduces(lead[0], quotes):
+        return []
+    return [*lead, *items]
+
+
+def _item_head(quotes: Sequence[Quote]) -> Quote | None:
+    """Return the first sentence of the list item in which the last line is a later one."""
+    *before, last = quotes
+    own = [each for each in before if each.kind is LineKind.ITEM and each.block == last.block]
+    head = next((each for each in reversed(own) if each.level < last.level), None)
+    return head if head is not None and head.level == last.level - 1 and last.is_continuation else None
+
+
 def _introduces(quote: Quote, quotes: Sequence[Quote]) -> bool:
     text = quote.sentence.rstrip(_MARKUP)
     if text.endswith((":", "：")):
         return True
+    if following := [each for each in quotes if each.block == quote.block + 1][:1]:
+        is_last = quote is [each for each in quotes if each.block == quote.block][-1]
+        if is_last and following[0].kind is LineKind.ITEM and _COUNTS.search(text):
+            return True
     is_alone = sum(each.block == quote.block for each in quotes) == 1
     is_title = not _NO_TITLE.search(text) and len(text.split()) <= _MAX_TITLE_WORDS
     return quote.kind is LineKind.SENTENCE and is_alone and is_title

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +19,7 @@ SYSTEM = "You answer questions with one or two sentences quoted from the passage
 
 READER_SYSTEM = "You answer with sentences quoted from the passages, each with the number of its passage."
 
+_DATED = re.compile(r"\d.*\b(?:1[89]|20)\d\d\b")
 _HEADINGS = 3  # innermost headings shown above a passage
 
 REFUSAL = "The passages do not say."
@@ -107,7 +109,7 @@ def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """
     headings = [_heading_line(passage) or _file(passage) for passage in passages]
     lines = [
-        [line for line in own if _words(line) not in _headings(passage)]
+        [line for line in own if _words(line) not in _headings(passage) or _is_dated(line)]
         for passage, own in zip(passages, lines_of(passages), strict=True)
     ]
     shown = "\n\n".join("\n".join([heading, *map(_shown, own)]) for heading, own in zip(headings, lines, strict=True))
@@ -116,6 +118,11 @@ def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     quotes = [[line for line in own if isinstance(line, Quote)] for own in lines]
     answers = ("\n".join(quote.line for quote in own) for own in quotes)
     return Prompt(messages, answers=(REFUSAL, *answers), quotes=tuple(chain.from_iterable(quotes)))
+
+
+def _is_dated(line: Quote | str) -> bool:
+    """Return whether a heading has a year after another number, such as the date of a version, and may be an answer."""
+    return isinstance(line, Quote) and bool(_DATED.search(line.sentence))
 
 
 def _words(line: Quote | str) -> str:

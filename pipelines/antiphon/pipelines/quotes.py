@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from antiphon.retrieval import Passage
-from antiphon.retrieval.block import BlockKind, Markup
+from antiphon.retrieval.block import BlockKind, Markup, Span
 from antiphon.retrieval.formats import markup_of
 from antiphon.retrieval.formats.markup import markdown_signposts
 from antiphon.retrieval.rst_tables import rst_table_rows
@@ -23,6 +23,9 @@ _WORD = re.compile(r"[^\W\d_]{2}")
 _LETTER = re.compile(r"[^\W_]")
 _LIST_MARKER = re.compile(r"(?:[-*+•]|\d{1,3}[.)]|#\.)\s+")
 _BLOCK_QUOTE = re.compile(r"(?:\A|\n)[ \t]*(?:>[ \t]+)+")
+_DEFINITION = re.compile(r"\S[ \t]*(?:\r?\n[ \t]*){1,3}:[ \t]+\S")
+_DATED_HEADING = re.compile(r"#+ .*\d.*\b(?:1[89]|20)\d\d\b")
+_MAX_HEAD_WORDS = 4
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
@@ -46,7 +49,8 @@ class Quote:
         end: its end in the passage.
         kind: what it is in the passage.
         block: the number of its paragraph, list, code block or table in the passage.
-        level: the indentation of a list item.
+        level: the indentation of a list item; for its later sentences one more.
+        is_continuation: whether it is a later sentence of a list item.
     """
 
     number: int
@@ -56,6 +60,7 @@ class Quote:
     kind: LineKind = field(default=LineKind.SENTENCE, compare=False)
     block: int = field(default=0, compare=False)
     level: int = field(default=0, compare=False)
+    is_continuation: bool = field(default=False, compare=False)
 
     @property
     def line(self) -> str:
@@ -87,7 +92,7 @@ def lines_of(passages: Sequence[Passage]) -> list[list[Quote | str]]:
 def _shown(number: int, line: _Line) -> Quote | str:
     if not line.is_quotable:
         return line.text
-    return Quote(number, line.text, line.start, line.end, line.kind, line.block, line.level)
+    return Quote(number, line.text, line.start, line.end, line.kind, line.block, line.level, line.is_continuation)
 
 
 def _parse(passage: Passage) -> Iterator[_Line]:
@@ -116,6 +121,7 @@ class _Line:
     kind: LineKind = LineKind.SENTENCE
     block: int = 0
     level: int = 0
+    is_continuation: bool = False
 
 
 def _read_text(text: str) -> list[_Line]:
@@ -129,12 +135,13 @@ def _read_rst_text(text: str) -> list[_Line]:
 def _text_lines(text: str, begin: int, stop: int, block: int = 0) -> Iterator[_Line]:
     """Yield the sentences and list items of ``text[begin:stop]``; what is indented below an item belongs to it."""
     position, item = begin, -1  # the end of the sentence before, and the indentation of the list item
-    for start, end in sentences(text, begin, stop):
+    for start, end in _with_heads(text, begin, stop):
         is_new = position > begin and bool(_BLANK_LINE.search(text, position, start))
         before = text[text.rfind("\n", 0, start) + 1 : start]
         indent = len(before) if not before.strip() else -1
         marker = _LIST_MARKER.match(text, start, end) if indent >= 0 else None
-        if marker:
+        is_first = bool(marker or (indent >= 0 and _DEFINITION.search(text, start, end)))
+        if is_first:
             block += item < 0 and position > begin
             item = level = indent
         elif item >= 0 and (indent < 0 or indent > item or not is_new):
@@ -145,8 +152,26 @@ def _text_lines(text: str, begin: int, stop: int, block: int = 0) -> Iterator[_L
         kind = LineKind.ITEM if item >= 0 else LineKind.SENTENCE
         first, line = marker.end() if marker else start, quoted_form(text[start:end])
         is_quotable = is_prose(text[start:end]) and bool(_LETTER.search(line))
-        yield _Line(line, is_quotable, first, end, kind, block, level)
+        yield _Line(line, is_quotable, first, end, kind, block, level, item >= 0 and not is_first)
         position = end
+
+
+def _with_heads(text: str, begin: int, stop: int) -> Iterator[Span]:
+    """Yield the sentences of ``text[begin:stop]``; the head of a list item, ``- Wax. It melts.``, has the next one."""
+    head = head_end = -1
+    for start, end in sentences(text, begin, stop):
+        marker = _LIST_MARKER.match(text, start, end)
+        is_head = len(text[marker.end() : end].split()) <= _MAX_HEAD_WORDS if marker else False
+        follows = head >= 0 and not marker and not _BLANK_LINE.search(text, head_end, start)
+        if head >= 0 and not follows:
+            yield head, head_end
+        first, head = head if follows else start, -1
+        if is_head:
+            head, head_end = start, end
+        else:
+            yield first, end
+    if head >= 0:
+        yield head, head_end
 
 
 def _read_markdown(text: str) -> list[_Line]:
@@ -155,7 +180,12 @@ def _read_markdown(text: str) -> list[_Line]:
     for start, end in markdown_signposts(text):
         lines += _text_lines(text, at, start, block)
         block = lines[-1].block + 1 if lines else 0
-        lines.append(_Line(quoted_form(text[start:end]), False, start, end, block=block))
+        shown = quoted_form(text[start:end])
+        if _DATED_HEADING.match(shown):
+            start, shown = end - len(text[start:end].lstrip("# ")), shown.lstrip("# ")
+            lines.append(_Line(shown, True, start, end, block=block))
+        else:
+            lines.append(_Line(shown, False, start, end, block=block))
         at, block = end, block + 1
     return [*lines, *_text_lines(text, at, len(text), block)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ TokenCounter = Callable[[str], int]
 MAX_TOKENS = 128
 """Default passage length in tokens, about 95 words: five passages fit into a short prompt, each with one topic."""
 
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]")
 _FEWEST_TOKENS = 8
 _CHARACTERS_PER_TOKEN = 16  # lower bound for long words, which some tokenizers map to one unknown token
 
@@ -63,7 +65,7 @@ def chunk_document(
     for section, title in _sections(document):
         name = own_title if own_title not in title else ""
         parts = [] if document.cut_at_lines else [*blocks(document.text, *section, markup=markup, code=document.code)]
-        wholes = _wholes(document.text, parts) if parts else paragraphs(document.text, *section)
+        wholes = packer.with_lists(_wholes(document.text, parts)) if parts else paragraphs(document.text, *section)
         for start, end in packer.pack(wholes):
             code = _code_spans(document, parts, start, end)
             above = {"title": title, COLUMN_NAMES: columns.above(start, end), CODE_SPANS: code, DOCUMENT_TITLE: name}
@@ -127,6 +129,27 @@ class _Packer:
                 return
             first = self._step_back(units, sizes, first, last)
 
+    def with_lists(self, units: Iterable[Span]) -> Iterator[Span]:
+        """Yield the units, but as one unit the items of a list with the line that introduces it, if they fit."""
+        pending: Span | None = None
+        in_list = False
+        for start, end in units:
+            is_item = bool(_LIST_ITEM.match(self.text[self.text.rfind("\n", 0, start) + 1 : end]))
+            if pending is not None:
+                belongs = is_item or (in_list and self.text.count("\n", pending[1], start) < 2)
+                if belongs and self._size((pending[0], end)) <= self._limit(pending):
+                    pending, in_list = (pending[0], end), True
+                    continue
+                yield pending
+                pending = None
+            in_list = is_item
+            if is_item or self.text[start:end].endswith(":"):
+                pending = start, end
+            else:
+                yield start, end
+        if pending is not None:
+            yield pending
+
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
         """Return the end of the longest run of units from ``first`` that fits; it has at least one unit."""
         last, total, limit = first, 0, self._limit(units[first])
@@ -159,8 +182,9 @@ class _Packer:
                 yield from self._join([part for piece in pieces for part in self._fit(piece)])
                 return
         middle = character_boundary(self.text, unit[0], (unit[0] + unit[1]) // 2, unit[1])
-        yield from self._fit((unit[0], middle))
-        yield from self._fit((middle, unit[1]))
+        for half in ((unit[0], middle), (middle, unit[1])):
+            for piece in trimmed(self.text, *half):
+                yield from self._fit(piece)
 
     def _join(self, pieces: Sequence[Span]) -> Iterator[Span]:
         sizes = [self._size(piece) for piece in pieces]

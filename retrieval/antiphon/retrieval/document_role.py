@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from antiphon.retrieval.keywords import keyword_terms
+from antiphon.retrieval.keywords import exact_tokens, has_token, keyword_terms
 from antiphon.retrieval.passage import TRAIL, Passage
 
 _SHORTEST_NAME = 4
@@ -69,6 +69,24 @@ def outside_named_documents(question: str, passages: Sequence[Passage]) -> list[
     named = {term for passage in passages for term in keyword_terms(name_words(passage.source)) if term in terms}
     texts = (f"{name_words(each.source)}\n{each.text_with_headings}".lower() for each in passages)
     return [bool(named) and not any(term in text for term in named) for text in texts]
+
+
+def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage]:
+    """Return the ranking with passages first whose texts have the versions, options and names in code of a question.
+
+    Passages that have them only in their headings or names come next.
+
+    Args:
+        question: The question.
+        ranked: The passages, best first.
+    """
+    tokens = exact_tokens(question)
+
+    def missing(passage: Passage) -> int:
+        text, above = passage.text.lower(), f"{passage.source}\n{passage.text_with_headings}".lower()
+        return sum(0 if has_token(text, each) else 1 if has_token(above, each) else 2 for each in tokens)
+
+    return sorted(ranked, key=missing) if tokens else list(ranked)
 
 
 def records_last(question: str, ranked: Sequence[Passage], k: int) -> list[Passage]:

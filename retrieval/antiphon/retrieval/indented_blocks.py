@@ -94,7 +94,7 @@ class _RstScanner:
         line = self._lines[place]
         if not line.text:
             return [], place + 1
-        if title_end := self._title_end(place):
+        if title_end := _title_end(self._lines, place):
             return [self._of(BlockKind.MARKUP, place, title_end)], title_end
         for border, table_end in ((_SIMPLE_TABLE, self._simple_table_end), (_GRID_TABLE, self._grid_table_end)):
             if border.match(line.text) and (last := table_end(place)) > place + 1:
@@ -110,16 +110,6 @@ class _RstScanner:
             last = self._paragraph_end(place)
             return [self._of(BlockKind.CODE, place, last)], last
         return self._paragraph(place)
-
-    def _title_end(self, place: int) -> int:
-        """Return the line after a title and its underline; 0 if there is no title."""
-        lines = [each.text for each in self._lines[place : place + 3]] + ["", ""]
-        if self._lines[place].indent or (place and self._lines[place - 1].text):
-            return 0
-        if _ADORNMENT.match(lines[0]) and lines[1] and lines[0] == lines[2]:
-            return place + 3
-        is_title = _ADORNMENT.match(lines[1]) and not _ADORNMENT.match(lines[0])
-        return place + 2 if is_title and (len(lines[1]) >= min(len(lines[0]), 4)) else 0
 
     def _simple_table_end(self, place: int) -> int:
         borders = 0
@@ -184,8 +174,19 @@ class _RstScanner:
         return Block(kind, self._lines[first].start, self._lines[last - 1].end)
 
 
-def plain_listings(text: str, start: int, end: int) -> Iterator[Block]:
-    """Yield the blocks of plain text in order: text, and as code the indented listings below a line with a colon.
+def _title_end(lines: Sequence[_Line], place: int) -> int:
+    """Return the line after a title and its underline; 0 if there is no title."""
+    first, second, third = [*(each.text for each in lines[place : place + 3]), "", ""][:3]
+    if lines[place].indent or (place and lines[place - 1].text):
+        return 0
+    if _ADORNMENT.match(first) and second and first == third:
+        return place + 3
+    is_title = _ADORNMENT.match(second) and not _ADORNMENT.match(first) and len(second) >= min(len(first), 4)
+    return place + 2 if is_title else 0
+
+
+def plain_blocks(text: str, start: int, end: int) -> Iterator[Block]:
+    """Yield the blocks of plain text in order: text, underlined titles, and indented listings below a colon as code.
 
     A listing with prompts of Python stays text, and so does an indented paragraph of sentences or a list.
 
@@ -194,14 +195,18 @@ def plain_listings(text: str, start: int, end: int) -> Iterator[Block]:
         start: The first character.
         end: The character after the last one.
     """
-    yield from _merged(_listings(_lines(text, start, end)), start, end)
+    yield from _merged(_titles_and_listings(_lines(text, start, end)), start, end)
 
 
-def _listings(lines: Sequence[_Line]) -> Iterator[Block]:
+def _titles_and_listings(lines: Sequence[_Line]) -> Iterator[Block]:
     before: _Line | None = None
     place = 0
     while place < len(lines):
         line, last = lines[place], place + 1
+        if line.text and (title_end := _title_end(lines, place)):
+            yield Block(BlockKind.MARKUP, line.start, lines[title_end - 1].end)
+            before, place = None, title_end
+            continue
         if line.text and before is not None and before.text.endswith(":") and line.indent > before.indent + 1:
             listed = [line]
             while last < len(lines) and (not lines[last].text or lines[last].indent >= line.indent):

@@ -14,6 +14,11 @@ import regex
 
 _LETTERS = regex.compile(r"[\p{L}\p{M}\p{Nd}]+")
 _TOKEN = regex.compile(r"\w+(?:[-.:/+]\w+)*")
+_EXACT = regex.compile(
+    r"(?<![\w-])--?[a-z][\w-]+"  # options
+    r"|\d+(?:\.\d+)+"  # versions
+    r"|[a-z]\w*(?:\.[a-z]\w+)+|\w+(?:_\w+)+"  # dotted names, files, names with underscores
+)
 _PART = regex.compile(r"[^\W_]+")
 _WITHOUT_SPACES = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}ー]"
@@ -58,6 +63,22 @@ def keyword_terms(question: str) -> list[str]:
         if len(parts) > 1:
             terms |= dict.fromkeys(part for part in parts if len(part) > 1 or not part.isdigit())
     return list(terms)
+
+
+def exact_tokens(question: str) -> list[str]:
+    """Return the tokens of a question that are written with signs, in lower case: versions, options, names in code."""
+    text = with_plain_letters(question).lower()
+    return list(dict.fromkeys(match[0] for match in _EXACT.finditer(text)))
+
+
+def has_token(text: str, token: str) -> bool:
+    """Return whether a text has a token of `exact_tokens` as a whole: ``4.3`` is in ``v4.3.``, but not in ``14.3.1``.
+
+    Args:
+        text: The text in lower case, with plain letters.
+        token: The token.
+    """
+    return bool(regex.search(rf"(?<!\w)(?<!\d\.)v?{regex.escape(token)}(?!\w)(?!\.\d)", text))
 
 
 def _pairs(run: str) -> list[str]:

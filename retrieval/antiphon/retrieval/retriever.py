@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from antiphon.retrieval.collection import Collection, HybridIndex, PassageIndex
-from antiphon.retrieval.document_role import records_last
+from antiphon.retrieval.document_role import exact_tokens_first, records_last
 from antiphon.retrieval.duplicates import merge_duplicates
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.filters import MetadataFilter
@@ -92,7 +92,8 @@ class Retriever:
         passage that they put above more similar ones gets the score of the most similar passage below it.
 
         Passages that repeat a better one are left out, and its ``also_in`` has their sources. Passages of changelogs,
-        issue lists and tests come last, unless the question may be about changes; see `records_last`.
+        issue lists and tests come last, unless the question may be about changes; see `records_last`. Those with a
+        version, an option or a name in code that the question has come first, if keywords are searched.
 
         Args:
             question: The question.
@@ -109,6 +110,8 @@ class Retriever:
         vector = self.embedder.embed_queries([with_plain_letters(question)])[0]
         found = self._distinct_candidates(vector, question, count, where)
         ranked = self.reranker.rerank(question, found) if self.reranker else found
+        if self.fusion is not None:
+            ranked = exact_tokens_first(question, ranked)
         return self._scored(vector, records_last(question, ranked, k), k)
 
     def add(self, passages: Sequence[Passage]) -> None:

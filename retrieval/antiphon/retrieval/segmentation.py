@@ -10,7 +10,7 @@ from itertools import dropwhile
 import regex
 
 from antiphon.retrieval.block import Block, BlockKind, Markup, Span
-from antiphon.retrieval.indented_blocks import plain_listings, rst_blocks
+from antiphon.retrieval.indented_blocks import plain_blocks, rst_blocks
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(
@@ -32,7 +32,7 @@ _TABLE_RULE = re.compile(
     r"[ \t]*(?:\|(?:[ \t]*:?-+:?[ \t]*\|)+|\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?)[ \t]*\r?\n?$"
 )
 _CHARACTER = regex.compile(r"\X")
-_PARAGRAPH_BREAK = re.compile(r"(?:\r?\n[ \t]*){2,}")
+_PARAGRAPH_BREAK = re.compile(r"(?:\r?\n[ \t]*){2,}+(?!:[ \t])")  # not before the definition of a term
 _SENTENCE_END = re.compile(
     r"""[.!?…]+["'”’»)\]]*(?=\s+["'“‘«(\[]?[^\sa-z])"""  # end punctuation, if no lowercase letter follows
     r"""|(?:[。！？｡]|．(?!\d)|[!?](?=[\u3040-\u30ff\u3400-\u9fff]))+[」』”’）》〉】]*"""  # Chinese, Japanese
@@ -131,7 +131,7 @@ def _parsed_blocks(text: str, start: int, end: int, markup: Markup, in_table: bo
         return
     for block in _fenced_blocks(text, start, end, markup, in_table):
         if markup is Markup.PLAIN and block.kind is BlockKind.TEXT:
-            yield from plain_listings(text, block.start, block.end)
+            yield from plain_blocks(text, block.start, block.end)
         else:
             yield block
 
@@ -192,7 +192,8 @@ def table_rows(table: str) -> tuple[str, list[str]]:
 def sentences(text: str, start: int = 0, end: int | None = None) -> Iterator[Span]:
     """Yield the spans of the sentences of ``text[start:end]`` in order; together they cover all but whitespace.
 
-    A sentence never crosses an empty line. Abbreviations, initials and the number of a list item do not end one.
+    A sentence never crosses an empty line, except between a term and its definition, which begins with a colon.
+    Abbreviations, initials and the number of a list item do not end one.
 
     Args:
         text: The text to split.

@@ -51,6 +51,11 @@ class _Text:
         self.is_line = is_line
         self._space = ""
         self._marker = ""
+        self._is_definition = False
+
+    def begin_definition(self) -> None:
+        """Put the next word on the line below the term, after a colon, as in Markdown."""
+        self._is_definition = not self.is_line
 
     def begin_item(self) -> None:
         """Put the marker of a list item before the next word."""
@@ -64,8 +69,10 @@ class _Text:
 
     def add(self, text: str) -> None:
         """Append text without leading white space."""
-        before = (self._space if self.length else "") + self._marker
+        space = "\n" if self._is_definition and self._space.startswith("\n") else self._space
+        before = (space if self.length else "") + (": " * self._is_definition or self._marker)
         self._space = self._marker = ""
+        self._is_definition = False
         self.parts += (before, text)
         self.length += len(before) + len(text)
 
@@ -177,8 +184,8 @@ def _read(
             tag = node.tag or ""
             if not _add_whole(node, tag, text, in_ruby=in_ruby):
                 text.gap(_gap(tag))
-                if tag == "li":
-                    text.begin_item()
+                if begin := {"li": text.begin_item, "dd": text.begin_definition}.get(tag):
+                    begin()
                 pending += [_gap(tag), *_parts(node, tag, text)[::-1]]
     return text
 

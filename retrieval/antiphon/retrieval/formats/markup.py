@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"[^\n]*\n?")
 _ALONE = re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n)|\A)[^\s][^\n]{2,79}(?=\r?\n[ \t]*\r?\n)")
 _PLAIN_TITLE = re.compile(r"""(?!\w+:)(?=.*[^\W\d_]{2})["'(]?[A-Z0-9À-Þ].*[\w"')?]$""")
+_UNDERLINED = re.compile(
+    r"(?:(?<=\n\n)|(?<=\n\r\n)|\A)(?:([=~*#^-])\1{2,}[ \t]*\r?\n)?(?P<title>(?=.*[^\W_])[^\s][^\n]{0,79})\r?\n"
+    r"(?P<rule>([=~*#^-])\4{2,})[ \t]*(?=\r?\n|\Z)"
+)
+_BELOW_RULE = re.compile(
+    r"(?<=\n)([=*_-])\1{9,}[ \t]*\r?\n(?:[ \t]*\r?\n)+(?P<title>[ \t]+[^\s][^\n]{2,79})(?=\r?\n[ \t]*\r?\n)"
+)
 _MOST_WORDS = 12
 _SECTION = re.compile(
     r"(?:(\d{1,2}(?:\.\d{1,2}){0,2}\.?)\s+[A-Z][^.!?;]{2,70}[\w)]|"
@@ -173,17 +180,29 @@ def markdown_signposts(text: str) -> Iterator[Span]:
 
 
 def plain_headings(text: str) -> tuple[Heading, ...]:
-    """Return the lines of plain text that look like titles: short, between empty lines, not ending a sentence.
+    """Return the titles in plain text: underlined lines, and lines that look like titles.
 
-    If the first line of the text looks like a title, it is the only heading of level 1.
+    These are short, between empty lines, and do not end a sentence. If the first line of the text looks like a title
+    and none is underlined, it is the only heading of level 1. The first use of an underline sets its level.
     """
-    headings: list[Heading] = []
+    underlined = (match for match in _UNDERLINED.finditer(text) if _is_title(match["title"], match["rule"]))
+    below_rule = (match for match in _BELOW_RULE.finditer(text) if _is_title(match["title"]))
+    found = [*((match, match["rule"][0]) for match in underlined), *((match, "") for match in below_rule)]
+    ruled = sorted(found, key=lambda each: each[0].start())
+    marks = list(dict.fromkeys(mark for _, mark in ruled))
+    headings = [Heading(*match.span(), marks.index(mark) + 1, match["title"].strip()) for match, mark in ruled]
+    spans = [match.span() for match, _ in ruled]
     for match in _ALONE.finditer(text):
-        line = match[0].strip("\ufeff \t\r")
-        if _PLAIN_TITLE.match(line) and len(line.split()) <= _MOST_WORDS:
-            level = 1 if match.start() == 0 else 2
-            headings.append(Heading(match.start(), match.end(), level, line))
-    return tuple(headings)
+        if _is_title(match[0]) and not any(start < match.end() and match.start() < end for start, end in spans):
+            level = len(marks) + 1 if marks else 1 if match.start() == 0 else 2
+            headings.append(Heading(match.start(), match.end(), level, match[0].strip("\ufeff \t\r")))
+    return tuple(sorted(headings, key=lambda heading: heading.start))
+
+
+def _is_title(line: str, rule: str = "") -> bool:
+    title = line.strip("\ufeff \t\r")
+    is_short = len(title.split()) <= _MOST_WORDS
+    return is_short and (len(rule) >= min(len(title), 4) if rule else bool(_PLAIN_TITLE.match(title)))
 
 
 def numbered_headings(text: str) -> tuple[Heading, ...]:

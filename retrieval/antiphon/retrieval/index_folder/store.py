@@ -22,7 +22,7 @@ from antiphon.retrieval.filters import MetadataFilter, json_metadata
 from antiphon.retrieval.index_folder.filter_sql import sql_condition
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
 from antiphon.retrieval.index_folder.write_lock import WriteLock
-from antiphon.retrieval.keywords import keyword_terms, keyword_text
+from antiphon.retrieval.keywords import exact_tokens, keyword_terms, keyword_text
 from antiphon.retrieval.passage import DOCUMENT_TITLE, Passage
 from antiphon.retrieval.vector_index.build import LocalVectorIndex
 from antiphon.retrieval.vector_index.description import IndexDescription
@@ -41,9 +41,11 @@ _COLUMNS = 'row, id, text, source, start, "end", metadata'
 _FETCH = f"select {_COLUMNS} from passages where row in (select value from json_each(?))"
 _WORDS = """
 create virtual table words using fts5 (
-    title, text, content = '', tokenize = "porter unicode61 categories 'L* N* Co Mn Mc'"
+    title, text, name, content = '', tokenize = "porter unicode61 categories 'L* N* Co Mn Mc'"
 )
 """
+_EXACT_WEIGHT = 2  # times that versions, options and names in code are searched again
+_RANK = "insert into words (words, rank) values ('rank', 'bm25(1.0, 1.0, 0.3)')"  # weights of title, text and name
 _ROWS = "select row from passages where {allowed} order by row"
 _IDS = "select id from passages where source = ? order by row"
 _BM25 = "select rowid, -rank from words where words match ? and {allowed} order by rank limit ?"
@@ -155,7 +157,7 @@ class PassageTable:
             k: The maximum number of rows.
             where: Only passages that match this filter are searched.
         """
-        words = keyword_terms(question)
+        words = [*keyword_terms(question), *exact_tokens(question) * _EXACT_WEIGHT]
         if not words:
             return []
         sql, values = sql_condition(where) if where else ("", ())
@@ -262,16 +264,21 @@ def _write_passages(path: Path, passages: Sequence[Passage]) -> None:
         connection.execute("pragma synchronous = off")
         connection.execute(_SCHEMA)
         connection.execute(_WORDS)
+        connection.execute(_RANK)
         connection.executemany(f"insert into passages ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", _records(passages))
         words = ((row, *_searched_texts(passage)) for row, passage in enumerate(passages))
-        connection.executemany("insert into words (rowid, title, text) values (?, ?, ?)", words)
+        connection.executemany("insert into words (rowid, title, text, name) values (?, ?, ?, ?)", words)
 
 
-def _searched_texts(passage: Passage) -> tuple[str, str]:
-    """Return the two texts that keywords are searched in: titles and names, and the text with its column names."""
-    names = (str(passage.metadata.get(name) or "") for name in (DOCUMENT_TITLE, "title"))
-    above, text = " ".join((*names, name_words(passage.source))), f"{passage.column_names}\n{passage.text}"
-    return keyword_text(above), keyword_text(text)
+def _searched_texts(passage: Passage) -> tuple[str, str, str]:
+    """Return the texts that keywords are searched in: headings, text with column names, and further names.
+
+    Names are the words of the document's title, file and folder that are not in the other two texts.
+    """
+    title, text = str(passage.metadata.get("title") or ""), f"{passage.column_names}\n{passage.text}"
+    known = {term.rstrip("s") for term in keyword_terms(f"{title}\n{text}")}
+    names = keyword_terms(f"{passage.metadata.get(DOCUMENT_TITLE) or ''} {name_words(passage.source)}")
+    return keyword_text(title), keyword_text(text), " ".join(name for name in names if name.rstrip("s") not in known)
 
 
 def _records(passages: Sequence[Passage]) -> Iterator[tuple[Any, ...]]:
