@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 800.0
 """Seconds allowed for the start: about 20 on two idle cores, minutes on busy ones."""
 
+BLOCKS = ("--block-size", "32", "--num-gpu-blocks-override", "40")
+"""Blocks of the KV cache: enough for sixteen requests of one block, so that some longer requests are preempted."""
+
 # One compute thread that does not spin while it waits, because the tests share two cores with other processes.
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -46,7 +46,12 @@ PARAMETERS: list[dict[str, Any]] = [
 
 def start(folder: Path, name: str, requests: list[dict[str, Any]], **engine: Any) -> tuple[Any, Path]:
     """Start the program; return its process and the file of its outputs."""
-    fixed = {"model": str(folder / "model"), "dtype": "float32", "enforce_eager": True, "max_model_len": 256}
+    fixed: dict[str, Any] = {
+        "model": str(folder / "model"),
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 256,
+    }
     fixed |= {"max_num_seqs": 8, "gpu_memory_utilization": 0.1} | BLOCKS
     job = {"engine": fixed | engine, "requests": requests, "aborted": ABORTED, "file": str(folder / f"{name}.json")}
     environment = (

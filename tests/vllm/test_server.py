@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -23,23 +23,17 @@ from antiphon.accel.remote.errors import ModelNotFoundError, RequestRejectedErro
 from antiphon.integrations.vllm import references_for
 from antiphon.pipelines import resolve_model
 from tests.chi_square import p_value
-from tests.vllm.fuzz import SPECULATION, VOCAB_SIZE, find_failure, post
-from tests.vllm.server import Server, serve
+from tests.vllm.conftest import MAX_NEW_TOKENS, PROMPTS
+from tests.vllm.fuzz import VOCAB_SIZE, find_failure, post
+from tests.vllm.server import Server
 
 pytestmark = [
     pytest.mark.skipif("ANTIPHON_VLLM" not in os.environ, reason="needs an environment of vLLM's own: make test-vllm"),
     pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("server"),
 ]
 ACCEPTED, DRAFTED = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"
 PREEMPTED = "vllm:num_preemptions_total"
-BLOCKS = ("--block-size", "32", "--num-gpu-blocks-override", "40")
-"""Blocks of the KV cache: enough for sixteen requests of one block, so that some longer requests are preempted."""
-
-TOPICS = ("bees", "keys", "rivers", "bread", "clocks", "maps", "stone", "letters", "winter", "glass")
-PROMPTS = [
-    f"List {number} about {topic}:\n" for topic in TOPICS for number in ("one", "two", "three", "four", "five", "six")
-]
-MAX_NEW_TOKENS = 12
 HONEY = "Which animals make honey?"
 COLOURS = (
     "I like each of them and would paint my house in any of them; but if I am asked, there is an order. "
@@ -49,7 +43,7 @@ COLOUR_TOKENS = (" red", " blue", " green")
 """Words of one token each, from which the tests sample."""
 
 SAMPLES, SAMPLES_PER_REQUEST, FALSE_ALARM = 500, 250, 1e-6
-MALFORMED_REQUESTS = 100
+MALFORMED_REQUESTS = 60
 
 
 def remote_model(server: Server) -> RemoteLanguageModel:
@@ -60,53 +54,40 @@ def openai_client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=server.url, api_key="none", timeout=900)
 
 
-@pytest.fixture(scope="module")
-def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server with the plug-in; both servers start at the same time, because starting mostly uses one core."""
-    options = ("--speculative-config", json.dumps(SPECULATION), "--per-request-spec-decode-metrics", "detailed")
-    with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("drafting"), *options, *BLOCKS) as running:
-        yield running
-        assert not running.violations.exists(), running.violations.read_text("utf-8")
-
-
-@pytest.fixture(scope="module")
-def plain_texts(tmp_path_factory: pytest.TempPathFactory, starting: Server) -> list[str]:
-    """The answers of vLLM without drafts to all prompts."""
-    with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("plain")) as plain:
-        model = remote_model(plain.wait_until_ready())
-        return [each.text for each in model.generate_batch(PROMPTS, batch_size=8, max_new_tokens=MAX_NEW_TOKENS)]
-
-
-@pytest.fixture(scope="module")
-def server(starting: Server, plain_texts: list[str]) -> Server:
-    """The server with the plug-in, after the plain server has ended."""
-    return starting.wait_until_ready()
-
-
 def test_the_log_says_that_the_plugin_is_active(server: Server) -> None:
-    assert "Antiphon drafts from prompts, references and predictions, up to 12 tokens a step" in server.log.read_text()
-
-
-@pytest.mark.parametrize("batch_size", [1, 8])
-def test_answers_equal_those_of_vllm_without_drafts(server: Server, plain_texts: list[str], batch_size: int) -> None:
-    """Every other prompt has its own answer as a reference, the rest another prompt's."""
-    references = [[PROMPTS[at] + plain_texts[at - at % 2]] for at in range(len(PROMPTS))]
-    answers = remote_model(server).generate_batch(
-        PROMPTS, references=references, batch_size=batch_size, max_new_tokens=MAX_NEW_TOKENS
+    expected = (
+        "Antiphon drafts from prompts, references and predictions, up to 12 tokens a step, in Model Runner V1 of vLLM"
     )
-    assert [each.text for each in answers] == plain_texts
+    assert expected in server.log.read_text()
+
+
+@pytest.mark.parametrize(("batch_size", "count"), [(1, 16), (8, len(PROMPTS))])
+def test_answers_equal_those_of_vllm_without_drafts(
+    server: Server, plain_texts: list[str], batch_size: int, count: int
+) -> None:
+    """Every other prompt has its own answer as a reference, the rest another prompt's."""
+    references = [[PROMPTS[at] + plain_texts[at - at % 2]] for at in range(count)]
+    answers = remote_model(server).generate_batch(
+        PROMPTS[:count], references=references, batch_size=batch_size, max_new_tokens=MAX_NEW_TOKENS
+    )
+    assert [each.text for each in answers] == plain_texts[:count]
     steps = sum(each.steps.steps for each in answers[::2])
     assert steps < MAX_NEW_TOKENS * len(answers[::2]) / 2, "matching references save most steps"
 
 
-def test_scores_equal_those_of_the_model_in_this_process(server: Server) -> None:
-    local, texts = LanguageModel.from_pretrained(resolve_model("smollm2"), dtype="float32"), [" Bees.", " Cows do.", ""]
+@pytest.fixture(scope="module")
+def local() -> LanguageModel:
+    """The same model in this process."""
+    return LanguageModel.from_pretrained(resolve_model("smollm2"), dtype="float32", engine="torch")
+
+
+def test_scores_equal_those_of_the_model_in_this_process(server: Server, local: LanguageModel) -> None:
+    texts = [" Bees.", " Cows do.", ""]
     for prompt in (HONEY, [{"role": "user", "content": HONEY}]):
         assert remote_model(server).score(prompt, texts) == pytest.approx(local.score(prompt, texts), abs=1e-3)
 
 
-def test_a_response_prefix_is_continued(server: Server) -> None:
-    local = LanguageModel.from_pretrained(resolve_model("smollm2"), dtype="float32")
+def test_a_response_prefix_is_continued(server: Server, local: LanguageModel) -> None:
     for prompt in (HONEY, [{"role": "user", "content": HONEY}]):
         options = {"response_prefix": "Animals that make", "max_new_tokens": MAX_NEW_TOKENS}
         assert remote_model(server).generate(prompt, **options).text == local.generate(prompt, **options).text  # type: ignore[arg-type]
