@@ -47,6 +47,7 @@ class Proposer:
         vllm_config: vLLM's configuration, as vLLM passes it.
         patch: Called with vLLM's configuration; patches its model runner.
         make_drafter: Makes the drafter of a request; suffix matching by default.
+        clock: Returns seconds; measures the duration of steps.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Proposer:
         *,
         patch: Callable[[Any], None] = patch_worker,
         make_drafter: DrafterFactory | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.num_draft_tokens = int(vllm_config.speculative_config.num_speculative_tokens)
         self.vocab_size = int(vllm_config.model_config.get_vocab_size())
@@ -69,7 +71,7 @@ class Proposer:
         self._runner: Runner | None = None
         self._proposed_rows: dict[str, int] = {}
         self._scheduled_rows: Mapping[str, int] = {}
-        self._ended = 0.0
+        self._clock, self._ended = clock, 0.0
         patch(vllm_config)
 
     @property
@@ -130,7 +132,7 @@ class Proposer:
             scheduled: Number of rows of each request in the step that was just computed, by request id.
             running: Ids of all requests that have not ended; the state of all others is dropped.
         """
-        self._observe_step_time(scheduled, perf_counter())
+        self._observe_step_time(scheduled, self._clock())
         self._drop_ended(running)
         # 1. The drafter of every request receives the new tokens and proposes a chain.
         proposed: dict[int, tuple[RequestDrafter, ScoredDraft]] = {}
@@ -151,7 +153,7 @@ class Proposer:
         for (index, (drafter, scored)), kept in zip(proposed.items(), counts, strict=True):
             drafts[index] = drafter.take(scored.draft, min(kept, self.num_draft_tokens))
         self._proposed_rows = {row.request_id: 1 + len(draft) for row, draft in zip(rows, drafts, strict=True)}
-        self._ended = perf_counter()
+        self._ended = self._clock()
         return drafts
 
     def _observe_step_time(self, scheduled: Mapping[str, int], now: float) -> None:
