@@ -136,7 +136,7 @@ NEAR = (
 def test_lines_near_the_previous_answer_are_more_relevant_to_a_follow_up() -> None:
     history: list[Message] = [{"role": "user", "content": FIRST}, {"role": "assistant", "content": f"[3] {QUOTED}"}]
     gains = [continuity(history, NEAR)[passage.id] for passage in NEAR]
-    assert gains[0] == gains[1] > gains[2] > gains[3] == 0
+    assert gains[0] == gains[1] > gains[2] > 0 > gains[3]
 
 
 def test_a_refusal_or_an_answer_from_elsewhere_favours_no_passage() -> None:

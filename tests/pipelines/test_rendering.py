@@ -15,6 +15,7 @@ from antiphon.accel import LanguageModel, Origin, Summary, Usage
 from antiphon.pipelines import Answer, DecodingTrace, Rag, cite
 from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_json
+from antiphon.pipelines.rendering.segments import displayed_quote
 from antiphon.retrieval import Passage, Retriever
 
 EVIL = """<script>alert("x")</script> & 'it' costs 2*3*4 $ a_b_c `code` [a](b) | ![i](j) ~~no~~"""
@@ -226,3 +227,10 @@ def test_quotes_are_shown_without_markup_and_with_one_number() -> None:
     assert "[2] Put" not in page.text
     assert f"**{quote}**[^2]." in shown.to_markdown()
     assert shown.text == QUOTED, "the answer itself is verbatim"
+
+
+def test_closest_sentences_are_shown_without_list_markers_and_outer_bars() -> None:
+    shown = [
+        displayed_quote(text) for text in ("- `--color`: any value", "| Lunch | 5.80 euros |", "2. Open the *dome*.")
+    ]
+    assert shown == ["--color: any value", "Lunch | 5.80 euros", "Open the dome."]

@@ -115,7 +115,8 @@ def _content_words(text: str) -> list[str]:
 def continuity(history: Sequence[Message], passages: Sequence[Passage]) -> dict[str, float]:
     """Return for the id of each passage the nats by which its lines are more relevant to a follow-up question.
 
-    Its answer is usually near the previous one: in a document or section that the latest answer quotes.
+    Its answer is usually near the previous one: in a document or section that the latest answer quotes. Other passages
+    get a penalty, so that a follow-up question without an answer is still refused.
 
     Args:
         history: the earlier messages, oldest first.
@@ -125,9 +126,11 @@ def continuity(history: Sequence[Message], passages: Sequence[Passage]) -> dict[
     quoted = [passages[each.passage - 1] for each in cite(answers[-1], passages)] if answers else []
     documents = {passage.source for passage in quoted}
     sections = {(passage.source, passage.metadata.get("title")) for passage in quoted}
+    penalty = RULES.follow_up_penalty if quoted else 0.0
     return {
         each.id: RULES.same_document * (each.source in documents)
         + RULES.same_section * ((each.source, each.metadata.get("title")) in sections)
+        - penalty
         for each in passages
     }
 

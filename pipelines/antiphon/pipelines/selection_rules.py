@@ -22,6 +22,7 @@ class SelectionRules:
         outside_penalty: lines of documents other than the one that the question names are so much less relevant.
         same_document: lines of a document that the latest answer quotes are so much more relevant to a follow-up.
         same_section: lines of a section that it quotes, in addition.
+        follow_up_penalty: all lines are so much less relevant to a follow-up then, or it would hardly ever be refused.
     """
 
     min_score: float = -0.1
@@ -32,6 +33,7 @@ class SelectionRules:
     outside_penalty: float = 1.5
     same_document: float = 2.0
     same_section: float = 1.0
+    follow_up_penalty: float = 0.75
 
 
 RULES = SelectionRules()

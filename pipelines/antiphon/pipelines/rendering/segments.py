@@ -22,6 +22,7 @@ CITED = "Quoted verbatim from"
 PASSAGES = "Passages in the prompt"
 NEAREST = "Closest sentences in the documents"
 
+_LIST_MARKER = re.compile(r"^(?:[-*+•]|\d{1,3}[.)])\s+(?=\S)")
 _LINES = re.compile(r"lines \d+(-\d+)?")
 _SHORT_PLACES = (
     (re.compile(r"\bpage (\d+-\d+)"), r"pp. \1"),
@@ -78,8 +79,9 @@ def displayed_segments(text: str, citations: Iterable[Citation]) -> Iterator[tup
 
 
 def displayed_quote(text: str) -> str:
-    """Return a quoted text on one line, without markup."""
-    return " ".join(without_markup(text).split())
+    """Return a quoted text on one line, without markup, the marker of a list and the outer bars of a table."""
+    line = " ".join(without_markup(text).split())
+    return _LIST_MARKER.sub("", line.strip("| ") if line.startswith("| ") else line)
 
 
 def quoted_segments(
