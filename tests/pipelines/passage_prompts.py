@@ -11,7 +11,6 @@ from antiphon.pipelines.prompt import REFUSAL, Prompt
 from antiphon.pipelines.quotes import quotes_of
 from antiphon.pipelines.relevance import LineScorer
 from antiphon.retrieval import Passage
-from tests.pipelines.scripted import Scripted
 
 WAX, HONEY = "[1] Wax melts.", "[1] Honey keeps for years."
 
@@ -61,4 +60,4 @@ def select(
         join: see `select_passages`.
         **relevance_by_word: see `relevance_of`.
     """
-    return select_passages(Scripted(), "", prompts, relevance_of(relevance_by_word), join=join)
+    return select_passages("", prompts, relevance_of(relevance_by_word), join=join)

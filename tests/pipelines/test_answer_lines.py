@@ -13,7 +13,6 @@ from antiphon.pipelines.prompt import Prompt
 from antiphon.pipelines.quotes import quotable_lines
 from antiphon.retrieval import Passage
 from tests.pipelines.passage_prompts import HONEY, WAX, joined_prompt, prompts_of, relevance_of, select
-from tests.pipelines.scripted import Scripted
 
 
 def test_up_to_three_lines_that_score_nearly_as_well_are_quoted() -> None:
@@ -28,11 +27,8 @@ def test_up_to_three_lines_that_score_nearly_as_well_are_quoted() -> None:
 
 @pytest.mark.parametrize(("lines", "spare"), [(1, -1), (2, 0), (2, 1)])
 def test_a_further_line_is_quoted_only_if_it_fits_completely(lines: int, spare: int) -> None:
-    model = Scripted()
-    room = spare + sum(len(model.tokenizer.encode(line, add_special_tokens=False)) + 1 for line in (WAX, HONEY))
-    selected = select_passages(
-        model, "", prompts_of(f"{WAX}\n{HONEY}"), relevance_of({"Honey": 0.5}), max_new_tokens=room
-    )
+    room = spare + sum(len(line.split()) + 1 for line in (WAX, HONEY))
+    selected = select_passages("", prompts_of(f"{WAX}\n{HONEY}"), relevance_of({"Honey": 0.5}), max_new_tokens=room)
     assert selected.options["response_prefix"] == "\n".join((HONEY, WAX)[:lines])
 
 
@@ -57,11 +53,10 @@ def test_the_line_after_a_colon_has_the_number_of_its_passage() -> None:
 
 def test_the_line_after_a_colon_is_quoted_only_if_it_fits_completely() -> None:
     lead, code = "[1] To build a hive:", "[1] make hive"
-    model = Scripted()
-    room = sum(len(model.tokenizer.encode(line, add_special_tokens=False)) + 1 for line in (lead, code))
+    room = sum(len(line.split()) + 1 for line in (lead, code))
     for spare, begins in ((0, f"{lead}\n{code}"), (-1, lead)):
         prompts, relevance = prompts_of(f"{lead}\n{code}"), relevance_of({"build": 3.0})
-        selected = select_passages(model, "", prompts, relevance, max_new_tokens=room + spare)
+        selected = select_passages("", prompts, relevance, max_new_tokens=room + spare)
         assert selected.options["response_prefix"] == begins
 
 

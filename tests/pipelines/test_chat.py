@@ -39,6 +39,7 @@ def converse(rag: Rag, *, reuse: bool, **options: Any) -> list[Answer]:
     answers: list[Answer] = []
     for question in QUESTIONS:
         if not reuse:
+            assert chat._prefix is not None
             chat._prefix.clear()
         answers.append(chat.ask(question, max_new_tokens=24, **options))
     return answers

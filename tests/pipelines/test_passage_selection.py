@@ -24,7 +24,6 @@ from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
 from antiphon.pipelines.selection_rules import RULES
 from antiphon.retrieval import Passage, Retriever
 from tests.pipelines.passage_prompts import HONEY, WAX, prompts_of, relevance_of, select
-from tests.pipelines.scripted import Scripted
 
 QUESTION = "How many eggs does a queen lay?"
 
@@ -40,18 +39,18 @@ def test_if_no_line_is_good_enough_the_answer_is_a_refusal_and_nothing_else(stop
     prompts = prompts_of(WAX, HONEY)
     best = RULES.min_score - RULES.known_weight - 0.01
     relevance = relevance_of({"Wax": best - 0.1, "Honey": best})
-    selected = select_passages(Scripted(), "", prompts, relevance, stop=stop)
+    selected = select_passages("", prompts, relevance, stop=stop)
     assert (selected.fitted_prompt, selected.options) == (prompts[1], {"response_prefix": REFUSAL, "stop": stops})
     slightly_better = relevance_of({"Wax": best - 0.1, "Honey": best + 0.02})
-    assert select_passages(Scripted(), "", prompts, slightly_better).options["response_prefix"].startswith(HONEY)
+    assert select_passages("", prompts, slightly_better).options["response_prefix"].startswith(HONEY)
 
 
 def test_a_question_about_words_that_no_passage_has_is_refused_sooner() -> None:
     prompts = prompts_of("[1] Honey keeps for years.")
     relevance = relevance_of({"Honey": RULES.min_score - RULES.known_weight / 2})
     known, unknown = "How long does honey keep?", "How long do zeppelins fly?"
-    assert select_passages(Scripted(), known, prompts, relevance).options["response_prefix"] == HONEY
-    assert select_passages(Scripted(), unknown, prompts, relevance).options["response_prefix"] == REFUSAL
+    assert select_passages(known, prompts, relevance).options["response_prefix"] == HONEY
+    assert select_passages(unknown, prompts, relevance).options["response_prefix"] == REFUSAL
 
 
 def test_words_of_headings_and_file_names_are_known_and_words_without_meaning_do_not_count() -> None:
@@ -79,20 +78,20 @@ def test_a_question_is_not_a_candidate_line(asks: str) -> None:
 
 def test_without_candidate_lines_the_model_answers_freely() -> None:
     prompts = prompts_of("", "")
-    selected = select_passages(Scripted(), "", prompts, relevance_of({}), seed=3)
+    selected = select_passages("", prompts, relevance_of({}), seed=3)
     assert (selected.fitted_prompt, selected.options) == (prompts[0], {"seed": 3})
 
 
 @pytest.mark.parametrize("options", [{"response_prefix": "So"}, {"json_schema": {"type": "object"}}])
 def test_a_requested_format_is_kept(options: dict[str, Any]) -> None:
     prompts = prompts_of(WAX, HONEY)
-    selected = select_passages(Scripted(), "", prompts, relevance_of({"Honey": 1.0}), **options)
+    selected = select_passages("", prompts, relevance_of({"Honey": 1.0}), **options)
     assert (selected.fitted_prompt, selected.options) == (prompts[1], options)
 
 
 def test_the_answer_has_the_prefix_cache_of_its_passage() -> None:
     prefixes = [PrefixCache()]
-    selected = select_passages(Scripted(), "", prompts_of(WAX), relevance_of({}), prefixes, seed=3)
+    selected = select_passages("", prompts_of(WAX), relevance_of({}), prefixes, seed=3)
     assert selected.options == {"seed": 3, "response_prefix": WAX}
     assert selected.prefix is prefixes[0]
 

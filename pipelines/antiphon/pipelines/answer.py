@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import Completion, Origin, Summary, Usage
@@ -11,6 +12,7 @@ from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.pipelines.citations import Citation
 from antiphon.pipelines.decoding_trace import DecodingTrace
+from antiphon.pipelines.models.extractive import EXTRACTIVE
 from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_sentences
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.rendering.segments import cost_line
@@ -20,6 +22,9 @@ from antiphon.retrieval import Passage
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+
+QUOTED_ONLY = "quoted from the documents, without a language model"
+"""The caption of an answer of the extractive model."""
 
 ENDED_IN_THINKING = (
     "There is no answer, because the text ended while the model was thinking: raise max_new_tokens, limit the thinking "
@@ -45,6 +50,7 @@ class Answer:
         origins: for each token its forward pass, and whether it was drafted.
         reasoning: the model's thinking before the answer, which is not cited; empty if there was none.
         ended_in_thinking: whether generation ended before the thinking did, so that there is no answer.
+        model: the name of the language model; "extractive" if the answer was quoted without one.
     """
 
     question: str
@@ -57,6 +63,7 @@ class Answer:
     origins: tuple[Origin, ...] = ()
     reasoning: str = ""
     ended_in_thinking: bool = False
+    model: str = ""
 
     @classmethod
     def from_completion(
@@ -65,6 +72,7 @@ class Answer:
         completion: Completion,
         passages: tuple[Passage, ...],
         citations: tuple[Citation, ...],
+        model: str = "",
     ) -> Answer:
         """Return the answer of a completion.
 
@@ -73,6 +81,7 @@ class Answer:
             completion: the completion of the language model.
             passages: the passages of the prompt.
             citations: the citations of its text.
+            model: the name of the model.
         """
         return cls(
             question=question,
@@ -85,6 +94,7 @@ class Answer:
             origins=completion.origins,
             reasoning=completion.reasoning,
             ended_in_thinking=completion.ended_in_thinking,
+            model=model,
         )
 
     @property
@@ -104,9 +114,12 @@ class Answer:
 
     @property
     def caption(self) -> str:
-        """The cost of the answer in one line."""
+        """What produced the answer, and its cost, in one line."""
+        if self.model == EXTRACTIVE:
+            return QUOTED_ONLY
         notice = f" {ENDED_IN_THINKING}" if self.ended_in_thinking else ""
-        return cost_line(self.usage, self.steps, self.finish_reason) + notice
+        author = f"written by {PurePath(self.model).name}; " if self.model else ""
+        return author + cost_line(self.usage, self.steps, self.finish_reason) + notice
 
     def to_markdown(self) -> str:
         """Return the text as Markdown with citations as footnotes, all text escaped."""
@@ -142,6 +155,7 @@ class Answer:
             "origins": [astuple(origin) for origin in self.origins],
             "reasoning": self.reasoning,
             "ended_in_thinking": self.ended_in_thinking,
+            "model": self.model,
         }
 
 
@@ -204,4 +218,5 @@ class AnswerStream(TextStream):
             RuntimeError: the stream has not ended yet.
         """
         completion = self.completion
-        return Answer.from_completion(self.plan.question, completion, self.passages, self.plan.cite(completion.text))
+        citations = self.plan.cite(completion.text)
+        return Answer.from_completion(self.plan.question, completion, self.passages, citations, self.plan.model)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
+from typing import TYPE_CHECKING
 
-from antiphon.accel import PrefixCache
 from antiphon.retrieval import Passage
+
+if TYPE_CHECKING:
+    from antiphon.accel import PrefixCache
 
 
 class PassageCache:
@@ -37,6 +40,8 @@ class PassageCache:
 
     def prefix_of(self, passage: Passage) -> PrefixCache:
         """Return the prefix cache of a passage for a request about it, and evict the oldest ones."""
+        from antiphon.accel import PrefixCache
+
         with self._lock:
             prefix = self._prefixes.setdefault(passage.id, PrefixCache())
             self._prefixes.move_to_end(passage.id)

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from antiphon.accel import PrefixCache, TextModel
 from antiphon.pipelines.answer_lines import CandidateLine, answer_lines
 from antiphon.pipelines.fitted_prompt import FittedPrompt
 from antiphon.pipelines.follow_up import content_stems
@@ -24,6 +23,9 @@ from antiphon.pipelines.relevance import LineScorer
 from antiphon.pipelines.selection_rules import RULES, SelectionRules
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import name_words
+
+if TYPE_CHECKING:
+    from antiphon.accel import PrefixCache, TextModel
 
 LETTERS_PER_TOKEN = 4
 """Estimated letters per token, for models whose tokenizer only their server has."""
@@ -58,12 +60,12 @@ JoinPrompts = Callable[[Sequence[Passage]], FittedPrompt | None]
 
 
 def select_passages(
-    language_model: TextModel,
     question: str,
     prompts: Sequence[FittedPrompt],
     relevance: LineScorer,
     prefixes: Sequence[PrefixCache] = (),
     *,
+    count_tokens: Callable[[str], int] = lambda text: len(text.split()),
     join: JoinPrompts = lambda passages: None,
     rules: SelectionRules = RULES,
     **generation: Any,
@@ -73,16 +75,16 @@ def select_passages(
     If ``generation`` sets the form or the beginning of the answer, only the prompt is selected.
 
     Args:
-        language_model: the model that gets the prompt; it is not run.
         question: the question as it is understood without the conversation.
         prompts: one prompt for each passage.
         relevance: scores lines.
-        prefixes: the prefix cache of each prompt; by default new ones.
+        prefixes: the prefix cache of each prompt; by default none.
+        count_tokens: counts the tokens of a line, whose sum must not exceed ``max_new_tokens``; by default its words.
         join: makes one prompt if lines of several passages are quoted.
         rules: weights and thresholds.
         **generation: options of `LanguageModel.stream`.
     """
-    caches = list(prefixes) or [PrefixCache() for _ in prompts]
+    caches: list[PrefixCache | None] = [*prefixes] or [None] * len(prompts)
     lines = candidate_lines(prompts, relevance)
     if not lines:
         return SelectedPrompt(prompts[0], caches[0], generation)
@@ -96,7 +98,7 @@ def select_passages(
         return SelectedPrompt(selected, prefix, {**generation, "response_prefix": REFUSAL, "stop": stop})
     further = (each for each in others if each.relevance >= best.relevance - rules.max_gap)
     lines_of_answer = answer_lines(best, further, prompts, max_further=rules.max_further)
-    quoted = _fit_lines(language_model, lines_of_answer, generation.get("max_new_tokens", sys.maxsize))
+    quoted = _fit_lines(lines_of_answer, generation.get("max_new_tokens", sys.maxsize), count_tokens)
     selected, quotes = _join_lines(prompts, quoted, join)
     beginning = "\n".join(quote.line for quote in quotes)
     return SelectedPrompt(selected, prefix, {**generation, "response_prefix": beginning}, quotes)
@@ -125,9 +127,11 @@ def known_share(question: str, passages: Sequence[Passage]) -> float:
     return len(words & known) / len(words) if words else 1.0
 
 
-def _fit_lines(language_model: TextModel, lines: Sequence[CandidateLine], max_tokens: int) -> list[CandidateLine]:
+def _fit_lines(
+    lines: Sequence[CandidateLine], max_tokens: int, count_tokens: Callable[[str], int]
+) -> list[CandidateLine]:
     """Return the first line, and those after it that fit completely into ``max_tokens`` tokens."""
-    ends = accumulate(count_tokens(language_model, line.text) + 1 for line in lines)
+    ends = accumulate(count_tokens(line.text) + 1 for line in lines)
     return [line for index, (line, end) in enumerate(zip(lines, ends, strict=True)) if not index or end <= max_tokens]
 
 

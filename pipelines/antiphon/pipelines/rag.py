@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from antiphon.accel import PrefixCache, TextModel
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.follow_up import CANNOT_REWRITE, resolve_question, rewrite_question
+from antiphon.pipelines.models.extractive import ExtractiveModel
 from antiphon.pipelines.passage_cache import PassageCache
 from antiphon.pipelines.passage_selection import selects_passages
 from antiphon.pipelines.prompt import PromptFormat, prompt_format, reader_prompt
@@ -20,6 +20,9 @@ from antiphon.pipelines.relevance import bundled_relevance
 from antiphon.pipelines.request_plan import NO_CONTEXT, RequestPlan, TurnContext, plan_request
 from antiphon.pipelines.sessions import SessionStore
 from antiphon.retrieval import Passage
+
+if TYPE_CHECKING:
+    from antiphon.accel import PrefixCache, TextModel
 
 
 class Searcher(Protocol):
@@ -39,7 +42,7 @@ class Rag:
 
     Args:
         retriever: retrieves passages.
-        language_model: generates the answer.
+        language_model: generates the answer; by default there is none, and answers are quoted (`ExtractiveModel`).
         k: passages per question.
         prompt: makes the prompt of a question and its passages; by default the format that the model's configuration
             names (``prompt_format``), else messages if its tokenizer has a chat template, else plain text.
@@ -59,7 +62,7 @@ class Rag:
     def __init__(
         self,
         retriever: Searcher,
-        language_model: TextModel,
+        language_model: TextModel | None = None,
         *,
         k: int = 5,
         prompt: PromptFormat | None = None,
@@ -70,7 +73,7 @@ class Rag:
         if k < 1:
             raise ValueError(f"k is {k}; an answer needs at least 1 passage.")
         self.retriever = retriever
-        self.language_model = language_model
+        self.language_model = language_model = language_model or ExtractiveModel()
         self.k = k
         self.prompt = prompt
         self.sessions = sessions

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from antiphon.accel import PrefixCache, TextModel
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import CountedPrompt, Message, ReferenceInput, TokenizedPrompt
 from antiphon.accel.text.thinking_switch import asks_about_thinking
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.fitted_prompt import PromptBuilder
 from antiphon.pipelines.follow_up import continuity, resolve_question, with_topic
-from antiphon.pipelines.passage_selection import SelectedPrompt, select_passages, selects_passages
+from antiphon.pipelines.passage_selection import SelectedPrompt, count_tokens, select_passages, selects_passages
 from antiphon.pipelines.prompt import REFUSAL, Prompt, PromptFormat, prompt_format, reader_prompt
 from antiphon.pipelines.question_text import asks_for_summary, limit_of, questions_in
 from antiphon.pipelines.quotes import Quote
@@ -27,6 +27,9 @@ from antiphon.pipelines.relevance import LineScorer, relevance_scorer
 from antiphon.pipelines.selection_rules import RULES
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import asks_about_changes, is_record, outside_named_documents
+
+if TYPE_CHECKING:
+    from antiphon.accel import PrefixCache, TextModel
 
 MAX_NEW_TOKENS = 256
 """Default of ``max_new_tokens`` for answers from documents."""
@@ -51,6 +54,7 @@ class RequestPlan:
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
         dropped_messages: the number of oldest messages of the conversation that did not fit into the prompt.
         thinking: whether the model thinks, which the tokens of the prompt say already; None: by default.
+        model: the name of the model.
     """
 
     question: str
@@ -67,6 +71,12 @@ class RequestPlan:
     prefix: PrefixCache | None = None
     dropped_messages: int = 0
     thinking: bool | None = None
+    model: str = ""
+
+    @property
+    def prompt_tokens(self) -> Sequence[int]:
+        """The tokens of the prompt; none if only the model's server knows them, or there is no language model."""
+        return self.tokenized.tokens if isinstance(self.tokenized, TokenizedPrompt) else ()
 
     def start(self, language_model: TextModel, *, prefix: PrefixCache | None = None, **parameters: Any) -> TextStream:
         """Return the stream of the answer.
@@ -227,6 +237,7 @@ def _plan(
         prefix=selected.prefix,
         dropped_messages=len(context.history) - len(builder.history),
         thinking=builder.thinking,
+        model=builder.language_model.name,
     )
 
 
@@ -294,11 +305,11 @@ def _select(
 ) -> SelectedPrompt:
     """Select the passages and the lines that the answer starts with; see `select_passages` and `line_relevance`."""
     return select_passages(
-        language_model,
         builder.query,
         [builder.build((passage,)) for passage in found],
         line_relevance(builder.question, builder.query, found, builder.history),
         [prefix_of(passage) for passage in found] if prefix_of is not None else (),
+        count_tokens=partial(count_tokens, language_model),
         join=builder.build_joined,
         **generation,
     )

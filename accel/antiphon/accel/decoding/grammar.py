@@ -6,7 +6,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from antiphon.accel.decoding.json_schema import SCHEMAS_BY_NAME, expressible_schema
+from antiphon.accel.decoding.json_schema import SCHEMAS_BY_NAME, JsonSchema, expressible_schema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,19 +41,6 @@ CLASSES = ("1023456789", "ZDTWYMHSABCEFGIJKLNOPQRUVX", "abcdefghijklmnopqrstuvwx
 """Characters that are tried inside a string whose format or pattern does not allow its end yet."""
 
 CLASS_OF = {character: place for place, characters in enumerate(CLASSES) for character in characters}
-
-
-@dataclass(frozen=True, slots=True)
-class JsonSchema:
-    """A JSON schema for a response.
-
-    Attributes:
-        schema: The schema.
-        begun: Beginning of the JSON text, if the prompt already contains it.
-    """
-
-    schema: Mapping[str, Any]
-    begun: str = ""
 
 
 class JsonGrammar:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["expressible_schema", "resolve_references"]
+__all__ = ["JsonSchema", "expressible_schema", "resolve_references"]
 
 SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
@@ -55,6 +56,19 @@ _CALENDAR = {
 """Formats as patterns that programs can read: the grammar's own also admit 30 February, and 60 seconds."""
 
 Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """A JSON schema for a response.
+
+    Attributes:
+        schema: The schema.
+        begun: Beginning of the JSON text, if the prompt already contains it.
+    """
+
+    schema: Mapping[str, Any]
+    begun: str = ""
 
 
 def resolve_references(schema: Any, prefix: str = "") -> tuple[Any, dict[str, Any]]:

@@ -10,7 +10,7 @@ from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.options import (
     ASKED_HELP,
-    DEFAULT_MODEL,
+    ASKED_MODEL,
     DRAFTER_HELP,
     Bita,
     Device,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
     index: Index = None,
-    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     thinking: Thinking = None,
@@ -70,7 +70,6 @@ def ask(
     folder = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
     with console.status(f"Opening {folder}"):
-        from antiphon.accel import LanguageModel
         from antiphon.pipelines.models.drafters import resolve_drafter, window_size
         from antiphon.pipelines.rag import Rag
         from antiphon.retrieval import Retriever
@@ -81,7 +80,7 @@ def ask(
         retriever = Retriever.open(folder, device=device)
         store = sessions_in(sessions, retriever)
     language_model = open_language_model(model, device=device, drafter=factory, engine=engine, weights=weights)
-    if isinstance(language_model, LanguageModel) and factory == "auto":
+    if factory == "auto":
         console.show_choice(language_model)
     note_missing_switch(language_model, thinking)
     with console.status("Searching"):

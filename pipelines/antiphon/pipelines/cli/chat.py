@@ -10,7 +10,7 @@ from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.options import (
     ASKED_HELP,
-    DEFAULT_MODEL,
+    ASKED_MODEL,
     Device,
     EngineOption,
     FewBits,
@@ -26,7 +26,7 @@ from antiphon.pipelines.models.bundled import STOPS
 
 def chat(
     index: Index = None,
-    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages per question.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     thinking: Thinking = None,
@@ -40,7 +40,7 @@ def chat(
     sessions: Sessions = None,
 ) -> None:
     """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
-    if rewrite and model == DEFAULT_MODEL:
+    if rewrite and model in (ASKED_MODEL, "reader"):
         from antiphon.pipelines.follow_up import CANNOT_REWRITE
 
         raise ValueError(CANNOT_REWRITE.format(model))

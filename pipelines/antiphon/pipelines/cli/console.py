@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from antiphon.pipelines.rendering.tables import property_card
 from antiphon.pipelines.rendering.terminal import citation_lines
 
 if TYPE_CHECKING:
-    from antiphon.accel import Certificate, LanguageModel, Stream
+    from antiphon.accel import Certificate, Stream, TextModel
     from antiphon.pipelines.answer import Answer, AnswerStream
 
 out = Console(highlight=False, soft_wrap=True)
@@ -51,7 +51,7 @@ def quiet_libraries() -> None:
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
-    """Show on standard error what a command is doing: a spinner on a terminal, else one line."""
+    """Show the current stage of a command on standard error: a spinner on a terminal, else one line."""
     if not err.is_terminal:
         err.print(f"{sanitize_line(text)} …", style="dim", markup=False)
         yield
@@ -75,7 +75,9 @@ def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", eve
     lines = ProgressLines(own.print, every=every)
     if waiting and not own.is_terminal:
         own.print(f"{sanitize_line(waiting)} …", style="dim", markup=False)
-    with ProgressBars(*columns, console=own) as bars, nullcontext() if own.is_terminal else lines:
+    bars = ProgressBars(*columns, console=own)
+    with ExitStack() as until_end:
+        until_end.enter_context(bars if own.is_terminal else lines)
         until_then = [bars.add_task(waiting, total=None)] if waiting and own.is_terminal else []
 
         def report(stage: str, done: int, total: int) -> None:
@@ -84,6 +86,8 @@ def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", eve
             if until_then:
                 bars.remove_task(until_then.pop())
             lines.update((names or {}).get(stage, stage), done, total)
+            if not bars.live.is_started:  # in a file, bars without a stage are an empty line
+                until_end.enter_context(bars)
             if stage not in tasks:
                 tasks[stage] = bars.add_task((names or {}).get(stage, stage), total=total)
             bars.update(tasks[stage], completed=done, total=total)
@@ -104,10 +108,12 @@ def show_stream(stream: AnswerStream, stopwatch: Stopwatch | None = None) -> Ans
     return stream.answer
 
 
-def show_choice(language_model: LanguageModel) -> None:
-    """Print on standard error which drafter "auto" selects for the model, and why."""
-    from antiphon.accel import choose_drafter
+def show_choice(language_model: TextModel) -> None:
+    """Print on standard error which drafter "auto" selects for a model of this process, and why."""
+    from antiphon.accel import LanguageModel, choose_drafter
 
+    if not isinstance(language_model, LanguageModel):
+        return
     with err.status("Measuring"):
         options = language_model.options
         choice = choose_drafter(language_model.model, deterministic=options.deterministic, engine=options.engine_choice)

@@ -8,8 +8,18 @@ from typing import Annotated
 import typer
 
 DEFAULT_MODEL = "reader"
+ASKED_MODEL = "extractive"
+"""The default of ask, chat and serve: sentences of the documents are quoted, without a language model."""
+
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
-ASKED_HELP = f"{MODEL_HELP[:-1]}; or a server's address, such as http://host:8000/v1."
+ASKED_HELP = (
+    "extractive: quotes the documents without a language model, in a fraction of a second; or a language model, which "
+    f"writes the answer: {MODEL_HELP[:-1]}; or a server's address, such as http://host:8000/v1."
+)
+SERVED_HELP = (
+    f"{MODEL_HELP[:-1]}; or extractive, which serves quoted answers from documents only. Answers from documents are "
+    "quoted without a language model also with reader."
+)
 LARGER = (
     "Larger models answer better: Qwen/Qwen3-4B-Instruct-2507 (8 GB of memory in bfloat16), Qwen/Qwen3-8B "
     "(17 GB), or any instruct model of the hub: --model NAME"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from antiphon.pipelines.sessions import SessionStore
     from antiphon.retrieval import Retriever
 
+EXTRACTIVE = "extractive"
+"""Name of the model that quotes without a language model, see `models.extractive`."""
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -43,6 +46,11 @@ def load_language_model(
     Raises:
         ValueError: the name is a server's address, or the engine cannot run the model.
     """
+    if name == EXTRACTIVE:
+        raise ValueError(
+            "The model 'extractive' quotes documents, and this command needs a language model: "
+            "reader, smollm2, a folder, or a name of the hub."
+        )
     if is_address(name):
         raise ValueError(
             f"{name} is the address of a server; this needs a model that runs here, by its folder or name."
@@ -81,7 +89,7 @@ def check_model_fits(
     from antiphon.accel.memory_estimate import check_memory
     from antiphon.pipelines.models.bundled import BUNDLED
 
-    if name not in BUNDLED and not is_address(name):
+    if name not in (*BUNDLED, EXTRACTIVE) and not is_address(name):
         check_memory(name, device=device, dtype=dtype, engine=engine, weights=weights)
 
 
@@ -106,6 +114,10 @@ def open_language_model(
         ValueError: there is no such model, or a drafter or engine was given for a server.
         RemoteError: the server cannot be reached, or has no such model.
     """
+    if name == EXTRACTIVE:
+        from antiphon.pipelines.models.extractive import ExtractiveModel
+
+        return ExtractiveModel()
     if not is_address(name):
         return load_language_model(name, device=device, drafter=drafter, engine=engine, weights=weights)
     from antiphon.accel import RemoteLanguageModel

@@ -17,20 +17,24 @@ from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nea
 from antiphon.pipelines.cli.options import (
     DEFAULT_MODEL,
     DRAFTER_HELP,
-    MODEL_HELP,
+    SERVED_HELP,
     Device,
     EngineOption,
     FewBits,
     Precision,
 )
-from antiphon.pipelines.cli.preparation import check_model_fits, dtype_named, load_language_model
+from antiphon.pipelines.cli.preparation import EXTRACTIVE, check_model_fits, dtype_named, load_language_model
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.rendering.sanitize import sanitize_line
 
 if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.models.extractive import ExtractiveModel
     from antiphon.pipelines.server.service import Service
     from antiphon.pipelines.server.settings import ServerSettings
     from antiphon.retrieval import Embedder, Retriever
+
+NO_INDEX = "The model 'extractive' quotes documents: give an index (--index), or a language model (--model)."
 
 ONE_WORKER = (
     "--workers is {}; one process serves all requests, because its scheduler makes them share forward passes. For more "
@@ -78,7 +82,7 @@ EmbedderName = Annotated[
 
 def serve(
     index: Served = None,
-    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=SERVED_HELP)] = DEFAULT_MODEL,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     keys: Keys = None,
@@ -146,15 +150,23 @@ def _service(
     model: str, settings: ServerSettings, parts: dict[str, Any], *, drafter: Any, dtype: Any, **runs: Any
 ) -> Service:
     from antiphon.pipelines.models.drafters import resolve_drafter
+    from antiphon.pipelines.models.extractive import ExtractiveModel
     from antiphon.pipelines.rag import Rag
     from antiphon.pipelines.server.service import make_service
 
     chosen = resolve_drafter(drafter)
-    language_model = load_language_model(model, dtype=dtype_named(dtype), drafter=chosen, **runs)
-    language_model.name = _name(model)  # error messages contain the name; clients need not see the folder
     retriever, k = parts.pop("retriever"), parts.pop("k")
+    language_model: LanguageModel | ExtractiveModel
+    if model == EXTRACTIVE:
+        if retriever is None:
+            raise ValueError(NO_INDEX)
+        language_model = ExtractiveModel()
+    else:
+        language_model = load_language_model(model, dtype=dtype_named(dtype), drafter=chosen, **runs)
+        language_model.name = _name(model)  # error messages contain the name; clients need not see the folder
     if retriever is not None:
-        parts["rag"] = Rag(retriever, language_model, k=k)
+        quotes = language_model.prompt_format == "reader"  # as `antiphon ask`, without the language model
+        parts["rag"] = Rag(retriever, None if quotes else language_model, k=k)
     return make_service(language_model, settings, name=_name(model), stop=STOPS.get(model, ()), **parts)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.text.messages import Conversation, PromptInput
+from antiphon.pipelines.models.extractive import ONLY_QUOTES, ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.references import passage_references
 from antiphon.pipelines.request_plan import TurnContext
@@ -31,7 +32,7 @@ class ServedModel:
     """
 
     id: str
-    language_model: LanguageModel
+    language_model: LanguageModel | ExtractiveModel
     rag: Rag | None = None
     stop: tuple[str, ...] = ()
 
@@ -79,7 +80,10 @@ class RequestStarter:
         """
         if served.rag is not None:
             return self._answer(served, served.rag, request, tenant)
-        model, tokenized = served.language_model, served.language_model.tokenize(request.prompt)
+        model = served.language_model
+        if isinstance(model, ExtractiveModel):
+            raise unsupported_parameter("model", ONLY_QUOTES.format("other texts"))
+        tokenized = model.tokenize(request.prompt)
         references = [*request.predicted, *passage_references(request.passages)]
         start = partial(model.stream, tokenized, references=references, **request.parameters)
         return self._start(start, tokenized.tokens, request.passages, tenant)
@@ -100,7 +104,6 @@ class RequestStarter:
         plan = rag.plan(
             str(last["content"]),
             context=context,
-            prefix_of=lambda _: tenant.new_prefix(),
             thinking=request.prompt.thinking,
             template_variables=request.prompt.template_variables,
             **options,
@@ -110,9 +113,8 @@ class RequestStarter:
             passages=(*plan.passages, *request.passages),
             references=(*request.predicted, *plan.references),
         )
-        tokens = served.language_model.tokenize(plan.tokenized).tokens
         start = partial(plan.start, served.language_model)
-        return self._start(start, tokens, plan.passages, tenant, has_scored_prompt=plan.prefix is not None)
+        return self._start(start, plan.prompt_tokens, plan.passages, tenant)
 
     def _start(
         self,
@@ -120,13 +122,8 @@ class RequestStarter:
         tokens: Sequence[int],
         passages: tuple[Passage, ...],
         tenant: Tenant,
-        *,
-        has_scored_prompt: bool = False,
     ) -> Started:
-        """Start a stream with the tenant's token recycling table, if its prompt is not too long.
-
-        It also gets the tenant's prefix cache, unless the prompt has one from scoring lines.
-        """
+        """Start a stream with the tenant's token recycling table and prefix cache, if its prompt is not too long."""
         max_tokens = self._settings.max_prompt_tokens
         if max_tokens is not None and len(tokens) > max_tokens:
             raise ApiError(
@@ -135,8 +132,6 @@ class RequestStarter:
                 f"length is {max_tokens} tokens. Shorten the prompt.",
                 code=CONTEXT_LENGTH_EXCEEDED,
             )
-        if has_scored_prompt:
-            return Started(start(recycling=tenant.table), passages, has_scored_prompt=True)
         prefix = tenant.take(tokens)
         keep_prefix = partial(self._tenants.keep, tenant, tuple(tokens), prefix)
         try:

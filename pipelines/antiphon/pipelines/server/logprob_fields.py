@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +30,23 @@ class TextToken:
     logprob: TokenLogprob
 
 
+def _no_bytes(token: int) -> bytes:
+    return b""
+
+
 class LogprobReader:
     """Returns the tokens whose text has been sent; tokens of a stop string and end tokens are none of them.
 
     Args:
-        tokenizer: the model's tokenizer.
+        tokenizer: the model's tokenizer; None: there are no tokens.
 
     Attributes:
         bytes_of: returns the bytes of a token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.bytes_of = TokenBytes(tokenizer)
-        self._special = frozenset(tokenizer.all_special_ids)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None) -> None:
+        self.bytes_of: Callable[[int], bytes] = _no_bytes if tokenizer is None else TokenBytes(tokenizer)
+        self._special = frozenset(() if tokenizer is None else tokenizer.all_special_ids)
         self._held: list[tuple[TokenLogprob, Origin]] = []
         self._text = ""
 
@@ -98,7 +102,7 @@ class LogprobReader:
         return whole[:kept].encode()
 
 
-def chat_logprobs(tokens: Iterable[TextToken], bytes_of: TokenBytes) -> dict[str, Any]:
+def chat_logprobs(tokens: Iterable[TextToken], bytes_of: Callable[[int], bytes]) -> dict[str, Any]:
     """Return the ``logprobs`` object of a chat completion.
 
     Args:
@@ -121,7 +125,7 @@ def chat_logprobs(tokens: Iterable[TextToken], bytes_of: TokenBytes) -> dict[str
     }
 
 
-def completion_logprobs(tokens: Sequence[TextToken], bytes_of: TokenBytes) -> dict[str, Any]:
+def completion_logprobs(tokens: Sequence[TextToken], bytes_of: Callable[[int], bytes]) -> dict[str, Any]:
     """Return the ``logprobs`` object of a text completion.
 
     Args:

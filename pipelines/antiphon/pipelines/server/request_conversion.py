@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.decoding.grammar import JsonSchema
+from antiphon.accel.decoding.json_schema import JsonSchema
 from antiphon.accel.text.messages import Conversation, Message, PromptInput
 from antiphon.accel.text.thinking_switch import EFFORT, check_template_variables
 from antiphon.accel.text.tool_choice import prepare_tools
@@ -46,7 +46,7 @@ class ChatPrompt:
     assistant_prefix: str = ""
 
 
-def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase) -> ChatPrompt:
+def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase | None) -> ChatPrompt:
     """Return the prompt of a chat request.
 
     Args:
@@ -148,7 +148,7 @@ def join_text(content: str | Sequence[TextPart] | None, param: str) -> str:
     return "".join(part.text or "" for part in content)
 
 
-def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenizerBase) -> list[PromptInput]:
+def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenizerBase | None) -> list[PromptInput]:
     """Return the prompts of a completion request.
 
     Args:
@@ -156,8 +156,12 @@ def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenize
         tokenizer: decodes token ids to text.
 
     Raises:
-        ApiError: there is no prompt.
+        ApiError: there is no prompt, or the model does not continue texts.
     """
+    if tokenizer is None:
+        raise unsupported_parameter(
+            "model", f"The model {request.model!r} answers questions; use /v1/chat/completions."
+        )
     prompt = request.prompt
     if not prompt:
         raise unsupported_parameter("prompt", "prompt is empty; give a text of at least one character.")

@@ -18,6 +18,7 @@ from typing import Protocol
 from antiphon.accel import Completion, Origin, Stream
 from antiphon.accel.decoding.logprobs import TokenLogprob
 from antiphon.accel.text.completion import Piece
+from antiphon.pipelines.models.extractive import QuotedStream
 from antiphon.pipelines.server.errors import ApiError, shutdown_error
 from antiphon.retrieval import Passage
 
@@ -32,13 +33,11 @@ class Started:
         stream: the stream that is decoded.
         passages: the passages that the text may cite.
         on_end: called once when decoding ends, for whatever reason.
-        has_scored_prompt: whether this request itself prefilled a part of the prompt before, to score lines.
     """
 
-    stream: Stream
+    stream: Stream | QuotedStream
     passages: tuple[Passage, ...] = ()
     on_end: Callable[[], None] | None = None
-    has_scored_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,6 @@ class GenerationJob:
                 self.send(_delta(stream, Piece(""), num_tokens))
             seconds = perf_counter() - self.created
             cached = max(completion.usage.prompt_tokens - completion.steps.prefill_tokens, 0)
-            cached = 0 if started.has_scored_prompt else cached
             return Finished(completion, dequeued - self.created, first_token or seconds, seconds, cached)
         finally:
             if started.on_end is not None:
@@ -285,7 +283,7 @@ class RequestQueue:
         return None
 
 
-def _delta(stream: Stream, piece: Piece, num_sent: int) -> Delta:
+def _delta(stream: Stream | QuotedStream, piece: Piece, num_sent: int) -> Delta:
     """Return the delta of a piece and of the tokens after the first ``num_sent``."""
     tokens, thought = tuple(stream.tokens_from(num_sent)), stream.reasoning_tokens
     origins, logprobs = tuple(stream.origins_from(num_sent)), tuple(stream.logprobs_from(max(num_sent, thought)))

@@ -13,6 +13,7 @@ from fastapi import Request
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.drafters import RecyclingTable
+from antiphon.pipelines.models.extractive import ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
 from antiphon.pipelines.server.access_control import check_key
@@ -110,8 +111,13 @@ def key_of(request: Request) -> str:
     return check_key(request.headers.get("authorization"), service_of(request).settings.api_keys)
 
 
+def _answering(rag: Rag, language_model: LanguageModel | ExtractiveModel) -> LanguageModel | ExtractiveModel:
+    """Return the model of answers from documents: the served one, unless the pipeline quotes without it."""
+    return rag.language_model if isinstance(rag.language_model, ExtractiveModel) else language_model
+
+
 def make_service(
-    language_model: LanguageModel,
+    language_model: LanguageModel | ExtractiveModel,
     settings: ServerSettings,
     *,
     name: str,
@@ -125,7 +131,7 @@ def make_service(
     """Make the service of a language model, and of its answers from documents.
 
     Args:
-        language_model: the language model.
+        language_model: the language model; with the extractive model only answers from documents are served.
         settings: limits and access rules.
         name: the name of the model for clients.
         rag: the pipeline that answers from documents, served as ``name+docs``; None: the model alone.
@@ -135,9 +141,9 @@ def make_service(
         reranker: the reranker of /v1/rerank; None: the embedder ranks.
         uploads: the folder of uploaded files; None: uploads are refused.
     """
-    models = {name: ServedModel(name, language_model)}
+    models = {} if isinstance(language_model, ExtractiveModel) else {name: ServedModel(name, language_model)}
     if rag is not None:
-        models[f"{name}+{docs}"] = ServedModel(f"{name}+{docs}", language_model, rag, stop)
+        models[f"{name}+{docs}"] = ServedModel(f"{name}+{docs}", _answering(rag, language_model), rag, stop)
     metrics = ServerMetrics()
     make_table = partial(RecyclingTable, language_model.name, entries=RECYCLING_ENTRIES)
     tenants = Tenants(make_table, max_tenants=settings.max_tenants, prefix_cache_tokens=settings.prefix_cache_tokens)

@@ -1,0 +1,128 @@
+"""The extractive model: answers that are quoted from the passages, without a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from antiphon.accel import Completion, Origin, Summary, Usage
+from antiphon.accel.decoding.logprobs import TokenLogprob
+from antiphon.accel.text.completion import Piece, TextStream
+from antiphon.accel.text.messages import CountedPrompt, PromptInput, ReferenceInput, TokenizedPrompt
+from antiphon.accel.text.parameters import Settings
+from antiphon.pipelines.prompt import REFUSAL
+
+if TYPE_CHECKING:
+    from antiphon.accel import PrefixCache
+
+EXTRACTIVE = "extractive"
+"""Name of this model on the command line and in answers."""
+
+ONLY_QUOTES = (
+    f"The model {EXTRACTIVE!r} quotes lines of the passages and cannot write a text of its own; for {{}} choose a "
+    "language model, such as --model smollm2, a folder, or an instruct model of the hub."
+)
+
+
+class ExtractiveModel:
+    """Implements `TextModel` for answers from documents: the text is the response prefix, which holds the quotes.
+
+    The quotes are chosen by `passage_selection` before this model is asked. It is stateless.
+    """
+
+    name = EXTRACTIVE
+    tokenizer = None
+    context_window = None
+    takes_messages = True
+    prompt_format = "reader"
+
+    def tokenize(self, prompt: PromptInput) -> CountedPrompt:
+        """Return the prompt as it is; it has no tokens."""
+        if isinstance(prompt, CountedPrompt):
+            return prompt
+        return CountedPrompt(prompt.text if isinstance(prompt, TokenizedPrompt) else prompt, 0)
+
+    def stream(
+        self,
+        prompt: PromptInput,
+        *,
+        references: Sequence[ReferenceInput] = (),
+        prefix: PrefixCache | None = None,
+        **parameters: Any,
+    ) -> QuotedStream:
+        """Return the quotes as a stream, or a refusal if there are none.
+
+        Args:
+            prompt: ignored.
+            references: ignored.
+            prefix: ignored.
+            **parameters: options of `LanguageModel.stream`; only ``response_prefix`` has an effect.
+
+        Raises:
+            ValueError: a JSON schema is given, or an option is out of range.
+            TypeError: there is no such option.
+        """
+        parameters.pop("recycling", None)
+        settings = Settings(**parameters)
+        if settings.json_schema is not None:
+            raise ValueError(ONLY_QUOTES.format("JSON"))
+        return QuotedStream(settings.response_prefix or REFUSAL)
+
+    def generate(self, prompt: PromptInput, **parameters: Any) -> Completion:
+        """Return the completion; see `stream`."""
+        return self.stream(prompt, **parameters).to_end().completion
+
+    def generate_batch(
+        self,
+        prompts: Sequence[PromptInput],
+        *,
+        references: Sequence[Sequence[ReferenceInput]] = (),
+        seeds: Sequence[int] | None = None,
+        batch_size: int = 8,
+        **parameters: Any,
+    ) -> list[Completion]:
+        """Return the completion of each prompt; see `stream`."""
+        return [self.generate(prompt, **parameters) for prompt in prompts]
+
+
+class QuotedStream(TextStream):
+    """A stream of one piece, the quotes; it has no generated tokens.
+
+    Args:
+        text: the quotes, or a refusal.
+    """
+
+    prompt_tokens = 0
+    reasoning_tokens = 0
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._is_read = False
+
+    def next_piece(self) -> Piece | None:
+        """Return the text once, then None."""
+        if self._is_read:
+            return None
+        self._is_read = True
+        return Piece(self._text)
+
+    def close(self) -> None:
+        """Do nothing; nothing is held."""
+        self._is_read = True
+
+    @property
+    def completion(self) -> Completion:
+        """The completion, with no generated token."""
+        return Completion(self._text, "stop", Usage(0, 0), Summary(), (), response_prefix=self._text)
+
+    def tokens_from(self, first: int) -> list[int]:
+        """Return no tokens."""
+        return []
+
+    def origins_from(self, first: int) -> list[Origin]:
+        """Return no origins."""
+        return []
+
+    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
+        """Return no log-probabilities."""
+        return ()
