@@ -55,10 +55,10 @@ def test_the_version_is_the_packages() -> None:
     assert antiphon("--version").stdout == f"antiphon {version('antiphon')}\n"
 
 
-@pytest.mark.parametrize("command", ["ask", "demo"])
-def test_the_reader_is_the_default_model(command: str) -> None:
+@pytest.mark.parametrize(("command", "model"), [("ask", "extractive"), ("chat", "extractive"), ("demo", "reader")])
+def test_documents_are_quoted_by_default(command: str, model: str) -> None:
     chosen = get_command(app).commands[command].params  # type: ignore[attr-defined]
-    assert {each.name: each.default for each in chosen}["model"] == "reader"
+    assert {each.name: each.default for each in chosen}["model"] == model
 
 
 def test_documents_are_indexed_and_skipped_files_are_listed(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_an_answer_is_followed_by_its_citations_and_its_cost(index_folder: Path,
     assert shown.exit_code == 0, shown.stderr
     *_, citations, cost = shown.stdout.splitlines()
     assert citations == "No six words of the answer are quoted verbatim from a passage."
-    assert cost.startswith("30 tokens in ")
+    assert cost.startswith("written by tiny0; 30 tokens in ")
     assert re.search(r"; cut off by max_new_tokens; first output after \d+\.\d s, \d+\.\d s in all$", cost)
 
 

@@ -17,7 +17,7 @@ from antiphon.pipelines.benchmark.run import MethodRun
 from antiphon.pipelines.cli import bench, bench_speed, bench_vllm, bita, demo, doctor_report
 from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
 from antiphon.pipelines.training.bita import evaluate
-from benchmarks import bandwidth_floor, drafters, drafting_cost, exactness, first_token, reading, retrieval
+from benchmarks import answer_selection, bandwidth_floor, drafters, drafting_cost, exactness, first_token, own_questions, reading, retrieval
 from benchmarks.batch import __main__ as batch
 from recipes.reader import __main__ as reader
 from tests.import_graph import MODULES
@@ -95,6 +95,10 @@ def tables() -> Iterator[tuple[str, ResultTable]]:
     starts = [{key: unique_number() for key in bench_speed.STARTS} | {"program": "openvino-genai"}]
     yield "starts", result_table("New process", bench_speed.STARTS, starts)
     read = [{key: unique_number() for key in reading.COLUMNS} | {"format": "Markdown", "library": "markdown-it-py"}]
+    selected = rows_of(answer_selection.ANSWERS, "+ language model")
+    yield "selection", result_table("227 questions", answer_selection.ANSWERS, selected)
+    asked = rows_of(own_questions.COLUMNS, "handbook")
+    yield "own questions", result_table("24 questions", own_questions.COLUMNS, asked)
     yield "reading", result_table("Speed of reading documents", reading.COLUMNS, read)
 
 

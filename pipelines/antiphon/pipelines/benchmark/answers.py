@@ -14,7 +14,7 @@ from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.quotes import quotable_lines
 
 if TYPE_CHECKING:
-    from antiphon.accel import LanguageModel
+    from antiphon.accel import TextModel
     from antiphon.retrieval import Passage, Retriever
 
 QUESTIONS = "questions.jsonl"
@@ -160,7 +160,7 @@ def trace_answers(
     folder: Path,
     *,
     embedder: str = "minilm",
-    language_model: LanguageModel | None = None,
+    language_model: TextModel | None = None,
     k: int = 5,
     report: TraceReport = lambda trace: None,
     **generation: Any,
@@ -179,14 +179,14 @@ def trace_answers(
     traces = []
     for corpus in corpora_of(questions):
         with TemporaryDirectory() as temporary:
-            retriever, passages = _index(folder / corpus, Path(temporary) / "index", embedder)
+            retriever, passages = index_corpus(folder / corpus, Path(temporary) / "index", embedder)
             for question in (one for one in questions if one.corpus == corpus):
                 traces.append(_trace(question, passages, retriever, language_model, k, generation))
                 report(traces[-1])
     return traces
 
 
-def _index(documents: Path, out: Path, embedder: str) -> tuple[Retriever, list[Passage]]:
+def index_corpus(documents: Path, out: Path, embedder: str) -> tuple[Retriever, list[Passage]]:
     """Index documents; return a retriever and all passages."""
     from antiphon.retrieval import Retriever, build_index
 
@@ -199,7 +199,7 @@ def _trace(
     question: SpanQuestion,
     passages: Sequence[Passage],
     retriever: Retriever,
-    language_model: LanguageModel | None,
+    language_model: TextModel | None,
     k: int,
     generation: dict[str, Any],
 ) -> AnswerTrace:

@@ -21,6 +21,7 @@ from antiphon.pipelines.cli.options import AsJson, Device, Limit, Task
 from antiphon.pipelines.rendering.tables import result_table
 
 if TYPE_CHECKING:
+    from antiphon.accel import TextModel
     from antiphon.pipelines.benchmark.answers import AnswerTrace
 
 app = typer.Typer(
@@ -146,8 +147,9 @@ def answers(
         Path, typer.Argument(help="Folder with one subfolder of documents per corpus, and questions.jsonl.")
     ],
     model: Annotated[
-        str, typer.Option("--model", "-m", help="reader, smollm2, a folder, or none to measure retrieval only.")
-    ] = "reader",
+        str,
+        typer.Option("--model", "-m", help="extractive, reader, smollm2, a folder, or none to measure retrieval only."),
+    ] = "extractive",
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
     embedder: Annotated[str, typer.Option(help="minilm, bge-m3, a folder or a hub name.")] = "minilm",
     corpus: Annotated[str | None, typer.Option(help="Measure this corpus only.")] = None,
@@ -160,11 +162,14 @@ def answers(
 ) -> None:
     """Ask questions about your documents, and count which stage (chunking, retrieval, prompt, model) loses answers."""
     from antiphon.pipelines.benchmark.answers import answer_figures, load_span_questions, trace_answers
-    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.cli.preparation import EXTRACTIVE, dtype_named, load_language_model
+    from antiphon.pipelines.models.extractive import ExtractiveModel
 
     console.quiet_libraries()
     questions = [one for one in load_span_questions(folder) if corpus in (None, one.corpus)]
-    reader = None if model == "none" else load_language_model(model, device=device, dtype=dtype_named(dtype))
+    reader: TextModel | None = ExtractiveModel() if model == EXTRACTIVE else None
+    if model not in (EXTRACTIVE, "none"):
+        reader = load_language_model(model, device=device, dtype=dtype_named(dtype))
     with console.progress_bars() as bar:
         done: list[AnswerTrace] = []
 
