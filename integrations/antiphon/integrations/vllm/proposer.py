@@ -214,7 +214,7 @@ def _limit_by_min_tokens(parameters: Any, num_emitted: int) -> int | None:
     """Return how many tokens may be drafted before a request has emitted its ``min_tokens``; None after that.
 
     Model Runner V1 forbids stop tokens after a draft as long as the tokens before the draft are fewer than
-    ``min_tokens``. Therefore a draft must not reach them, or the text would go on where it has to stop.
+    ``min_tokens``. If a draft reached that number, the text could go on after the model's stop token.
     """
     min_tokens: int = getattr(parameters, "min_tokens", 0) or 0
     return min_tokens - 1 - num_emitted if num_emitted < min_tokens else None

@@ -78,13 +78,14 @@ class Speculator:
             batch: The model runner's ``InputBatch``.
             num_sampled: Number of tokens that the step emitted for each request, shape (requests,).
         """
-        drafts = self._states.draft_tokens.new_zeros((num_sampled.shape[0], self._states.draft_tokens.shape[1]))
+        padded = [[0] * self._states.draft_tokens.shape[1] for _ in range(num_sampled.shape[0])]
         self._num_drafted = {}
         if self.drafter is not None:
             with self.drafter.guard():
                 for index, draft in self._draft(self.drafter, batch, num_sampled).items():
-                    drafts[index, : len(draft)] = drafts.new_tensor(draft)
+                    padded[index][: len(draft)] = draft
                     self._num_drafted[batch.req_ids[index]] = len(draft)
+        drafts = self._states.draft_tokens.new_tensor(padded)
         self._share(drafts)
         return drafts
 
