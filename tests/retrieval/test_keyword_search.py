@@ -74,6 +74,12 @@ def test_a_token_with_signs_is_found_as_a_whole(token: str, question: str, tmp_p
     assert found[0].text == texts[1]
 
 
+def test_function_words_are_searched_only_if_there_are_no_others(tmp_path: Path) -> None:
+    retriever = words_index(tmp_path, "What is it and how do I do it in the?", "Bees dance in the hive.")
+    assert [each.source for each in retriever.index.keyword_search("How do I dance in the?", 5)] == ["1.txt"]
+    assert [each.source for each in retriever.index.keyword_search("What is it?", 5)] == ["0.txt"]
+
+
 def test_parts_of_tokens_are_found(tmp_path: Path) -> None:
     retriever = words_index(tmp_path, "The cache is large.", "A batch has a size.", "Bees dance.")
     assert retriever.index.keyword_search("--no-cache-dir", 1)[0].text == "The cache is large."

@@ -27,7 +27,7 @@ TokenCounter = Callable[[str], int]
 MAX_TOKENS = 128
 """Default passage length in tokens, about 95 words: five passages fit into a short prompt, each with one topic."""
 
-_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]")
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]|[^\n]*\n[ \t]*(?:\n[ \t]*)?:[ \t]+\S")  # or a term
 _FEWEST_TOKENS = 8
 _CHARACTERS_PER_TOKEN = 16  # lower bound for long words, which some tokenizers map to one unknown token
 
@@ -130,25 +130,34 @@ class _Packer:
             first = self._step_back(units, sizes, first, last)
 
     def with_lists(self, units: Iterable[Span]) -> Iterator[Span]:
-        """Yield the units, but as one unit the items of a list with the line that introduces it, if they fit."""
+        """Yield the units, but as one unit the items of a list with the line that introduces it, if they fit.
+
+        Otherwise the sentences of each item are one unit, if they fit.
+        """
         pending: Span | None = None
-        in_list = False
+        item = before = -1  # the start of the last item of a pending list, and the end of what is before it
         for start, end in units:
-            is_item = bool(_LIST_ITEM.match(self.text[self.text.rfind("\n", 0, start) + 1 : end]))
+            begins_line = not self.text[self.text.rfind("\n", 0, start) + 1 : start].strip()
+            is_item = begins_line and bool(_LIST_ITEM.match(self.text, start, end))
             if pending is not None:
-                belongs = is_item or (in_list and self.text.count("\n", pending[1], start) < 2)
-                if belongs and self._size((pending[0], end)) <= self._limit(pending):
-                    pending, in_list = (pending[0], end), True
+                belongs = is_item or (item >= 0 and self.text.count("\n", pending[1], start) < 2)
+                if belongs and not is_item and pending[0] < item and not self._fits((pending[0], end)):
+                    yield pending[0], before
+                    pending = item, pending[1]
+                if belongs and self._fits((pending[0], end)):
+                    item, before = (start, pending[1]) if is_item else (item, before)
+                    pending = pending[0], end
                     continue
                 yield pending
-                pending = None
-            in_list = is_item
-            if is_item or self.text[start:end].endswith(":"):
-                pending = start, end
-            else:
+            item = start if is_item else -1
+            pending = (start, end) if is_item or self.text[start:end].endswith(":") else None
+            if pending is None:
                 yield start, end
         if pending is not None:
             yield pending
+
+    def _fits(self, span: Span) -> bool:
+        return self._size(span) <= self._limit(span)
 
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
         """Return the end of the longest run of units from ``first`` that fits; it has at least one unit."""

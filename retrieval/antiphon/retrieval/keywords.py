@@ -19,6 +19,10 @@ _EXACT = regex.compile(
     r"|\d+(?:\.\d+)+"  # versions
     r"|[a-z]\w*(?:\.[a-z]\w+)+|\w+(?:_\w+)+"  # dotted names, files, names with underscores
 )
+_EXACT_WEIGHT = 2
+_FUNCTION_WORDS = frozenset(
+    regex.findall("[a-z]+", "a an and are be did do does for how i in is it my of on or the there to was what which")
+)
 _PART = regex.compile(r"[^\W_]+")
 _WITHOUT_SPACES = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}ー]"
@@ -63,6 +67,16 @@ def keyword_terms(question: str) -> list[str]:
         if len(parts) > 1:
             terms |= dict.fromkeys(part for part in parts if len(part) > 1 or not part.isdigit())
     return list(terms)
+
+
+def search_terms(question: str) -> list[str]:
+    """Return the terms that a question is searched by: without function words, if there are others.
+
+    Versions, options and names in code are there several times, because a passage without them hardly answers.
+    """
+    terms = keyword_terms(question)
+    found = [each for each in terms if each not in _FUNCTION_WORDS] or terms
+    return [*found, *exact_tokens(question) * _EXACT_WEIGHT]
 
 
 def exact_tokens(question: str) -> list[str]:

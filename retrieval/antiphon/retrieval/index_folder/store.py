@@ -22,7 +22,7 @@ from antiphon.retrieval.filters import MetadataFilter, json_metadata
 from antiphon.retrieval.index_folder.filter_sql import sql_condition
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
 from antiphon.retrieval.index_folder.write_lock import WriteLock
-from antiphon.retrieval.keywords import exact_tokens, keyword_terms, keyword_text
+from antiphon.retrieval.keywords import keyword_terms, keyword_text, search_terms
 from antiphon.retrieval.passage import DOCUMENT_TITLE, Passage
 from antiphon.retrieval.vector_index.build import LocalVectorIndex
 from antiphon.retrieval.vector_index.description import IndexDescription
@@ -44,7 +44,6 @@ create virtual table words using fts5 (
     title, text, name, content = '', tokenize = "porter unicode61 categories 'L* N* Co Mn Mc'"
 )
 """
-_EXACT_WEIGHT = 2  # times that versions, options and names in code are searched again
 _RANK = "insert into words (words, rank) values ('rank', 'bm25(1.0, 1.0, 0.3)')"  # weights of title, text and name
 _ROWS = "select row from passages where {allowed} order by row"
 _IDS = "select id from passages where source = ? order by row"
@@ -157,7 +156,7 @@ class PassageTable:
             k: The maximum number of rows.
             where: Only passages that match this filter are searched.
         """
-        words = [*keyword_terms(question), *exact_tokens(question) * _EXACT_WEIGHT]
+        words = search_terms(question)
         if not words:
             return []
         sql, values = sql_condition(where) if where else ("", ())
