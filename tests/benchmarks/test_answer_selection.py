@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.answer_selection import MAX_DECLINED, Outcome, belongs, choose_threshold, held_out_rows
-
 from antiphon.pipelines.benchmark.answers import SpanQuestion
+from benchmarks.answer_selection import MAX_DECLINED, Outcome, belongs, choose_threshold, held_out_rows
 
 
 def outcomes_of(corpus: str, answerable: list[float], others: list[float]) -> list[Outcome]:
@@ -34,7 +33,9 @@ def test_a_corpus_is_judged_by_the_threshold_of_the_others() -> None:
 
 
 def test_a_line_belongs_to_the_answer_by_its_words_or_by_a_phrase() -> None:
-    question = SpanQuestion("a", "?", "a.md", ("Honey keeps for many years in a closed jar.",), ("in a jar|closed jar",))
+    question = SpanQuestion(
+        "a", "?", "a.md", ("Honey keeps for many years in a closed jar.",), ("in a jar|closed jar",)
+    )
     assert belongs(question, "Honey keeps for many years.")
     assert belongs(question, "It is best in a closed jar, says everybody who has ever tried it at home.")
     assert not belongs(question, "Wax melts at 62 degrees.")

@@ -17,7 +17,17 @@ from antiphon.pipelines.benchmark.run import MethodRun
 from antiphon.pipelines.cli import bench, bench_speed, bench_vllm, bita, demo, doctor_report
 from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
 from antiphon.pipelines.training.bita import evaluate
-from benchmarks import answer_selection, bandwidth_floor, drafters, drafting_cost, exactness, first_token, own_questions, reading, retrieval
+from benchmarks import (
+    answer_selection,
+    bandwidth_floor,
+    drafters,
+    drafting_cost,
+    exactness,
+    first_token,
+    own_questions,
+    reading,
+    retrieval,
+)
 from benchmarks.batch import __main__ as batch
 from recipes.reader import __main__ as reader
 from tests.import_graph import MODULES
