@@ -129,7 +129,7 @@ def measure(folders: Sequence[Path], language_model: LanguageModel | None) -> It
 def _measure(
     question: SpanQuestion, retriever: Retriever, embedder: MiniLMEmbedder, language_model: LanguageModel | None
 ) -> MeasuredQuestion:
-    from antiphon.pipelines.models.extractive import ExtractiveModel
+    from antiphon.pipelines.extractive_model import ExtractiveModel
 
     text, passages = question.question, retriever.search(question.question, 5)
     builder = PromptBuilder(language_model or ExtractiveModel(), reader_prompt, text, text, MAX_NEW_TOKENS)

@@ -15,7 +15,7 @@ from antiphon.pipelines import Chat, Rag
 from antiphon.pipelines.answer import QUOTED_ONLY
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.preparation import load_language_model
-from antiphon.pipelines.models.extractive import EXTRACTIVE, ExtractiveModel
+from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.prompt import REFUSAL
 from antiphon.pipelines.quotes import quotes_of
 from antiphon.pipelines.server.app import create_app

@@ -12,7 +12,7 @@ from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.pipelines.citations import Citation
 from antiphon.pipelines.decoding_trace import DecodingTrace
-from antiphon.pipelines.models.extractive import EXTRACTIVE
+from antiphon.pipelines.extractive_model import EXTRACTIVE
 from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_sentences
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.rendering.segments import cost_line

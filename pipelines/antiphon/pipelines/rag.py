@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.answer import Answer, AnswerStream
+from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.follow_up import CANNOT_REWRITE, resolve_question, rewrite_question
-from antiphon.pipelines.models.extractive import ExtractiveModel
 from antiphon.pipelines.passage_cache import PassageCache
 from antiphon.pipelines.passage_selection import selects_passages
 from antiphon.pipelines.prompt import PromptFormat, prompt_format, reader_prompt

@@ -163,7 +163,7 @@ def answers(
     """Ask questions about your documents, and count which stage (chunking, retrieval, prompt, model) loses answers."""
     from antiphon.pipelines.benchmark.answers import answer_figures, load_span_questions, trace_answers
     from antiphon.pipelines.cli.preparation import EXTRACTIVE, dtype_named, load_language_model
-    from antiphon.pipelines.models.extractive import ExtractiveModel
+    from antiphon.pipelines.extractive_model import ExtractiveModel
 
     console.quiet_libraries()
     questions = [one for one in load_span_questions(folder) if corpus in (None, one.corpus)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from antiphon.retrieval import Retriever
 
 EXTRACTIVE = "extractive"
-"""Name of the model that quotes without a language model, see `models.extractive`."""
+"""Name of the model that quotes without a language model, see `extractive_model`."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -115,7 +115,7 @@ def open_language_model(
         RemoteError: the server cannot be reached, or has no such model.
     """
     if name == EXTRACTIVE:
-        from antiphon.pipelines.models.extractive import ExtractiveModel
+        from antiphon.pipelines.extractive_model import ExtractiveModel
 
         return ExtractiveModel()
     if not is_address(name):

@@ -29,7 +29,7 @@ from antiphon.pipelines.rendering.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.models.extractive import ExtractiveModel
+    from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.server.service import Service
     from antiphon.pipelines.server.settings import ServerSettings
     from antiphon.retrieval import Embedder, Retriever
@@ -149,8 +149,8 @@ def _uncollected() -> Iterator[None]:
 def _service(
     model: str, settings: ServerSettings, parts: dict[str, Any], *, drafter: Any, dtype: Any, **runs: Any
 ) -> Service:
+    from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.models.drafters import resolve_drafter
-    from antiphon.pipelines.models.extractive import ExtractiveModel
     from antiphon.pipelines.rag import Rag
     from antiphon.pipelines.server.service import make_service
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.text.messages import Conversation, PromptInput
-from antiphon.pipelines.models.extractive import ONLY_QUOTES, ExtractiveModel
+from antiphon.pipelines.extractive_model import ONLY_QUOTES, ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.references import passage_references
 from antiphon.pipelines.request_plan import TurnContext

@@ -18,7 +18,7 @@ from typing import Protocol
 from antiphon.accel import Completion, Origin, Stream
 from antiphon.accel.decoding.logprobs import TokenLogprob
 from antiphon.accel.text.completion import Piece
-from antiphon.pipelines.models.extractive import QuotedStream
+from antiphon.pipelines.extractive_model import QuotedStream
 from antiphon.pipelines.server.errors import ApiError, shutdown_error
 from antiphon.retrieval import Passage
 

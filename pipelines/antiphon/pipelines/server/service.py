@@ -13,7 +13,7 @@ from fastapi import Request
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.drafters import RecyclingTable
-from antiphon.pipelines.models.extractive import ExtractiveModel
+from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
 from antiphon.pipelines.server.access_control import check_key
