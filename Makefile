@@ -45,7 +45,7 @@ test: lint types ## Check format, lint, types and all tests, including the wheel
 	$(PYTEST)
 
 test-vllm: install install-vllm ## Test the vLLM plug-in against a real `vllm serve`, in a separate environment
-	ANTIPHON_VLLM=$(VLLM)/vllm $(BIN)/pytest -n 2 --dist loadgroup tests/vllm
+	ANTIPHON_VLLM=$(VLLM)/vllm $(PYTEST) tests/vllm
 
 notebooks: install ## Run the notebooks and store their outputs
 	$(BIN)/python -m tests.notebooks

@@ -86,7 +86,21 @@ def with_penalty(chance: Random) -> dict[str, Any]:
     return chance.choice(penalties)
 
 
-PARTS = ((), (), (with_stop,), (with_stop,), (with_penalty,), (with_grammar,), (with_stop, with_penalty))
+def with_long_answer(chance: Random) -> dict[str, Any]:
+    """Return the length of an answer that needs several blocks of the KV cache, so that requests are preempted."""
+    return {"ignore_eos": True, "max_tokens": chance.choice([100, 120])}
+
+
+PARTS = (
+    (),
+    (with_long_answer,),
+    (with_long_answer,),
+    (with_stop,),
+    (with_stop,),
+    (with_penalty,),
+    (with_grammar,),
+    (with_stop, with_penalty),
+)
 
 
 def make_request(seed: int, number: int) -> dict[str, Any]:
@@ -110,7 +124,7 @@ def make_request(seed: int, number: int) -> dict[str, Any]:
 
 
 def with_references(seed: int, number: int, body: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a request with references or a prediction: its own answer, another one's, or a text that does not fit.
+    """Return a request with references or a prediction: the answer itself, another answer, or a text that does not fit.
 
     Args:
         seed: Seed of the whole run.
