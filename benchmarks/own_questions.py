@@ -17,7 +17,7 @@ import typer
 
 from antiphon.pipelines.benchmark.answers import SpanQuestion, corpora_of, load_span_questions
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import AsJson, EngineOption
+from antiphon.pipelines.cli.options import ASKED_MODEL, AsJson, EngineOption
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.program import program
@@ -177,7 +177,7 @@ def _mean(values: Sequence[float]) -> float | None:
 def own_questions(
     folder: Annotated[Path, typer.Argument(help="Folder of corpora with questions.jsonl or conversations.jsonl.")],
     out: Annotated[Path, typer.Option(help="File for one line of JSON per question.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="Model that answers.")] = "reader",
+    model: Annotated[str, typer.Option("--model", "-m", help="Model that answers.")] = ASKED_MODEL,
     engine: EngineOption = "auto",
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")] = 256,
     as_json: AsJson = False,
