@@ -79,3 +79,7 @@ def test_nothing_is_said_about_an_ordinary_question(question: str) -> None:
 def test_an_empty_question_is_refused() -> None:
     with pytest.raises(ValueError, match="The question is empty"):
         check_question(" \n")
+
+
+def test_a_question_of_many_polite_words_is_read_in_linear_time() -> None:
+    assert limit_of("could you please " * 500) == LENGTH_LIMIT

@@ -13,6 +13,7 @@ from antiphon.retrieval.document_role import (
     outside_named_documents,
     records_last,
 )
+from antiphon.retrieval.keywords import exact_tokens
 
 
 @pytest.mark.parametrize(
@@ -117,3 +118,8 @@ def test_passages_with_the_tokens_of_the_question_come_first(question: str, text
     ]
     assert [each.source for each in exact_tokens_first(question, passages)] == ["c.md", "b.md", "a.md"]
     assert exact_tokens_first("What is well-known?", passages) == passages
+
+
+def test_names_and_questions_with_long_numbers_and_words_are_read_in_linear_time() -> None:
+    assert not is_record(Passage.at("a.md", 0, "Wax melts.", {"title": f"Test {'1' * 10_000} of wax"}))
+    assert exact_tokens(f"{'a' * 100_000} {'1' * 100_000} 3.1.0") == ["3.1.0"]

@@ -1,7 +1,7 @@
-"""Checks of a question, and the kinds of questions that the bundled extractive model cannot answer.
+"""Checks of a question, and the kinds of questions that `extractive` and `reader` cannot answer.
 
-The model quotes single sentences of English passages. If it refuses a question of another kind, or would quote at
-random, the refusal names the limit in one sentence.
+They quote single sentences of English passages. If they refuse a question of another kind, or would quote at random,
+the refusal names the limit in one sentence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REQUEST = r"(please|can you|could you|would you|i (want|need|would like)|give m
 _KIND = r"(a |an |the )?((short|brief|quick|long|detailed) )?(summary|overview|outline|gist)"
 _DOCUMENTS = r"(the|these|this|those|my|your) (documents?|docs|files?|texts?|folder|corpus)"
 _SUMMARY = re.compile(
-    rf"^\W*({_REQUEST}\b[\w ]{{0,12}}?\b)*(summari[sz]e|sum up|{_KIND}\b|tl;?dr)"
+    rf"^\W*({_REQUEST}\b[\w ]{{0,12}}?\b){{0,4}}(summari[sz]e|sum up|{_KIND}\b|tl;?dr)"
     rf"|\bwhat (is|are) (in )?((all|each of) )?{_DOCUMENTS} (all )?about\b"
     rf"|\bwhat do {_DOCUMENTS} (say|contain|cover)\W*$",
     re.IGNORECASE,
@@ -109,7 +109,7 @@ def asks_for_summary(question: str) -> bool:
 
 
 def limit_of(question: str) -> str:
-    """Return one sentence on why the bundled extractive model may not answer a question; empty if nothing is known."""
+    """Return one sentence on why quotes may not answer a question; empty if nothing is known."""
     if asks_for_summary(question):
         return SUMMARY_LIMIT
     if language := other_language(question):

@@ -20,7 +20,7 @@ _USUAL_NAMES = frozenset(
 _RECORD_NAMES = re.compile(
     r"(?:change[-_ ]?s?(?:[-_ ]?logs?)?|(?-i:HISTORY|NEWS)|(?:release|version)[-_ ]?(?:notes?|history)|releases|"
     r"what[\W_]?s[-_ ]?new|issues?|bugs?|todo|(?:known|open)[-_ ](?:bugs|issues)|"
-    r"tests?|test[-_ ]?(?:cases|plan|results))(?:[-_ .]?(?:v?\d[\w.]*|md|rst|txt|debian|html))*",
+    r"tests?|test[-_ ]?(?:cases|plan|results))(?:[-_ .]?(?:v?\d[\w.]*+|md|rst|txt|debian|html))*+",
     re.IGNORECASE,
 )
 _ASKS_ABOUT_CHANGES = re.compile(

@@ -16,8 +16,8 @@ _LETTERS = regex.compile(r"[\p{L}\p{M}\p{Nd}]+")
 _TOKEN = regex.compile(r"\w+(?:[-.:/+]\w+)*")
 _EXACT = regex.compile(
     r"(?<![\w-])--?[a-z][\w-]+"  # options
-    r"|\d+(?:\.\d+)+"  # versions
-    r"|[a-z]\w*(?:\.[a-z]\w+)+|\w+(?:_\w+)+"  # dotted names, files, names with underscores
+    r"|(?<!\d)\d+(?:\.\d+)+"  # versions
+    r"|(?<![^\W\d_])[a-z]\w*+(?:\.[a-z]\w++)++|(?<!\w)\w+(?:_\w+)+"  # dotted names, files, names with underscores
 )
 _EXACT_WEIGHT = 2
 _FUNCTION_WORDS = frozenset(
