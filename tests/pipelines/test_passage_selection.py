@@ -16,11 +16,12 @@ from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.ask import ask
+from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.passage_selection import candidate_lines, known_share, select_passages
 from antiphon.pipelines.prompt import REFUSAL, reader_prompt
 from antiphon.pipelines.quotes import quotable_lines, quotes_of
 from antiphon.pipelines.relevance import LineScorer, relevance_scorer
-from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
+from antiphon.pipelines.request_plan import MAX_NEW_TOKENS, plan_request
 from antiphon.pipelines.selection_rules import RULES
 from antiphon.retrieval import Passage, Retriever
 from tests.pipelines.passage_prompts import HONEY, WAX, prompts_of, relevance_of, select
@@ -89,11 +90,15 @@ def test_a_requested_format_is_kept(options: dict[str, Any]) -> None:
     assert (selected.fitted_prompt, selected.options) == (prompts[1], options)
 
 
-def test_the_answer_has_the_prefix_cache_of_its_passage() -> None:
-    prefixes = [PrefixCache()]
-    selected = select_passages("", prompts_of(WAX), relevance_of({}), prefixes, seed=3)
-    assert selected.options == {"seed": 3, "response_prefix": WAX}
-    assert selected.prefix is prefixes[0]
+def test_the_answer_has_the_prefix_cache_of_its_first_passage(reader: LanguageModel, retriever: Retriever) -> None:
+    prefixes: dict[str, PrefixCache] = {}
+    found = retriever.search(QUESTION, 3)
+    plan = plan_request(
+        reader, QUESTION, found, prefix_of=lambda passage: prefixes.setdefault(passage.id, PrefixCache())
+    )
+    assert plan.prefix is prefixes.pop(plan.passages[0].id)
+    assert not prefixes, "only the first passage's cache is used"
+    assert plan_request(ExtractiveModel(), QUESTION, found, prefix_of=lambda _: PrefixCache()).prefix is None
 
 
 def test_the_answer_starts_with_the_best_line_and_continues_freely(

@@ -15,7 +15,7 @@ from antiphon.retrieval import Retriever
 
 def refused(question: str, *, given: str = REFUSAL, **generation: object) -> str:
     """Return the beginning of an answer that begins with ``given``, once the refusal of a question is explained."""
-    selected = SelectedPrompt(None, None, {"response_prefix": given, "stop": "\n\n"})  # type: ignore[arg-type]
+    selected = SelectedPrompt(None, {"response_prefix": given, "stop": "\n\n"})  # type: ignore[arg-type]
     return str(_explain_refusal(selected, question, generation).options["response_prefix"])
 
 

@@ -2,7 +2,7 @@
 
 The quotable lines of all passages are scored by their relevance to the question (two sentence encoders, see
 `relevance`); no language model is needed. The answer starts with the best lines, or is a refusal if none is good
-enough. What each signal adds, and the log-probability of the lines by a language model does not, is in docs/answers.md.
+enough. docs/answers.md says what each signal adds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import name_words
 
 if TYPE_CHECKING:
-    from antiphon.accel import PrefixCache, TextModel
+    from antiphon.accel import TextModel
 
 LETTERS_PER_TOKEN = 4
 """Estimated letters per token, for models whose tokenizer only their server has."""
@@ -44,13 +44,12 @@ def selects_passages(language_model: TextModel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SelectedPrompt:
-    """The prompt of the selected passages, its prefix cache if it has one, and the options of `LanguageModel.stream`.
+    """The prompt of the selected passages, and the options of `LanguageModel.stream`.
 
     The options include ``response_prefix``, the quotes that the answer starts with as text.
     """
 
     fitted_prompt: FittedPrompt
-    prefix: PrefixCache | None
     options: Mapping[str, Any] = field(default_factory=dict)
     quotes: tuple[Quote, ...] = ()
 
@@ -63,7 +62,6 @@ def select_passages(
     question: str,
     prompts: Sequence[FittedPrompt],
     relevance: LineScorer,
-    prefixes: Sequence[PrefixCache] = (),
     *,
     count_tokens: Callable[[str], int] = lambda text: len(text.split()),
     join: JoinPrompts = lambda passages: None,
@@ -78,30 +76,28 @@ def select_passages(
         question: the question as it is understood without the conversation.
         prompts: one prompt for each passage.
         relevance: scores lines.
-        prefixes: the prefix cache of each prompt; by default none.
         count_tokens: counts the tokens of a line, whose sum must not exceed ``max_new_tokens``; by default its words.
         join: makes one prompt if lines of several passages are quoted.
         rules: weights and thresholds.
         **generation: options of `LanguageModel.stream`.
     """
-    caches: list[PrefixCache | None] = [*prefixes] or [None] * len(prompts)
     lines = candidate_lines(prompts, relevance)
     if not lines:
-        return SelectedPrompt(prompts[0], caches[0], generation)
+        return SelectedPrompt(prompts[0], generation)
     best, *others = lines
-    selected, prefix = prompts[best.prompt_index], caches[best.prompt_index]
+    selected = prompts[best.prompt_index]
     if generation.get("json_schema") is not None or generation.get("response_prefix"):
-        return SelectedPrompt(selected, prefix, generation)
+        return SelectedPrompt(selected, generation)
     passages = [passage for prompt in prompts for passage in prompt.passages]
     if answer_score(best.relevance, known_share(question, passages), rules) < rules.min_score:
         stop = _with_line_break(generation)
-        return SelectedPrompt(selected, prefix, {**generation, "response_prefix": REFUSAL, "stop": stop})
+        return SelectedPrompt(selected, {**generation, "response_prefix": REFUSAL, "stop": stop})
     further = (each for each in others if each.relevance >= best.relevance - rules.max_gap)
     lines_of_answer = answer_lines(best, further, prompts, max_further=rules.max_further)
     quoted = _fit_lines(lines_of_answer, generation.get("max_new_tokens", sys.maxsize), count_tokens)
     selected, quotes = _join_lines(prompts, quoted, join)
     beginning = "\n".join(quote.line for quote in quotes)
-    return SelectedPrompt(selected, prefix, {**generation, "response_prefix": beginning}, quotes)
+    return SelectedPrompt(selected, {**generation, "response_prefix": beginning}, quotes)
 
 
 def answer_score(relevance: float, known: float, rules: SelectionRules = RULES) -> float:

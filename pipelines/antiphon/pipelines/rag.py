@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.extractive_model import ExtractiveModel
+from antiphon.pipelines.extractive_model import ONLY_QUOTES, ExtractiveModel
 from antiphon.pipelines.follow_up import CANNOT_REWRITE, resolve_question, rewrite_question
 from antiphon.pipelines.passage_cache import PassageCache
 from antiphon.pipelines.passage_selection import selects_passages
@@ -35,7 +35,7 @@ class Searcher(Protocol):
 class Rag:
     """Answers questions from documents; the retrieved passages are in the prompt and are drafted from.
 
-    For the bundled extractive model passages are selected (see `passage_selection`): its answer starts with the best
+    For `extractive` and `reader` passages are selected (see `passage_selection`): the answer starts with the best
     lines, or is a refusal. The passages of these lines come first in the answer, and token counts are those of their
     prompt. Any other model gets one prompt of all passages that fit its context window together with
     ``max_new_tokens``.
@@ -55,7 +55,7 @@ class Rag:
 
     Raises:
         ValueError: ``k`` or ``passage_cache_tokens`` is out of range, the model's prompt format is unknown, or the
-            model is to rewrite questions but only quotes.
+            model only quotes, but is to rewrite questions or gets a prompt of the caller.
         ImportError: passages are selected for this model, and the package of the sentence encoder is not installed.
     """
 
@@ -81,6 +81,8 @@ class Rag:
         self.rewrite = rewrite
         if rewrite and prompt is None and prompt_format(language_model) is reader_prompt:
             raise ValueError(CANNOT_REWRITE.format(language_model.name))
+        if prompt is not None and isinstance(language_model, ExtractiveModel):
+            raise ValueError(ONLY_QUOTES.format("a prompt of your own"))
         if prompt is None and selects_passages(language_model):
             bundled_relevance()  # loaded now, so that the first question does not wait for it
 
@@ -138,7 +140,6 @@ class Rag:
         k: int | None = None,
         sessions: bool = True,
         context: TurnContext = NO_CONTEXT,
-        prefix_of: Callable[[Passage], PrefixCache] | None = None,
         **generation: Any,
     ) -> RequestPlan:
         """Retrieve passages and return the plan of the request, which decides everything but the generated text.
@@ -148,13 +149,14 @@ class Rag:
             k: passages to retrieve; by default those of the constructor.
             sessions: draft from answers to similar questions, if there is a store of sessions.
             context: the conversation that the question belongs to.
-            prefix_of: returns the KV cache for the prompt of one passage; by default that of the passage cache.
             **generation: options of `LanguageModel.stream`.
 
         Raises:
             ValueError: as `stream`.
         """
         check_question(question)
+        if generation.get("response_prefix") and isinstance(self.language_model, ExtractiveModel):
+            raise ValueError(ONLY_QUOTES.format("a response_prefix"))
         query = self.complete_question(question, context)
         found = self.retrieve(query, k)
         similar = _similar_answers(self.sessions if sessions else None, query)
@@ -165,7 +167,7 @@ class Rag:
             query=query,
             context=replace(context, similar_answers=similar),
             prompt=self.prompt,
-            prefix_of=prefix_of or (self.passage_cache.prefix_of if self.passage_cache else None),
+            prefix_of=self.passage_cache.prefix_of if self.passage_cache else None,
             **generation,
         )
 

@@ -146,7 +146,7 @@ def plan_request(
 ) -> RequestPlan:
     """Return the plan for a question and its retrieved passages.
 
-    For the bundled extractive model, passages and lines are selected (see `passage_selection`). Its prompt shows no
+    For `extractive` and `reader`, passages and lines are selected (see `passage_selection`). Their prompt shows no
     conversation, so a follow-up question is asked in its complete form. Any other model gets one prompt of all passages
     that fit its context window, after the conversation, whose oldest messages are dropped before a passage is.
 
@@ -157,7 +157,8 @@ def plan_request(
         query: the question as it is understood without the conversation; by default from `resolve_question`.
         context: the conversation that the question belongs to.
         prompt: the prompt format; by default that of the model, for which passages may then be selected.
-        prefix_of: returns the KV cache for the prompt of one passage, to select passages; by default a new one.
+        prefix_of: returns the prefix cache of a passage, used if passages are selected: their prompt starts with the
+            first one. By default there is none.
         **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ... The
             model does not think (``thinking=False``) unless they ask for it.
 
@@ -180,16 +181,18 @@ def plan_request(
         *_template_options(generation),
     )
     if prompt is None and selects_passages(language_model):
-        selected = _select(language_model, builder, found, prefix_of, generation)
-        selected = _explain_refusal(selected, question, generation)
+        selected = _explain_refusal(_select(language_model, builder, found, generation), question, generation)
         own = selected.fitted_prompt.passages
+        # A prompt that another process tokenizes has no KV cache here.
+        is_local = isinstance(selected.fitted_prompt.tokenized, TokenizedPrompt)
+        prefix = prefix_of(own[0]) if prefix_of is not None and is_local else None
         citable = (*own, *(each for each in found if not any(each is one for one in own)))
     else:
         builder, fitted = builder.build_with_history(found)
-        selected = SelectedPrompt(fitted, None, generation)
+        selected, prefix = SelectedPrompt(fitted, generation), None
         citable = fitted.passages
     refusal = REFUSAL if form is reader_prompt else ""
-    return _plan(builder, selected, citable, context, refusal)
+    return replace(_plan(builder, selected, citable, context, refusal), prefix=prefix)
 
 
 def _explain_refusal(selected: SelectedPrompt, question: str, generation: Mapping[str, Any]) -> SelectedPrompt:
@@ -234,7 +237,6 @@ def _plan(
         stop=(*((stop,) if isinstance(stop, str) else stop), *fitted.prompt.stop),
         refusal=refusal,
         parameters=options,
-        prefix=selected.prefix,
         dropped_messages=len(context.history) - len(builder.history),
         thinking=builder.thinking,
         model=builder.language_model.name,
@@ -300,7 +302,6 @@ def _select(
     language_model: TextModel,
     builder: PromptBuilder,
     found: tuple[Passage, ...],
-    prefix_of: Callable[[Passage], PrefixCache] | None,
     generation: Mapping[str, Any],
 ) -> SelectedPrompt:
     """Select the passages and the lines that the answer starts with; see `select_passages` and `line_relevance`."""
@@ -308,7 +309,6 @@ def _select(
         builder.query,
         [builder.build((passage,)) for passage in found],
         line_relevance(builder.question, builder.query, found, builder.history),
-        [prefix_of(passage) for passage in found] if prefix_of is not None else (),
         count_tokens=partial(count_tokens, language_model),
         join=builder.build_joined,
         **generation,

@@ -40,6 +40,10 @@ from antiphon.pipelines.rendering.sanitize import sanitize_json
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import AnswerStream
 
+NOTHING_DECODED = (
+    "--drafting has no effect: the answer was quoted without a language model; choose one, such as --model smollm2."
+)
+
 
 def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
@@ -106,5 +110,7 @@ def _show(stream: AnswerStream, stopwatch: Stopwatch, *, drafting: bool) -> None
     answer = console.show_stream(stream, stopwatch)
     console.show_citations(answer)
     console.show_cost(answer, stopwatch)
-    if drafting:
+    if drafting and answer.steps.steps:
         console.out.print(answer.decoding_trace)
+    elif drafting:
+        console.err.print(NOTHING_DECODED, style="dim", markup=False)

@@ -44,19 +44,16 @@ class Tenant:
         with self._lock:
             return sum(prompt.cache.size for prompt in self._prompts)
 
-    def new_prefix(self) -> PrefixCache:
-        """Return an empty prefix cache, which in an engine with one KV cache shares prefixes with this tenant only."""
-        return PrefixCache(self._identity)
-
     def take(self, tokens: Sequence[int]) -> PrefixCache:
         """Remove and return the prefix cache that shares the longest prefix with a prompt, or a new one.
 
-        The caller returns it with `keep`.
+        The caller returns it with `keep`. In an engine with one KV cache, a new one shares prefixes with this tenant
+        only.
         """
         with self._lock:
             best = max(self._prompts, key=lambda prompt: _common_prefix(prompt.tokens, tokens), default=None)
             if best is None or not _common_prefix(best.tokens, tokens):
-                return self.new_prefix()
+                return PrefixCache(self._identity)
             self._prompts.remove(best)
             return best.cache
 
