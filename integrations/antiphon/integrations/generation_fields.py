@@ -159,7 +159,7 @@ class GenerationFields(BaseModel):
             return self._other_models[model]
 
     def check_prompt(self, texts: Iterable[str]) -> None:
-        """Warn once if an extractive model receives a prompt in another format than its own."""
+        """Warn once if a model like `reader` receives a prompt in another format than its own."""
         prompt_format = self.language_model.prompt_format
         if prompt_format == "reader" and not self._has_warned and not any(READER_SYSTEM in text for text in texts):
             self._has_warned = True

@@ -108,8 +108,8 @@ class PromptBuilder:
     def prompt(self, passages: Sequence[Passage]) -> Prompt:
         """Return the prompt: instructions, conversation, then the question with its passages.
 
-        The bundled extractive model's prompt and a prompt of plain text have no place for a conversation, and ask the
-        question in its complete form.
+        The prompt of `reader` and a prompt of plain text have no place for a conversation, and ask the question in its
+        complete form.
         """
         own = self.prompt_format(self.question, passages)
         if isinstance(own.content, str) or self.prompt_format is reader_prompt:

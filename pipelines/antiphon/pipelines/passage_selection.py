@@ -165,7 +165,7 @@ def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
 def candidate_lines(prompts: Sequence[FittedPrompt], relevance: LineScorer) -> list[CandidateLine]:
     """Return the quotable lines of all passages by their relevance, best first.
 
-    Questions are left out; a line of several passages counts once, where it is most relevant.
+    Questions are left out; a line of several passages counts once, for the passage in which it is most relevant.
 
     Args:
         prompts: one prompt for each passage.

@@ -23,7 +23,7 @@ _DATED = re.compile(r"\d.*\b(?:1[89]|20)\d\d\b")
 _HEADINGS = 3  # innermost headings shown above a passage
 
 REFUSAL = "The passages do not say."
-"""The answer of the bundled extractive model if no passage contains the answer."""
+"""The answer of `extractive` and `reader` if no passage contains the answer."""
 
 
 def is_refusal(text: str) -> bool:
@@ -98,7 +98,7 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 
 
 def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """Return the prompt of the bundled extractive model: numbered sentences of the passages, then the question.
+    """Return the prompt of the bundled model `reader`: numbered sentences of the passages, then the question.
 
     An answer consists of these lines. Text that cannot be quoted, such as headings and listings, has no number.
     Prompts of the same passages share a prefix up to the question.

@@ -1,4 +1,4 @@
-"""Quotes: sentences of passages in the format of the bundled extractive model, ``[number] sentence``."""
+"""Quotes: sentences of passages in the format of `reader` and `extractive`, ``[number] sentence``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Quote:
         sentence: the sentence, on one line and without a list marker.
         start: its first character in the passage; quotes are equal wherever they are.
         end: its end in the passage.
-        kind: what it is in the passage.
+        kind: its kind of line.
         block: the number of its paragraph, list, code block or table in the passage.
         level: the indentation of a list item; for its later sentences one more.
         is_continuation: whether it is a later sentence of a list item.

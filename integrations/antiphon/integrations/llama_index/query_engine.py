@@ -19,7 +19,7 @@ from antiphon.pipelines import Rag
 class AntiphonQueryEngine(BaseQueryEngine):
     """Answers with the same passages, prompt and text as `Rag`; its responses have ``citations``.
 
-    Use it for extractive models: no LlamaIndex synthesizer selects passages as `Rag` does.
+    Use it for `reader`: no LlamaIndex synthesizer selects passages as `Rag` does.
 
     Args:
         rag: the pipeline that answers.

@@ -55,8 +55,8 @@ def certify(
 ) -> None:
     """Answer with drafts, then verify in one plain forward pass that every token is the model's greedy choice.
 
-    For an answer of the bundled extractive model from an index, everything after its first line is verified. The exit
-    code is 1 if the certificate does not hold.
+    For an answer of `reader` from an index, everything after its first line is verified. The exit code is 1 if
+    the certificate does not hold.
     """
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
     from antiphon.pipelines.question_text import check_text

@@ -57,7 +57,7 @@ def chat(
         store = sessions_in(sessions, retriever)
     language_model = open_language_model(model, device=device, engine=engine, weights=weights)
     note_missing_switch(language_model, thinking)
-    with console.status("Loading what searches"):
+    with console.status("Loading the sentence encoders"):
         rag = Rag(retriever, language_model, k=k, sessions=store, rewrite=rewrite)
     hold_conversation(
         Chat(rag),

@@ -42,7 +42,7 @@ RACE_QUESTIONS = 1
 """Number of questions of the race, so few that the demo takes two minutes at its first start."""
 
 RACER = "smollm2"
-"""The bundled model that races; the extractive model answers by quoting, which is not decoding."""
+"""The bundled model that races; `reader` answers by quoting, which is not decoding."""
 
 
 def demo(
@@ -80,7 +80,7 @@ def run_demo(
     folder = folder or demo_index_folder()
     show_index(index_documents(paths or demo_documents(), folder, embedder="minilm"))
     retriever = Retriever.open(folder)
-    races = model != DEFAULT_MODEL  # the extractive model quotes
+    races = model != DEFAULT_MODEL  # reader quotes
     answering = _load(model, engine, is_exact=races and model in BUNDLED)
     console.out.rule(f"Ask {model}")
     if model in BUNDLED:

@@ -9,11 +9,11 @@ import typer
 
 DEFAULT_MODEL = "reader"
 ASKED_MODEL = "extractive"
-"""The default of ask, chat and serve: sentences of the documents are quoted, without a language model."""
+"""The default of `ask` and `chat`: sentences of the documents are quoted, without a language model."""
 
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
 ASKED_HELP = (
-    "extractive: quotes the documents without a language model, in a fraction of a second; or a language model, which "
+    "extractive: quotes the documents without a language model; or a language model, which "
     f"writes the answer: {MODEL_HELP[:-1]}; or a server's address, such as http://host:8000/v1."
 )
 SERVED_HELP = (
