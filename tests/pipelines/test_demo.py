@@ -47,7 +47,7 @@ def test_the_demo_answers_cites_and_compares(
     assert "small language model" in shown
     assert "antiphon demo --model some/hub-model" in shown
     assert "Python performs garbage collection via reference counting" in shown
-    assert "[1] glossary.txt, characters " in shown
+    assert "[1] glossary.txt, Garbage collection: “" in shown
     assert "The text is identical in all programs." in shown
     assert sum(line.strip().endswith("yes") for line in shown.splitlines()) == 3
 
