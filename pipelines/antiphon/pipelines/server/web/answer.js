@@ -109,6 +109,10 @@ export class Answer {
   }
 
   showStats({ usage, metrics }) {
+    if (!metrics.steps) {
+      this.stats.textContent = `quoted from the documents, without a language model; ${metrics.seconds.toFixed(1)} s`;
+      return;
+    }
     const quoted = usage.prompt_tokens_details.response_prefix_tokens;
     this.stats.textContent = (quoted ? `${quoted} tokens quoted, not generated; ` : "") + `${usage.completion_tokens} tokens in ${metrics.steps} steps, ` +
       `${metrics.tokens_per_step.toFixed(2)} tokens per step, ${metrics.seconds.toFixed(1)} s ` +
