@@ -111,6 +111,15 @@ QUOTE = """async (texts) => {
 """Shows an answer that copies from and cites one passage for each of these texts."""
 
 
+QUOTED_ONLY = """async () => {
+    const { Answer } = await import('/static/answer.js');
+    const usage = { completion_tokens: 0, prompt_tokens_details: { response_prefix_tokens: 0 } };
+    const metrics = { steps: 0, tokens_per_step: 0, seconds: 1.3, time_to_first_token_seconds: 1.3 };
+    new Answer(document.getElementById('conversation'), '').push({ usage, metrics });
+}"""
+"""Shows the figures of an answer that no model has generated."""
+
+
 EMOJI = """async () => {
     const { showPassage } = await import('/static/answer.js');
     showPassage(1, { source: 'a.md', title: '', text: '🐝👩‍👧 Honey 𝒌eeps.', start: 0 }, 5, 16);
@@ -140,6 +149,11 @@ def test_a_question_is_answered_and_followed_up(page: Any) -> None:
     assert texts[0] == texts[1], "drafting changes no word"
     page.click("#new-conversation")
     assert page.locator(".turn").count() == 0
+
+
+def test_an_answer_without_a_forward_pass_is_shown_as_quoted(page: Any) -> None:
+    page.evaluate(QUOTED_ONLY)
+    assert page.locator(".stats").inner_text() == "quoted from the documents, without a language model; 1.3 s"
 
 
 def test_segments_show_their_passage_and_document_text_is_never_markup(page: Any, address: str) -> None:
