@@ -135,13 +135,17 @@ def test_the_limits_of_control_groups_count(tmp_path: Path, monkeypatch: pytest.
     assert available_memory.available_memory() == 12345
 
 
-def test_the_command_refuses_within_five_seconds_under_a_memory_limit(large: Path) -> None:
+def test_the_command_refuses_within_five_seconds_under_a_memory_limit(large: Path, tmp_path: Path) -> None:
     """The processor time is limited and not the clock, because other tests run at the same time."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
 
-    command = [sys.executable, "-m", "antiphon.pipelines.cli", "ask", "What?", "--index", "none", "--model", str(large)]
+    (tmp_path / "bees.txt").write_text("Bees live in colonies.")
+    program, index = [sys.executable, "-m", "antiphon.pipelines.cli"], str(tmp_path / "index")
+    indexed = [*program, "index", str(tmp_path / "bees.txt"), "--out", index, "--embedder", "hash"]
+    subprocess.run(indexed, check=True, capture_output=True)
+    command = [*program, "ask", "What?", "--index", index, "--model", str(large)]
     environment = os.environ | {"COLUMNS": "400"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from antiphon.pipelines import Chat, Rag
-from antiphon.pipelines.answer import QUOTED_ONLY
+from antiphon.pipelines.answer import QUOTED_ONLY, REFUSED_ONLY
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.preparation import load_language_model
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
@@ -67,6 +67,7 @@ def test_a_question_that_the_documents_do_not_answer_is_refused(rag: Rag) -> Non
     assert answer.is_refusal
     assert answer.text.startswith(REFUSAL)
     assert answer.nearest
+    assert answer.caption == REFUSED_ONLY
 
 
 def test_json_is_refused_because_nothing_is_written(rag: Rag) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 QUOTED_ONLY = "quoted from the documents, without a language model"
 """The caption of an answer of the extractive model."""
 
+REFUSED_ONLY = "searched without a language model"
+"""The caption of its refusals."""
+
 ENDED_IN_THINKING = (
     "There is no answer, because the text ended while the model was thinking: raise max_new_tokens, limit the thinking "
     "with max_thinking_tokens, or turn it off with thinking=False."
@@ -116,7 +119,7 @@ class Answer:
     def caption(self) -> str:
         """What produced the answer, and its cost, in one line."""
         if self.model == EXTRACTIVE:
-            return QUOTED_ONLY
+            return REFUSED_ONLY if self.is_refusal else QUOTED_ONLY
         notice = f" {ENDED_IN_THINKING}" if self.ended_in_thinking else ""
         author = f"written by {PurePath(self.model).name}; " if self.model else ""
         return author + cost_line(self.usage, self.steps, self.finish_reason) + notice
