@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,16 @@ SLOW_FILES = ("test_notebooks.py", "test_faults.py", "test_demo.py")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests of slow files first."""
     items.sort(key=lambda item: item.path.name not in SLOW_FILES)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_at_the_start() -> None:
+    """Enable the loggers of Antiphon, which an earlier test in the same process may have configured otherwise."""
+    for name in ("antiphon", *(each for each in logging.root.manager.loggerDict if each.startswith("antiphon."))):
+        logger = logging.getLogger(name)
+        logger.disabled, logger.propagate = False, True
+        logger.setLevel(logging.NOTSET)
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True, scope="session")
