@@ -173,7 +173,7 @@ def _model_scores(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a variant does with a question, before its threshold is known.
+    """The result of a variant for a question, before its threshold is chosen.
 
     Attributes:
         corpus: Corpus of the question.

@@ -30,7 +30,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _logging_as_at_the_start() -> None:
-    """Enable the loggers of Antiphon, which an earlier test in the same process may have configured otherwise."""
+    """Enable the loggers of Antiphon, which a library that an earlier test used may have turned off.
+
+    The level of the root logger is Python's default: a higher one would hide warnings.
+    """
+    logging.root.setLevel(logging.WARNING)
     for name in ("antiphon", *(each for each in logging.root.manager.loggerDict if each.startswith("antiphon."))):
         logger = logging.getLogger(name)
         logger.disabled, logger.propagate = False, True

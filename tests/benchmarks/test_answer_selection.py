@@ -1,4 +1,4 @@
-"""The comparison of signals for answer selection: thresholds come from other corpora than those that are reported."""
+"""The comparison of signals for answer selection: thresholds are chosen on other corpora."""
 
 from __future__ import annotations
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 from pytest_socket import disable_socket, enable_socket
+from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.pipelines import resolve_model
+from antiphon.pipelines.cli import app
+
+CORPORA = Path(__file__).parents[2] / "benchmarks" / "corpora"
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +36,23 @@ def tiny() -> LanguageModel:
     model = LanguageModel(tiny, byte_tokenizer(), name="tiny", num_draft_tokens=32, recycling=False)
     model.generate("The first call runs the self-test.", max_new_tokens=2)
     return model
+
+
+@pytest.fixture(scope="session")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of all corpora."""
+    folder = tmp_path_factory.mktemp("corpora") / "index"
+    corpora = [str(path) for path in CORPORA.iterdir() if path.is_dir()]
+    done = CliRunner().invoke(app, ["index", *corpora, "--out", str(folder)])
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bundled_reader() -> LanguageModel:
+    """The bundled model `reader` in float32; without its package the tests are skipped."""
+    try:
+        folder = resolve_model("reader")
+    except ImportError as error:
+        pytest.skip(f"the bundled base model is not installed: {error}")
+    return LanguageModel.from_pretrained(folder, dtype=torch.float32)

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonChatEngine, AntiphonQueryEngine
-from antiphon.pipelines import Chat, Rag, resolve_model
+from antiphon.pipelines import Chat, Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
@@ -85,23 +84,8 @@ Ask = Callable[[Sequence[str]], list[Shown]]
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of all corpora."""
-    folder = tmp_path_factory.mktemp("same") / "index"
-    corpora = [str(path) for path in CORPORA.iterdir() if path.is_dir()]
-    done = CliRunner().invoke(app, ["index", *corpora, "--out", str(folder)])
-    assert done.exit_code == 0, done.output
-    return folder
-
-
-@pytest.fixture(scope="module")
-def rag(index: Path) -> Rag:
-    try:
-        folder = resolve_model("reader")
-    except ImportError as error:
-        pytest.skip(f"the bundled base model is not installed: {error}")
-    model = LanguageModel.from_pretrained(folder, dtype=torch.float32)
-    return Rag(Retriever.open(index), model, k=K)
+def rag(index: Path, bundled_reader: LanguageModel) -> Rag:
+    return Rag(Retriever.open(index), bundled_reader, k=K)
 
 
 def quoted(text: str, spans: Sequence[tuple[int, int, str]]) -> Shown:

@@ -17,7 +17,7 @@ from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.bench_speed import speed
 from antiphon.pipelines.cli.bench_vllm import vllm
-from antiphon.pipelines.cli.options import AsJson, Device, Limit, Task
+from antiphon.pipelines.cli.options import EXTRACTIVE, AsJson, Device, Limit, Task
 from antiphon.pipelines.rendering.tables import result_table
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def answers(
 ) -> None:
     """Ask questions about your documents, and count which stage (chunking, retrieval, prompt, model) loses answers."""
     from antiphon.pipelines.benchmark.answers import answer_figures, load_span_questions, trace_answers
-    from antiphon.pipelines.cli.preparation import EXTRACTIVE, dtype_named, load_language_model
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
     from antiphon.pipelines.extractive_model import ExtractiveModel
 
     console.quiet_libraries()

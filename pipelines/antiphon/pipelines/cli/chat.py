@@ -11,6 +11,8 @@ from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.options import (
     ASKED_HELP,
     ASKED_MODEL,
+    DEFAULT_MODEL,
+    EXTRACTIVE,
     Device,
     EngineOption,
     FewBits,
@@ -40,7 +42,7 @@ def chat(
     sessions: Sessions = None,
 ) -> None:
     """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
-    if rewrite and model in (ASKED_MODEL, "reader"):
+    if rewrite and model in (EXTRACTIVE, DEFAULT_MODEL):
         from antiphon.pipelines.follow_up import CANNOT_REWRITE
 
         raise ValueError(CANNOT_REWRITE.format(model))

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 DEFAULT_MODEL = "reader"
-ASKED_MODEL = "extractive"
+EXTRACTIVE = "extractive"
+"""Name of the model that quotes without a language model, see `extractive_model`."""
+
+ASKED_MODEL = EXTRACTIVE
 """The default of `ask` and `chat`: sentences of the documents are quoted, without a language model."""
 
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."

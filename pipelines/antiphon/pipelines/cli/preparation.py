@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_report import STAGES
+from antiphon.pipelines.cli.options import EXTRACTIVE
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel, TextModel
     from antiphon.pipelines.sessions import SessionStore
     from antiphon.retrieval import Retriever
-
-EXTRACTIVE = "extractive"
-"""Name of the model that quotes without a language model, see `extractive_model`."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 

@@ -17,13 +17,14 @@ from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nea
 from antiphon.pipelines.cli.options import (
     DEFAULT_MODEL,
     DRAFTER_HELP,
+    EXTRACTIVE,
     SERVED_HELP,
     Device,
     EngineOption,
     FewBits,
     Precision,
 )
-from antiphon.pipelines.cli.preparation import EXTRACTIVE, check_model_fits, dtype_named, load_language_model
+from antiphon.pipelines.cli.preparation import check_model_fits, dtype_named, load_language_model
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.rendering.sanitize import sanitize_line
 
