@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Lock
 
 import numpy as np
@@ -58,6 +59,11 @@ class LocalIndex:
 
     def __len__(self) -> int:
         return len(self._current()[0])
+
+    @property
+    def folder(self) -> Path:
+        """The index folder."""
+        return self._folder
 
     @property
     def stale(self) -> str:

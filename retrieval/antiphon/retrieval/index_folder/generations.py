@@ -23,8 +23,12 @@ from antiphon.retrieval.index_folder.write_lock import WriteLock, file_mode, fol
 FORMAT = 3
 """The version of the file format; increased by every incompatible change."""
 
-_POINTER = "CURRENT"
-_MANIFEST = "manifest.json"
+POINTER = "CURRENT"
+"""The name of the file that names the current generation."""
+
+MANIFEST = "manifest.json"
+"""The name of the file with the checksums of a generation."""
+
 _GENERATION = re.compile(r"gen-(\d{6,})")
 _KEPT = 2  # generations to keep, so that readers of the previous one are not interrupted
 
@@ -94,13 +98,13 @@ def read_generation(folder: Path) -> Generation:
         IndexCorrupt: A file is missing, or differs from its checksum.
         IndexMismatch: This version cannot read the format.
     """
-    if not (folder / _POINTER).is_file():
+    if not (folder / POINTER).is_file():
         raise IndexNotFound(f"{folder} holds no index; make one: antiphon index PATH... --out {folder}")
-    match = re.fullmatch(rb"(gen-\d{6,}) ([0-9a-f]{64})\n", (folder / _POINTER).read_bytes())
+    match = re.fullmatch(rb"(gen-\d{6,}) ([0-9a-f]{64})\n", (folder / POINTER).read_bytes())
     if not match:
-        raise _corrupt(folder, folder / _POINTER, "is not a pointer to a generation")
+        raise _corrupt(folder, folder / POINTER, "is not a pointer to a generation")
     generation = folder / match[1].decode()
-    manifest = _read_manifest(folder, generation / _MANIFEST, match[2].decode())
+    manifest = _read_manifest(folder, generation / MANIFEST, match[2].decode())
     for name, recorded in manifest["files"].items():
         _check(folder, generation / name, recorded["bytes"], recorded["sha256"])
     return Generation(generation, manifest["facts"])
@@ -109,7 +113,7 @@ def read_generation(folder: Path) -> Generation:
 def index_version(folder: Path) -> tuple[str, str]:
     """Return the name of the current generation and its checksum, unchecked; both are empty if there is none."""
     try:
-        name, _, digest = (folder / _POINTER).read_text("ascii", "replace").partition(" ")
+        name, _, digest = (folder / POINTER).read_text("ascii", "replace").partition(" ")
     except OSError:
         return "", ""
     return name, digest
@@ -129,7 +133,7 @@ def require_index_folder(folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name == _POINTER or name.startswith(".") or bool(_GENERATION.fullmatch(name))
+    return name == POINTER or name.startswith(".") or bool(_GENERATION.fullmatch(name))
 
 
 def _write_manifest(folder: Path, facts: Mapping[str, Any], mode: int) -> str:
@@ -137,7 +141,7 @@ def _write_manifest(folder: Path, facts: Mapping[str, Any], mode: int) -> str:
     files = {path.name: _size_and_checksum(path) for path in sorted(folder.iterdir())}
     manifest = {"format": FORMAT, "facts": dict(facts), "files": files}
     content = (json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
-    write_file(folder / _MANIFEST, content)
+    write_file(folder / MANIFEST, content)
     for path in folder.iterdir():
         path.chmod(mode)
     return hashlib.sha256(content).hexdigest()
@@ -158,8 +162,16 @@ def _read_manifest(folder: Path, path: Path, digest: str) -> dict[str, Any]:
         raise _corrupt(folder, path, "differs from its checksum")
     manifest: dict[str, Any] = json.loads(content)
     if manifest["format"] != FORMAT:
-        raise IndexMismatch(f"{folder} has format {manifest['format']}; this version reads format {FORMAT}.")
+        raise IndexMismatch(_unreadable(folder, manifest["format"]))
     return manifest
+
+
+def _unreadable(folder: Path, found: Any) -> str:
+    """Return the message of an index in a format that this version cannot read."""
+    again = f"make the index again: antiphon index PATH... --out {folder}"
+    is_newer = isinstance(found, int) and found > FORMAT
+    advice = f"it was made by a newer version of Antiphon. Update Antiphon, or {again}" if is_newer else again
+    return f"{folder} has format {found}; this version reads format {FORMAT}: {advice}"
 
 
 def _check(folder: Path, path: Path, size: int, sha256: str) -> None:
@@ -182,7 +194,7 @@ def _last_number(folder: Path) -> int:
 
 def _current(folder: Path) -> str:
     """Return the name of the current generation, or an empty string if there is none."""
-    pointer = folder / _POINTER
+    pointer = folder / POINTER
     return pointer.read_bytes().split(b" ")[0].decode("ascii", "replace") if pointer.is_file() else ""
 
 
@@ -205,7 +217,7 @@ def _remove_stale(folder: Path) -> None:
 def _set_current(folder: Path, generation: Path, digest: str) -> None:
     """Replace the pointer: before, the old generation is current; afterwards, the new one is."""
     try:
-        write_file(folder / _POINTER, f"{generation.name} {digest}\n".encode(), mode=file_mode(folder))
+        write_file(folder / POINTER, f"{generation.name} {digest}\n".encode(), mode=file_mode(folder))
     except BaseException:  # nothing refers to this generation, so it is removed
         if _current(folder) != generation.name:
             shutil.rmtree(generation, ignore_errors=True)
