@@ -1,9 +1,10 @@
-"""Access control: API keys, host names, origins of web pages, and the address to listen at."""
+"""Access control: API keys and their rights, host names, origins of web pages, and the address to listen at."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from urllib.parse import urlsplit
@@ -14,6 +15,34 @@ from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.settings import ServerSettings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+EVERYTHING = frozenset({"*"})
+"""The right to every collection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The rights of a request, which those of its API key are.
+
+    Attributes:
+        key: the SHA-256 digest of the API key; "" if the server needs no key.
+        name: the name of the key, for the server's operator; "" if it has none.
+        read: the collections that it may read; "*" means all.
+        write: the collections that it may change, which it may also read; "*" means all.
+    """
+
+    key: str = ""
+    name: str = ""
+    read: frozenset[str] = EVERYTHING
+    write: frozenset[str] = EVERYTHING
+
+    def may_read(self, collection: str) -> bool:
+        """Return whether the documents of a collection may be read."""
+        return collection in self.read or "*" in self.read or self.may_write(collection)
+
+    def may_write(self, collection: str) -> bool:
+        """Return whether the documents of a collection may be changed."""
+        return collection in self.write or "*" in self.write
 
 
 def check_key(authorization: str | None, keys: Sequence[str]) -> str:

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.middleware.cors import CORSMiddleware
 
-from antiphon.pipelines.server import chat_completions, completions, documents, page, responses, retrieval
+from antiphon.pipelines.server import chat_completions, completions, documents, page, readiness, responses, retrieval
+from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ERRORS, add_error_handlers
 from antiphon.pipelines.server.request_limits import RequestLimits
-from antiphon.pipelines.server.service import Service, key_of, service_of
+from antiphon.pipelines.server.service import Service, access_of, service_of
 
 
 def create_app(service: Service) -> FastAPI:
@@ -35,7 +36,8 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     add_error_handlers(app)
-    for module in (chat_completions, completions, responses, retrieval, documents, page):
+    app.state.is_draining = False
+    for module in (chat_completions, completions, responses, retrieval, documents, readiness, page):
         app.include_router(module.router)
     _add_operations(app)
     page.add_static_files(app)
@@ -53,24 +55,24 @@ def create_app(service: Service) -> FastAPI:
 
 def _add_operations(app: FastAPI) -> None:
     @app.get("/v1/models", tags=["OpenAI"], responses=ERRORS)
-    def list_models(request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-        """List the models of this server."""
+    def list_models(request: Request, access: Annotated[Access, Depends(access_of)]) -> dict[str, Any]:
+        """List the models that the API key may use."""
         service = service_of(request)
-        return {"object": "list", "data": [_model_object(service, name) for name in service.models]}
+        return {"object": "list", "data": [_model_object(service, name) for name in service.readable_models(access)]}
 
     @app.get("/v1/models/{name:path}", tags=["OpenAI"], responses=ERRORS)
-    def one_model(name: str, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
+    def one_model(name: str, request: Request, access: Annotated[Access, Depends(access_of)]) -> dict[str, Any]:
         """Describe one model."""
-        return _model_object(service_of(request), service_of(request).model(name).id)
+        return _model_object(service_of(request), service_of(request).model(name, access).id)
 
     @app.get("/health", tags=["Operation"])
-    def health(request: Request) -> dict[str, Any]:
-        """Return the server's status and the number of running and waiting generations."""
+    async def health(request: Request) -> dict[str, Any]:
+        """Return that the process answers, and the number of running and waiting generations."""
         queue = service_of(request).queue
         return {"status": "ok", "running": queue.running, "waiting": queue.waiting}
 
     @app.get("/metrics", tags=["Operation"], responses=ERRORS)
-    def metrics(request: Request, _: Annotated[str, Depends(key_of)]) -> Response:
+    def metrics(request: Request, _: Annotated[Access, Depends(access_of)]) -> Response:
         """Return the metrics in Prometheus' text format."""
         return Response(service_of(request).metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

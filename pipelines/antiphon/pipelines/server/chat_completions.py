@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from antiphon.accel import Completion
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.tool_calls import ParsedOutput, ToolCall, parse_tool_calls, visible_text
+from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
 from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
 from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
@@ -35,7 +36,7 @@ from antiphon.pipelines.server.response_fields import (
     usage_counts,
     usage_object,
 )
-from antiphon.pipelines.server.service import Service, key_of, service_of
+from antiphon.pipelines.server.service import Service, access_of, service_of
 from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
 from antiphon.pipelines.server.text_segments import SegmentTracker
 from antiphon.retrieval.document import LONE_SURROGATE
@@ -47,15 +48,17 @@ router = APIRouter(responses=ERRORS)
 
 
 @router.post("/v1/chat/completions", tags=["OpenAI"])
-async def chat_completions(body: ChatRequest, request: Request, key: Annotated[str, Depends(key_of)]) -> Response:
+async def chat_completions(
+    body: ChatRequest, request: Request, access: Annotated[Access, Depends(access_of)]
+) -> Response:
     """Answer a conversation; with ``stream`` as server-sent events."""
     service = service_of(request)
     body.check_supported()
-    served = service.model(body.model)
+    served = service.model(body.model, access, body.collection)
     prompt = await run_in_thread(make_chat_prompt, body, served.language_model.tokenizer)
     chat = PreparedChat(body, served, prompt)
     generations = [chat_generation(service, chat, index) for index in range(num_choices(service, body))]
-    jobs = service.submit(generations, served, key, body.user)
+    jobs = service.submit(generations, served, access.key, body.user)
     if body.stream:
         return await stream(request, _stream_lines(chat, merge_events(jobs)), jobs)
     return JSONResponse(_chat_object(chat, await collect(request, jobs)))

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from antiphon.accel.text.messages import PromptInput
+from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.chat_completions import FINISH_REASONS, choice_parameters, num_choices
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
 from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
@@ -24,18 +25,20 @@ from antiphon.pipelines.server.response_fields import (
     usage_counts,
     usage_object,
 )
-from antiphon.pipelines.server.service import Service, key_of, service_of
+from antiphon.pipelines.server.service import Service, access_of, service_of
 from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
 
 router = APIRouter(responses=ERRORS)
 
 
 @router.post("/v1/completions", tags=["OpenAI"])
-async def text_completions(body: CompletionRequest, request: Request, key: Annotated[str, Depends(key_of)]) -> Response:
+async def text_completions(
+    body: CompletionRequest, request: Request, access: Annotated[Access, Depends(access_of)]
+) -> Response:
     """Continue texts; with ``stream`` as server-sent events."""
     service = service_of(request)
     body.check_supported()
-    served = service.model(body.model)
+    served = service.model(body.model, access, body.collection)
     if served.rag is not None:
         message = f"The model {served.id!r} answers questions; use /v1/chat/completions."
         raise unsupported_parameter("model", message)
@@ -43,7 +46,7 @@ async def text_completions(body: CompletionRequest, request: Request, key: Annot
         raise unsupported_parameter("echo", "echo with logprobs is not supported: prompts have no log-probabilities.")
     prompts = await run_in_thread(completion_prompts, body, served.language_model.tokenizer)
     completion = PreparedCompletion(body, served, prompts)
-    jobs = service.submit(_generations(service, completion), served, key, body.user)
+    jobs = service.submit(_generations(service, completion), served, access.key, body.user)
     if body.stream:
         return await stream(request, _stream_lines(completion, merge_events(jobs)), jobs)
     return JSONResponse(_completion_object(completion, await collect(request, jobs)))

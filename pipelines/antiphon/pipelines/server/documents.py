@@ -21,9 +21,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, File, Request, UploadFile
 
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.pipelines.server.access_control import Access
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ERRORS, ApiError
 from antiphon.pipelines.server.response_fields import file_name
-from antiphon.pipelines.server.service import Service, key_of, service_of
+from antiphon.pipelines.server.service import NO_COLLECTIONS, access_of, service_of
 from antiphon.retrieval import Document, Embedder, LocalIndex, Passage, Retriever, chunk_document, read_documents
 from antiphon.retrieval.chunk import MAX_TOKENS
 from antiphon.retrieval.document_changes import UPLOADED
@@ -36,19 +38,6 @@ MAX_NAME_LENGTH = 120
 router = APIRouter(responses=ERRORS, tags=["Documents"])
 
 
-def retriever_of(service: Service) -> Retriever | None:
-    """Return the retriever of the model that answers from documents, if it is a `Retriever`."""
-    rags = [served.rag for served in service.models.values() if served.rag is not None]
-    found = rags[0].retriever if rags else None
-    return found if isinstance(found, Retriever) else None
-
-
-def index_of(service: Service) -> LocalIndex | None:
-    """Return the index of the model that answers from documents, if it is a local folder."""
-    retriever = retriever_of(service)
-    return retriever.index if retriever is not None and isinstance(retriever.index, LocalIndex) else None
-
-
 def display_name(given: str | None) -> str:
     """Return the file name of an upload for display: one line, without folders, of limited length."""
     last = file_name(unicodedata.normalize("NFC", given or "")).strip()
@@ -56,14 +45,29 @@ def display_name(given: str | None) -> str:
     return "document" if name in ("", ".", "..") else name
 
 
+@router.get("/collections")
+def list_collections(request: Request, access: Annotated[Access, Depends(access_of)]) -> dict[str, Any]:
+    """List the collections that the API key may read, with their numbers of documents."""
+    data = [
+        {
+            "name": name,
+            "documents": len(_counts(each)),
+            "may_write": each.uploads is not None and each.index is not None and access.may_write(name),
+        }
+        for name, each in service_of(request).readable(access).items()
+    ]
+    return {"object": "list", "data": data}
+
+
 @router.get("/documents")
-def list_documents(request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-    """List the documents of the index with their numbers of passages; an uploaded archive or mailbox is one of them."""
+def list_documents(
+    request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
+) -> dict[str, Any]:
+    """List the documents of a collection with their numbers of passages; an uploaded archive or mailbox is one."""
     service = service_of(request)
-    index = index_of(service)
-    counts: Counter[str] = Counter()
-    for source, count in ({} if index is None else index.sources()).items():
-        counts[_uploaded_file(source) or source] += count
+    if collection is None and not service.readable(access):
+        return {"object": "list", "data": [], "read_only": True, "suffixes": list(SUFFIXES)}
+    chosen = service.collection(collection, access)
     data = [
         {
             "id": _public_id(source),
@@ -71,10 +75,18 @@ def list_documents(request: Request, _: Annotated[str, Depends(key_of)]) -> dict
             "passages": count,
             "uploaded": source.startswith(UPLOADED),
         }
-        for source, count in counts.items()
+        for source, count in _counts(chosen).items()
     ]
-    is_writable = index is not None and service.uploads is not None
+    is_writable = chosen.index is not None and chosen.uploads is not None and access.may_write(chosen.name)
     return {"object": "list", "data": data, "read_only": not is_writable, "suffixes": list(SUFFIXES)}
+
+
+def _counts(collection: Collection) -> Counter[str]:
+    """Return the number of passages of each document."""
+    counts: Counter[str] = Counter()
+    for source, count in ({} if collection.index is None else collection.index.sources()).items():
+        counts[_uploaded_file(source) or source] += count
+    return counts
 
 
 def _uploaded_file(source: str) -> str:
@@ -89,41 +101,46 @@ def _public_id(source: str) -> str:
 
 @router.post("/documents")
 async def upload_document(
-    request: Request, file: Annotated[UploadFile, File()], _: Annotated[str, Depends(key_of)]
+    request: Request,
+    file: Annotated[UploadFile, File()],
+    access: Annotated[Access, Depends(access_of)],
+    collection: str | None = None,
 ) -> dict[str, Any]:
-    """Add a file to the index; it replaces an uploaded one of the same name.
+    """Add a file to a collection; it replaces an uploaded one of the same name.
 
     Archives, mailboxes and messages with attachments give several documents. ``skipped`` has the files in them that
     cannot be read, with reasons, and ``warnings`` what is missing in the others.
     """
-    service = service_of(request)
-    retriever, folder = _writable_index(service)
+    chosen = service_of(request).collection(collection, access, write=True)
+    retriever, folder = _writable_index(chosen)
     content = await file.read()
-    return await asyncio.to_thread(_add, service, retriever, folder, display_name(file.filename), content)
+    return await asyncio.to_thread(_add, chosen, retriever, folder, display_name(file.filename), content)
 
 
 @router.delete("/documents")
-async def remove_document(id: str, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-    """Remove an uploaded document from the index."""
-    service = service_of(request)
-    retriever, folder = _writable_index(service)
+async def remove_document(
+    id: str, request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
+) -> dict[str, Any]:
+    """Remove an uploaded document from a collection."""
+    chosen = service_of(request).collection(collection, access, write=True)
+    retriever, folder = _writable_index(chosen)
     if not id.startswith(UPLOADED):
         message = "Only uploaded documents can be removed here; remove others with the command that indexed them."
         raise ApiError(403, message)
-    return await asyncio.to_thread(_remove, service, retriever, folder, id)
+    return await asyncio.to_thread(_remove, chosen, retriever, folder, id)
 
 
-def _writable_index(service: Service) -> tuple[Retriever, Path]:
+def _writable_index(collection: Collection) -> tuple[Retriever, Path]:
     """Return the retriever and the folder of uploads, or refuse with 404 or 403."""
-    retriever = retriever_of(service)
-    if retriever is None or index_of(service) is None:
-        raise ApiError(404, "This server has no index for documents; start it with --index FOLDER.")
-    if service.uploads is None:
+    retriever = collection.retriever
+    if retriever is None or collection.index is None:
+        raise ApiError(404, NO_COLLECTIONS)
+    if collection.uploads is None:
         raise ApiError(403, "The documents of this server are read-only: it was started so, or cannot write them.")
-    return retriever, service.uploads
+    return retriever, collection.uploads
 
 
-def _add(service: Service, retriever: Retriever, folder: Path, name: str, content: bytes) -> dict[str, Any]:
+def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, content: bytes) -> dict[str, Any]:
     suffix = Path(name).suffix.lower()
     if suffix not in SUFFIXES:
         raise ApiError(400, f"Files of this type are not supported, only {' '.join(SUFFIXES)}.", param="file")
@@ -134,9 +151,9 @@ def _add(service: Service, retriever: Retriever, folder: Path, name: str, conten
         temporary.write_bytes(content)
         loaded = read_documents(temporary)
         passages = _passages(loaded.documents, str(temporary), source, retriever.embedder)
-        with service.index_lock:
+        with collection.lock:
             _replace_passages(retriever, source, passages)
-            temporary.replace(_stored_path(folder, source))
+            temporary.replace(stored_path(folder, source))
     except ValueError as error:
         reason = str(error).replace(str(temporary), "the file")
         raise ApiError(400, f"The file cannot be read: {reason}", param="file") from error
@@ -160,7 +177,7 @@ def _passages(documents: Sequence[Document], path: str, source: str, embedder: E
     return [passage for each in named for passage in chunk_document(each, embedder.count_tokens, max_tokens=max_tokens)]
 
 
-def _stored_path(folder: Path, source: str) -> Path:
+def stored_path(folder: Path, source: str) -> Path:
     """Return the path of an uploaded file, named by the hash of its source."""
     return folder / f"{sha256(source.encode()).hexdigest()}{Path(source).suffix.lower()}"
 
@@ -179,9 +196,9 @@ def _ids_of(index: LocalIndex, source: str) -> list[str]:
     return [identifier for each in own for identifier in index.ids_of(each)]
 
 
-def _remove(service: Service, retriever: Retriever, folder: Path, source: str) -> dict[str, Any]:
-    index = index_of(service)
-    with service.index_lock:
+def _remove(collection: Collection, retriever: Retriever, folder: Path, source: str) -> dict[str, Any]:
+    index = collection.index
+    with collection.lock:
         ids = [] if index is None else _ids_of(index, source)
         if not ids:
             raise ApiError(404, "The index has no such document.")
@@ -189,7 +206,7 @@ def _remove(service: Service, retriever: Retriever, folder: Path, source: str) -
             raise ApiError(409, "This is the last document, and an index needs at least one. Upload another one first.")
         try:
             retriever.remove(ids)
-            _stored_path(folder, source).unlink(missing_ok=True)
+            stored_path(folder, source).unlink(missing_ok=True)
         except OSError as error:
             raise _write_error(error) from error
     return {"id": source, "deleted": True}

@@ -29,12 +29,14 @@ class ServedModel:
         language_model: the language model.
         rag: the pipeline that answers from documents; None: the language model alone.
         stop: default stop strings of answers from documents.
+        collection: the name of the collection with the documents.
     """
 
     id: str
     language_model: LanguageModel | ExtractiveModel
     rag: Rag | None = None
     stop: tuple[str, ...] = ()
+    collection: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,8 @@ class Prediction(BaseModel):
 class SamplingRequest(BaseModel):
     """Fields of all requests that generate text.
 
-    ``references`` and ``plain`` are our own: texts to draft from and cite, and decoding without drafts.
+    ``references``, ``plain`` and ``collection`` are our own: texts to draft from and cite, decoding without drafts, and
+    the collection to answer from.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -202,6 +203,7 @@ class SamplingRequest(BaseModel):
     prediction: Prediction | None = None
     return_token_ids: bool | None = None
     plain: bool | None = None
+    collection: str | None = None
 
     @property
     def stop_strings(self) -> list[str]:

@@ -14,6 +14,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
+from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.chat_completions import PreparedChat, chat_generation, tool_call_objects
 from antiphon.pipelines.server.errors import ERRORS, ApiError, error_body, to_api_error
 from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
@@ -21,22 +22,24 @@ from antiphon.pipelines.server.request_conversion import make_chat_prompt
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
 from antiphon.pipelines.server.response_fields import annotation_objects, metrics_object
 from antiphon.pipelines.server.responses_schema import ResponseRequest, to_chat_request
-from antiphon.pipelines.server.service import key_of, service_of
+from antiphon.pipelines.server.service import access_of, service_of
 from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
 
 router = APIRouter(responses=ERRORS)
 
 
 @router.post("/v1/responses", tags=["OpenAI"])
-async def create_response(body: ResponseRequest, request: Request, key: Annotated[str, Depends(key_of)]) -> Response:
+async def create_response(
+    body: ResponseRequest, request: Request, access: Annotated[Access, Depends(access_of)]
+) -> Response:
     """Answer an input; with ``stream`` as named server-sent events."""
     service = service_of(request)
     chat_body = to_chat_request(body)
     chat_body.check_supported()
-    served = service.model(body.model)
+    served = service.model(body.model, access, body.collection)
     prompt = await run_in_thread(make_chat_prompt, chat_body, served.language_model.tokenizer)
     response = PreparedResponse(body, PreparedChat(chat_body, served, prompt))
-    jobs = service.submit([chat_generation(service, response.chat, 0)], served, key, body.user)
+    jobs = service.submit([chat_generation(service, response.chat, 0)], served, access.key, body.user)
     if body.stream:
         return await stream(request, _stream_lines(response, merge_events(jobs)), jobs)
     [text] = await collect(request, jobs)

@@ -119,6 +119,7 @@ class ResponseRequest(BaseModel):
     reasoning: ReasoningOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     max_thinking_tokens: Annotated[int, Field(ge=0)] | None = None
+    collection: str | None = None
 
 
 def to_chat_request(body: ResponseRequest) -> ChatRequest:
@@ -157,6 +158,7 @@ def to_chat_request(body: ResponseRequest) -> ChatRequest:
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         chat_template_kwargs=body.chat_template_kwargs,
         max_thinking_tokens=body.max_thinking_tokens,
+        collection=body.collection,
         **extra,
     )
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, Request
 
-from antiphon.pipelines.server.documents import index_of
+from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import CONTEXT_LENGTH_EXCEEDED, ERRORS, ApiError, unsupported_parameter
 from antiphon.pipelines.server.request_schemas import EmbeddingRequest, Reference, RerankRequest
 from antiphon.pipelines.server.response_fields import passage_object
-from antiphon.pipelines.server.service import key_of, service_of
+from antiphon.pipelines.server.service import access_of, service_of
 from antiphon.retrieval import Embedder, Passage, Reranker
 
 MAX_TEXTS = 2048
@@ -28,7 +28,9 @@ router = APIRouter(responses=ERRORS)
 
 
 @router.post("/v1/embeddings", tags=["OpenAI"])
-async def embeddings(body: EmbeddingRequest, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
+async def embeddings(
+    body: EmbeddingRequest, request: Request, _: Annotated[Access, Depends(access_of)]
+) -> dict[str, Any]:
     """Embed texts."""
     embedder = service_of(request).embedder
     if embedder is None:
@@ -78,7 +80,7 @@ def _embed(embedder: Embedder, body: EmbeddingRequest, texts: list[str]) -> dict
 
 
 @router.post("/v1/rerank", tags=["Retrieval"])
-async def rerank(body: RerankRequest, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
+async def rerank(body: RerankRequest, request: Request, _: Annotated[Access, Depends(access_of)]) -> dict[str, Any]:
     """Sort texts by how well they answer a query, best first."""
     service = service_of(request)
     if service.reranker is None and service.embedder is None:
@@ -111,9 +113,14 @@ def _rerank(reranker: Reranker | None, embedder: Embedder | None, body: RerankRe
 
 
 @router.get("/passages/{identifier}", tags=["Retrieval"])
-def passage_by_id(identifier: str, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-    """Return a passage of the index by its id, which citations contain."""
-    index = index_of(service_of(request))
+def passage_by_id(
+    identifier: str,
+    request: Request,
+    access: Annotated[Access, Depends(access_of)],
+    collection: str | None = None,
+) -> dict[str, Any]:
+    """Return a passage of a collection by its id, which citations contain."""
+    index = service_of(request).collection(collection, access).index
     found = None if index is None else index.passage(identifier)
     if found is None:
         raise ApiError(404, "The index has no passage with this id; its document may have been removed.")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Lock
 
 from fastapi import Request
 
@@ -16,7 +15,8 @@ from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
-from antiphon.pipelines.server.access_control import check_key
+from antiphon.pipelines.server.access_control import Access, check_key
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.generation import GenerationRequest, RequestStarter, ServedModel
 from antiphon.pipelines.server.metrics import ServerMetrics
@@ -26,13 +26,16 @@ from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import RECYCLING_ENTRIES, Tenants
 from antiphon.retrieval import Embedder, Reranker
 
+NO_COLLECTIONS = "This server has no index for documents; start it with --index FOLDER."
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """The parts that endpoints use.
 
     Attributes:
-        models: the models by name.
+        models: the models by name, the language model alone and with each collection.
+        collections: the collections by name.
         settings: limits and access rules.
         tenants: prefix caches and draft statistics of each tenant.
         queue: runs generations.
@@ -41,11 +44,10 @@ class Service:
         created: when the server started, in seconds since the epoch.
         embedder: the embedder of /v1/embeddings.
         reranker: the reranker of /v1/rerank.
-        uploads: the folder of uploaded files; None: uploads are refused.
-        index_lock: held while the index is changed.
     """
 
     models: Mapping[str, ServedModel]
+    collections: Mapping[str, Collection]
     settings: ServerSettings
     tenants: Tenants
     queue: RequestQueue
@@ -54,20 +56,72 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     embedder: Embedder | None = None
     reranker: Reranker | None = None
-    uploads: Path | None = None
-    index_lock: Lock = field(default_factory=Lock)
 
-    def model(self, name: str) -> ServedModel:
-        """Return the model of this name.
+    def access(self, authorization: str | None) -> Access:
+        """Return the rights of a request by its ``Authorization`` header.
 
         Raises:
-            ApiError: 404, there is no such model; the message lists the models.
+            ApiError: 401, the header is missing or its key is not accepted.
         """
-        if name not in self.models:
-            names = ", ".join(map(repr, self.models))
-            message = f"There is no model {name!r}; this server has {names}."
+        return Access(check_key(authorization, self.settings.api_keys))
+
+    def readable(self, access: Access) -> Mapping[str, Collection]:
+        """Return the collections that a request may read, by name."""
+        return {name: each for name, each in self.collections.items() if access.may_read(name)}
+
+    def collection(self, name: str | None, access: Access, *, write: bool = False) -> Collection:
+        """Return a collection.
+
+        Args:
+            name: its name; None: the only one that the request may read.
+            access: the rights of the request.
+            write: the request changes its documents.
+
+        Raises:
+            ApiError: 404, there is no such collection, or the request may not read it, which looks the same; 403, the
+                request may not change it; 400, there are several, and no name is given.
+        """
+        readable = self.readable(access)
+        names = ", ".join(map(repr, readable))
+        if name is None and len(readable) > 1:
+            raise ApiError(400, f"Choose a collection: {names}.", param="collection", code="collection_needed")
+        found = readable.get(next(iter(readable), "") if name is None else name)
+        if found is None:
+            message = (
+                NO_COLLECTIONS if name is None else f"There is no collection {name!r}; there are {names or 'none'}."
+            )
+            raise ApiError(404, message, param="collection", code="collection_not_found")
+        if write and not access.may_write(found.name):
+            raise ApiError(403, f"This API key may read the collection {found.name!r}, but not change it.")
+        return found
+
+    def readable_models(self, access: Access) -> Mapping[str, ServedModel]:
+        """Return the models that a request may use: the language model, and those of collections it may read."""
+        return {
+            name: each
+            for name, each in self.models.items()
+            if each.collection is None or access.may_read(each.collection)
+        }
+
+    def model(self, name: str, access: Access, collection: str | None = None) -> ServedModel:
+        """Return the model of this name.
+
+        Args:
+            name: the name; "model+collection" answers from a collection.
+            access: the rights of the request.
+            collection: the collection to answer from, if it is not in the name.
+
+        Raises:
+            ApiError: 404, there is no such model, or the request may not use it, which looks the same; the message
+                lists the models that it may use.
+        """
+        readable = self.readable_models(access)
+        full = f"{name}+{collection}" if collection is not None and not name.endswith(f"+{collection}") else name
+        if full not in readable:
+            names = ", ".join(map(repr, readable))
+            message = f"There is no model {full!r}; this server has {names}."
             raise ApiError(404, message, param="model", code="model_not_found")
-        return self.models[name]
+        return readable[full]
 
     def max_new_tokens(self, request: SamplingRequest, served: ServedModel) -> int:
         """Return the maximum number of tokens of the completion; more than the server's limit is reduced to it.
@@ -88,7 +142,7 @@ class Service:
         Args:
             requests: the texts to generate.
             served: the model.
-            key: the digest of the API key, from `key_of`.
+            key: the digest of the API key, from `Access`.
             user: the request's ``user`` field.
 
         Raises:
@@ -106,9 +160,9 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def key_of(request: Request) -> str:
-    """Check the request's API key and return its digest; see `check_key`."""
-    return check_key(request.headers.get("authorization"), service_of(request).settings.api_keys)
+def access_of(request: Request) -> Access:
+    """Check the request's API key and return its rights; see `Service.access`."""
+    return service_of(request).access(request.headers.get("authorization"))
 
 
 def _answering(rag: Rag, language_model: LanguageModel | ExtractiveModel) -> LanguageModel | ExtractiveModel:
@@ -142,8 +196,11 @@ def make_service(
         uploads: the folder of uploaded files; None: uploads are refused.
     """
     models = {} if isinstance(language_model, ExtractiveModel) else {name: ServedModel(name, language_model)}
-    if rag is not None:
-        models[f"{name}+{docs}"] = ServedModel(f"{name}+{docs}", _answering(rag, language_model), rag, stop)
+    given = () if rag is None else (Collection(docs, rag, None if settings.read_only else uploads),)
+    collections = {each.name: each for each in given}
+    for each in collections.values():
+        full = f"{name}+{each.name}"
+        models[full] = ServedModel(full, _answering(each.rag, language_model), each.rag, stop, each.name)
     metrics = ServerMetrics()
     make_table = partial(RecyclingTable, language_model.name, entries=RECYCLING_ENTRIES)
     tenants = Tenants(make_table, max_tenants=settings.max_tenants, prefix_cache_tokens=settings.prefix_cache_tokens)
@@ -153,6 +210,7 @@ def make_service(
     metrics.add_gauge("prefix_cache_tokens", "Tokens in the prefix caches.", lambda: tenants.cached_tokens)
     return Service(
         models,
+        collections,
         settings,
         tenants,
         queue,
@@ -160,5 +218,4 @@ def make_service(
         RequestStarter(settings, tenants),
         embedder=embedder,
         reranker=reranker,
-        uploads=None if settings.read_only else uploads,
     )

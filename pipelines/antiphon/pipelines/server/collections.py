@@ -1,0 +1,39 @@
+"""Collections: the indexes of one server, each with a name, a pipeline and a folder of uploads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from antiphon.pipelines.rag import Rag
+from antiphon.retrieval import LocalIndex, Retriever
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collection:
+    """Documents that are answered from under one name.
+
+    Attributes:
+        name: the name for clients.
+        rag: the pipeline that answers from the documents.
+        uploads: the folder of uploaded files; None: the documents are read-only.
+        lock: held while the documents are changed.
+    """
+
+    name: str
+    rag: Rag
+    uploads: Path | None = None
+    lock: Lock = field(default_factory=Lock)
+
+    @property
+    def retriever(self) -> Retriever | None:
+        """The retriever of the pipeline, if it is a `Retriever`."""
+        found = self.rag.retriever
+        return found if isinstance(found, Retriever) else None
+
+    @property
+    def index(self) -> LocalIndex | None:
+        """The index of the documents, if it is a local folder."""
+        retriever = self.retriever
+        return retriever.index if retriever is not None and isinstance(retriever.index, LocalIndex) else None
