@@ -76,6 +76,9 @@ LongestPrompt = Annotated[
 LongestAnswer = Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")]
 Passages = Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")]
 Drain = Annotated[int, typer.Option(help="Seconds that running requests get when the server is stopped.")]
+DrainDelay = Annotated[
+    int, typer.Option(help="Seconds before that in which requests are still accepted, and /ready answers 503.", min=0)
+]
 EmbedderName = Annotated[
     str | None, typer.Option(help="Serve embeddings without an index: minilm, bge-m3, a folder or a hub name.")
 ]
@@ -97,6 +100,7 @@ def serve(
     max_output: LongestAnswer = 4096,
     k: Passages = 5,
     drain: Drain = 30,
+    drain_delay: DrainDelay = 0,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     dtype: Precision = "auto",
     device: Device = None,
@@ -134,7 +138,7 @@ def serve(
         runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
         service = _service(model, settings, parts, **runs)
         _show_addresses(service, host, port)
-        run_server(create_app(service), host, port, drain_seconds=drain)
+        run_server(create_app(service), host, port, drain_seconds=drain, drain_delay=drain_delay)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -17,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from antiphon.pipelines.server.readiness import notify_service_manager, start_draining
 from antiphon.pipelines.server.request_limits import REQUEST_ID
 
 HEADER_TIMEOUT = 20
@@ -52,7 +52,7 @@ def check_port_is_free(host: str, port: int) -> None:
         raise OSError(ADDRESS_IN_USE.format(host, port)) from error
 
 
-def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> None:
+def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain_delay: float = 0) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish the requests in progress.
 
     Args:
@@ -60,12 +60,22 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> Non
         host: the address to listen at.
         port: the TCP port.
         drain_seconds: time for the requests in progress; after it the others receive the shutdown error.
+        drain_delay: seconds in which new requests are still accepted, while /ready answers 503.
 
     Raises:
         OSError: the server cannot listen at the address.
     """
     _log_as_json()
     _increase_file_limit()
+    server = make_server(app, host, port, drain_seconds=drain_seconds, drain_delay=drain_delay)
+    try:
+        server.run()
+    except SystemExit as error:  # uvicorn exits if it cannot listen
+        raise OSError(ADDRESS_IN_USE.format(host, port)) from error
+
+
+def make_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain_delay: float = 0) -> DrainingServer:
+    """Return the server of an application; `run_server` describes the arguments."""
     config = uvicorn.Config(
         app,
         host=host,
@@ -78,35 +88,39 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> Non
         timeout_keep_alive=HEADER_TIMEOUT,
         timeout_graceful_shutdown=drain_seconds + SHUTDOWN_GRACE,
     )
-    server = _DrainingServer(config, app.state.service.queue.shut_down, drain_seconds)
-    try:
-        server.run()
-    except SystemExit as error:  # uvicorn exits if it cannot listen
-        raise OSError(ADDRESS_IN_USE.format(host, port)) from error
+    return DrainingServer(config, app, drain_seconds, drain_delay)
 
 
-class _DrainingServer(uvicorn.Server):
-    """uvicorn's server, which sends unfinished requests an error before it closes their connections.
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, which becomes unready first and sends unfinished requests an error before it closes.
 
     Args:
         config: uvicorn's configuration.
-        on_timeout: called when the drain time is over.
+        app: the application.
         drain_seconds: the drain time.
+        drain_delay: seconds in which new requests are still accepted, before the drain time.
     """
 
-    def __init__(self, config: uvicorn.Config, on_timeout: Callable[[], None], drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, drain_delay: float) -> None:
         super().__init__(config)
-        self._on_timeout = on_timeout
+        self._app = app
         self._drain_seconds = drain_seconds
+        self._drain_delay = drain_delay
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening and schedule `freeze_garbage_collector`."""
+        """Start listening, tell systemd, and schedule `freeze_garbage_collector`."""
         await super().startup(sockets)
+        notify_service_manager("READY=1")
         asyncio.get_running_loop().call_later(GC_DELAY, freeze_garbage_collector)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for the requests in progress, at most the drain time, and close."""
-        timer = asyncio.get_running_loop().call_later(self._drain_seconds, self._on_timeout)
+        """Become unready, wait for the requests in progress, at most the drain time, and close."""
+        loop = asyncio.get_running_loop()
+        start_draining(self._app)
+        until = loop.time() + self._drain_delay
+        while loop.time() < until and not self.force_exit:
+            await asyncio.sleep(0.05)
+        timer = loop.call_later(self._drain_seconds, self._app.state.service.queue.shut_down)
         try:
             await super().shutdown(sockets)
         finally:
