@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
 from antiphon.pipelines.rag import Rag
 from antiphon.retrieval import LocalIndex, Retriever
+from antiphon.retrieval.index_folder.snapshot import lock_uploads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,3 +40,10 @@ class Collection:
         """The index of the documents, if it is a local folder."""
         retriever = self.retriever
         return retriever.index if retriever is not None and isinstance(retriever.index, LocalIndex) else None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the locks of the documents: no other upload changes them, and no backup copies them meanwhile."""
+        index = self.index
+        with self.lock, nullcontext() if index is None else lock_uploads(index.folder):
+            yield

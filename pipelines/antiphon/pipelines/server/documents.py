@@ -145,13 +145,13 @@ def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, 
     if suffix not in SUFFIXES:
         raise ApiError(400, f"Files of this type are not supported, only {' '.join(SUFFIXES)}.", param="file")
     source = f"{UPLOADED}{name}"
-    temporary = folder / f"{uuid4().hex}{suffix}"
+    temporary = folder / f".{uuid4().hex}{suffix}"  # hidden, so no backup copies it
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary.write_bytes(content)
         loaded = read_documents(temporary)
         passages = _passages(loaded.documents, str(temporary), source, retriever.embedder)
-        with collection.lock:
+        with collection.locked():
             _replace_passages(retriever, source, passages)
             temporary.replace(stored_path(folder, source))
     except ValueError as error:
@@ -198,7 +198,7 @@ def _ids_of(index: LocalIndex, source: str) -> list[str]:
 
 def _remove(collection: Collection, retriever: Retriever, folder: Path, source: str) -> dict[str, Any]:
     index = collection.index
-    with collection.lock:
+    with collection.locked():
         ids = [] if index is None else _ids_of(index, source)
         if not ids:
             raise ApiError(404, "The index has no such document.")

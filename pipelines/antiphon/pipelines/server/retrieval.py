@@ -109,7 +109,8 @@ def _rerank(reranker: Reranker | None, embedder: Embedder | None, body: RerankRe
         for index, score in found[: body.top_n]
     ]
     name = reranker.name if reranker is not None else embedder.name if embedder is not None else ""
-    return {"object": "list", "model": name, "results": results}
+    # Cohere's and Jina's clients read `results`, Voyage's and Continue `data`.
+    return {"object": "list", "model": name, "results": results, "data": results}
 
 
 @router.get("/passages/{identifier}", tags=["Retrieval"])
