@@ -97,9 +97,10 @@ class RequestStarter:
                 "messages", f"The model {served.id!r} answers questions; use /v1/chat/completions."
             )
         *earlier, last = request.prompt.messages
-        if last["role"] != "user" or request.prompt.tools or request.prompt.assistant_prefix:
+        # Tools that the model may call are ignored: clients offer theirs with every request.
+        if last["role"] != "user" or request.prompt.assistant_prefix:
             raise unsupported_parameter(
-                "messages", f"The model {served.id!r} needs a last message of the user, and no tools."
+                "messages", f"The model {served.id!r} needs a last message of the user, and calls no tools."
             )
         context = TurnContext.of(earlier, passage_references(request.passages))
         options = {"stop": served.stop, **request.parameters}
