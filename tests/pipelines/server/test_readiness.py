@@ -1,0 +1,93 @@
+"""Readiness: load balancers and systemd learn at once that a server starts or shuts down, before it stops listening."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from antiphon.accel import LanguageModel
+from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.http_server import DrainingServer, make_server
+from antiphon.pipelines.server.readiness import notify_service_manager
+from antiphon.pipelines.server.service import make_service
+from antiphon.pipelines.server.settings import ServerSettings
+from tests.load.servers import free_port
+
+KEY = {"Authorization": "Bearer KEY"}
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Bees?"}], "max_tokens": 4}
+
+
+@contextmanager
+def listener(address: str) -> Iterator[socket.socket]:
+    """Yield a socket that receives what systemd would."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.settimeout(30)
+        receiver.bind(address)
+        yield receiver
+
+
+@contextmanager
+def running(server: DrainingServer) -> Iterator[None]:
+    """Run a server in a thread until it has shut down."""
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_stopping_server_is_unready_first_and_still_answers_for_the_delay(
+    typist: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    port = free_port()
+    app = create_app(make_service(typist, ServerSettings(api_keys=("KEY",)), name="tiny"))
+    server = make_server(app, "127.0.0.1", port, drain_seconds=5, drain_delay=1)
+    with listener(str(tmp_path / "notify")) as systemd, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with running(server):
+            assert systemd.recv(100) == b"READY=1"
+            assert client.get("/ready").json() == {"status": "ready"}
+            server.should_exit = True  # as SIGTERM does
+            assert systemd.recv(100) == b"STOPPING=1"
+            unready = client.get("/ready")
+            assert (unready.status_code, unready.json()["error"]["code"]) == (503, "server_shutting_down")
+            assert client.get("/health").json()["status"] == "ok"
+            assert client.post("/v1/chat/completions", json=BODY, headers=KEY).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{port}/ready")
+
+
+def test_readiness_and_liveness_need_no_key(typist: LanguageModel) -> None:
+    with TestClient(create_app(make_service(typist, ServerSettings(api_keys=("KEY",)), name="tiny"))) as client:
+        assert client.get("/v1/models").status_code == 401
+        assert [client.get(path).status_code for path in ("/ready", "/health")] == [200, 200]
+
+
+def test_systemd_may_name_a_socket_in_the_abstract_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"antiphon-test-{free_port()}"
+    monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+    with suppress(FileNotFoundError), listener(f"\0{name}") as systemd:
+        notify_service_manager("READY=1")
+        assert systemd.recv(100) == b"READY=1"
+
+
+def test_a_missing_socket_is_logged_and_does_not_stop_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    notify_service_manager("READY=1")
+    assert "systemd is not told READY=1" in caplog.text
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    notify_service_manager("READY=1")
+    assert len(caplog.records) == 1
