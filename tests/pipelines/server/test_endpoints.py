@@ -74,6 +74,8 @@ def test_models_are_listed_as_our_own_client_expects(client: TestClient) -> None
     assert [each["id"] for each in listed] == ["tiny", "tiny+docs"]
     assert {each["owned_by"] for each in listed} == {"antiphon"}
     assert listed[0]["max_model_len"] == 2048
+    kinds = [(each["id"], each["collection"], each["extractive"]) for each in listed]
+    assert kinds == [("tiny", None, False), ("tiny+docs", "docs", False)]
     assert client.get("/v1/models/tiny+docs").json()["id"] == "tiny+docs"
     assert client.get("/v1/models/none").status_code == 404
 

@@ -92,3 +92,16 @@ def test_a_follow_up_question_is_answered_in_its_complete_form(client: TestClien
     assert answers[0]["prompt_tokens"] - answers[0]["prompt_tokens_details"]["response_prefix_tokens"] == (
         answers[1]["prompt_tokens"] - answers[1]["prompt_tokens_details"]["response_prefix_tokens"]
     )
+
+
+def test_a_refusal_is_reported_as_one(reader: LanguageModel, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.pipelines.passage_selection.answer_score", lambda *_: -99.0)
+    with TestClient(create_app(tiny_service(reader, index))) as client:
+        [refused] = client.post("/v1/chat/completions", json=BODY).raise_for_status().json()["choices"]
+        assert refused["message"]["content"].startswith("The passages do not say.")
+        streamed = client.post("/v1/chat/completions", json={**BODY, "stream": True}).raise_for_status().text
+        alone = {**BODY, "model": "tiny", "max_tokens": 2}
+        [plain] = client.post("/v1/chat/completions", json=alone).raise_for_status().json()["choices"]
+    assert refused["refused"] is True
+    assert '"refused":true' in streamed.replace(" ", "")
+    assert "refused" not in plain, "there are no documents that it could be missing in"

@@ -9,7 +9,17 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.middleware.cors import CORSMiddleware
 
-from antiphon.pipelines.server import chat_completions, completions, documents, page, readiness, responses, retrieval
+from antiphon.pipelines.extractive_model import ExtractiveModel
+from antiphon.pipelines.server import (
+    chat_completions,
+    completions,
+    documents,
+    page,
+    passage_views,
+    readiness,
+    responses,
+    retrieval,
+)
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ERRORS, add_error_handlers
 from antiphon.pipelines.server.request_limits import RequestLimits
@@ -37,7 +47,7 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     add_error_handlers(app)
     app.state.is_draining = False
-    for module in (chat_completions, completions, responses, retrieval, documents, readiness, page):
+    for module in (chat_completions, completions, responses, retrieval, passage_views, documents, readiness, page):
         app.include_router(module.router)
     _add_operations(app)
     page.add_static_files(app)
@@ -78,10 +88,13 @@ def _add_operations(app: FastAPI) -> None:
 
 
 def _model_object(service: Service, name: str) -> dict[str, Any]:
+    served = service.models[name]
     return {
         "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "antiphon",
-        "max_model_len": service.models[name].language_model.context_window,
+        "max_model_len": served.language_model.context_window,
+        "collection": served.collection,
+        "extractive": isinstance(served.language_model, ExtractiveModel),
     }

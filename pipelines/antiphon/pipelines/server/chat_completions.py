@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from antiphon.accel import Completion
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.tool_calls import ParsedOutput, ToolCall, parse_tool_calls, visible_text
+from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
 from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
@@ -205,7 +206,7 @@ def _choice_object(chat: PreparedChat, index: int, text: CollectedText) -> dict[
         "finish_reason": _finish_reason(chat, output, text.finished),
         "logprobs": _logprobs(chat, text),
         **({"token_ids": text.tokens} if chat.body.return_token_ids else {}),
-        **_thinking_notice(text.finished),
+        **_notices(chat, text.finished),
     }
 
 
@@ -216,9 +217,14 @@ def _logprobs(chat: PreparedChat, text: CollectedText) -> dict[str, Any] | None:
     return chat_logprobs(reader.read(text.finished.completion), reader.bytes_of)
 
 
-def _thinking_notice(finished: Finished | None) -> dict[str, Any]:
-    """Return the field that says that there is no answer because generation ended in the thinking."""
-    return {"ended_in_thinking": True} if finished and finished.completion.ended_in_thinking else {}
+def _notices(chat: PreparedChat, finished: Finished | None) -> dict[str, Any]:
+    """Return the fields that say why there is no answer: thinking that did not end, or documents without one."""
+    if finished is None:
+        return {}
+    if finished.completion.ended_in_thinking:
+        return {"ended_in_thinking": True}
+    is_refused = chat.served.rag is not None and is_refusal(finished.completion.text)
+    return {"refused": True} if is_refused else {}
 
 
 def _finish_reason(chat: PreparedChat, output: ParsedOutput, finished: Finished | None) -> str:
@@ -315,7 +321,7 @@ class _ChoiceStream:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(tool_call_objects(output))]
         if self._started is not None and self._started.passages:
             delta["annotations"] = annotation_objects(output.content, self._started.passages)
-        choice = _thinking_notice(event) | self._logprobs_field(self._logprobs.finish(event.completion))
+        choice = _notices(self._chat, event) | self._logprobs_field(self._logprobs.finish(event.completion))
         return self._chunk(delta, finish_reason=_finish_reason(self._chat, output, event), choice=choice)
 
     def _logprobs_field(self, tokens: list[TextToken]) -> dict[str, Any]:

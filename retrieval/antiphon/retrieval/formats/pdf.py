@@ -28,7 +28,9 @@ from antiphon.retrieval.formats.text import without_controls
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
 
-_READING = threading.Lock()  # PDFium may be used by one thread at a time
+READING = threading.Lock()
+"""Held while PDFium is used, because it may be used by one thread at a time."""
+
 _LIGATURES = str.maketrans(dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"), strict=True)))
 _WIDE_GAP = 1.5  # of the height of a line: where a line is split into columns or cells
 _LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
@@ -50,7 +52,7 @@ def read_pdf_document(data: bytes, source: str) -> Document:
     Raises:
         ValueError: The file is encrypted, or is damaged, or has no text on any page.
     """
-    with _READING, _opened(data) as pdf:
+    with READING, open_pdf(data) as pdf:
         pages, warnings = _pages(pdf)
         title = _clean(pdf.get_metadata_value("Title"))
         if attachments := pdf.count_attachments():
@@ -65,7 +67,12 @@ def read_pdf_document(data: bytes, source: str) -> Document:
 
 
 @contextlib.contextmanager
-def _opened(data: bytes) -> Iterator[PdfDocument]:
+def open_pdf(data: bytes) -> Iterator[PdfDocument]:
+    """Open a PDF file for the time of a ``with`` block; the caller holds `READING`.
+
+    Raises:
+        ValueError: The file is encrypted or damaged.
+    """
     from pypdfium2 import PdfDocument, PdfiumError
 
     try:

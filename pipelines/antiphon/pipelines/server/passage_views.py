@@ -1,0 +1,149 @@
+"""The endpoints below /passages/{id} that show where a passage is: its neighbours, and its pages in a PDF file.
+
+The file of a passage is an upload or the source that the index names. A client chooses a passage, never a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from antiphon.pipelines.server.access_control import Access
+from antiphon.pipelines.server.collections import Collection
+from antiphon.pipelines.server.documents import stored_path
+from antiphon.pipelines.server.errors import ERRORS, ApiError
+from antiphon.pipelines.server.response_fields import file_name, passage_object
+from antiphon.pipelines.server.service import access_of, service_of
+from antiphon.retrieval import LocalIndex, Passage
+from antiphon.retrieval.document_changes import UPLOADED
+from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
+
+MAX_NEIGHBOURS = 50
+"""Maximum number of passages before, and after, the one that is asked for."""
+
+NO_PASSAGE = "The index has no passage with this id; its document may have been removed."
+NO_PAGE = "There is no image of this page: the passage is not from a PDF file, or the server does not have the file."
+
+router = APIRouter(responses=ERRORS, tags=["Retrieval"])
+
+
+@router.get("/passages/{identifier}/context")
+def passage_context(
+    identifier: str,
+    request: Request,
+    access: Annotated[Access, Depends(access_of)],
+    collection: str | None = None,
+    around: Annotated[int, Query(ge=0, le=MAX_NEIGHBOURS)] = 2,
+) -> dict[str, Any]:
+    """Return a passage between its neighbours in the document; ``before`` and ``after`` count the other passages."""
+    index, passage = _passage(service_of(request).collection(collection, access), identifier)
+    ids = index.ids_of(passage.source)
+    place = ids.index(passage.id)
+    first, end = max(place - around, 0), place + around + 1
+    found = [each for each in map(index.passage, ids[first:end]) if each is not None]
+    return {
+        "document": file_name(passage.source),
+        "passages": [passage_object(each) for each in sorted(found, key=lambda each: each.start)],
+        "before": first,
+        "after": max(len(ids) - end, 0),
+    }
+
+
+@router.get("/passages/{identifier}/pages")
+def passage_pages(
+    identifier: str,
+    request: Request,
+    access: Annotated[Access, Depends(access_of)],
+    collection: str | None = None,
+    start: Annotated[int, Query(ge=0)] = 0,
+    end: Annotated[int | None, Query(ge=0)] = None,
+) -> dict[str, Any]:
+    """Return the pages that show the characters ``start`` to ``end`` of a passage, with the boxes of these characters.
+
+    A box has left, top, right and bottom, from 0 to 1 of the page.
+    """
+    chosen = service_of(request).collection(collection, access)
+    _, passage = _passage(chosen, identifier)
+    data = _pdf_data(chosen, passage)
+    pages = [
+        {"page": number, "boxes": _find(data, number, text)} for number, text in parts_by_page(passage, start, end)
+    ]
+    if not passage.source.startswith(UPLOADED) and not any(page["boxes"] for page in pages):
+        raise ApiError(404, NO_PAGE)  # the file was replaced after it was indexed
+    return {"object": "list", "data": pages}
+
+
+@router.get("/passages/{identifier}/page.png", response_class=Response)
+def passage_page_image(
+    identifier: str,
+    page: int,
+    request: Request,
+    access: Annotated[Access, Depends(access_of)],
+    collection: str | None = None,
+) -> Response:
+    """Return the image of a page that shows the passage."""
+    chosen = service_of(request).collection(collection, access)
+    _, passage = _passage(chosen, identifier)
+    data, parts = _pdf_data(chosen, passage), dict(parts_by_page(passage))
+    is_current = passage.source.startswith(UPLOADED) or any(_find(data, number, parts[number]) for number in parts)
+    if page not in parts or not is_current:
+        raise ApiError(404, NO_PAGE)
+    try:
+        image = draw_page(data, page)
+    except ValueError as error:
+        raise ApiError(404, NO_PAGE) from error
+    return Response(image, media_type="image/png", headers={"Cache-Control": "private, no-store"})
+
+
+def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the number of each page of a part of a passage, and the text on it.
+
+    Args:
+        passage: the passage of a document with pages.
+        start: the first character of the part in the passage.
+        end: the character after its last one; None: the end of the passage.
+    """
+    number = str(passage.metadata.get("page") or "").partition("-")[0]
+    breaks = passage.metadata.get("page_starts")
+    if not number.isdecimal():
+        return
+    inner = [at - passage.start for at in breaks if isinstance(at, int)] if isinstance(breaks, (list, tuple)) else []
+    bounds = [0, *inner, len(passage.text)]
+    for page, (first, last) in enumerate(pairwise(bounds), start=int(number)):
+        text = passage.text[max(first, start) : last if end is None else min(last, end)]
+        if text.strip():
+            yield page, text
+
+
+def _passage(collection: Collection, identifier: str) -> tuple[LocalIndex, Passage]:
+    index = collection.index
+    passage = None if index is None else index.passage(identifier)
+    if index is None or passage is None:
+        raise ApiError(404, NO_PASSAGE)
+    return index, passage
+
+
+def _pdf_data(collection: Collection, passage: Passage) -> bytes:
+    """Return the bytes of the PDF file of a passage, or refuse with 404."""
+    source = passage.source
+    is_upload = source.startswith(UPLOADED)
+    path = Path(source)
+    if is_upload:
+        path = stored_path(collection.uploads, source) if collection.uploads else Path()
+    try:
+        if path.suffix.lower() == ".pdf" and path.is_file():
+            return path.read_bytes()
+    except OSError as error:
+        raise ApiError(404, NO_PAGE) from error
+    raise ApiError(404, NO_PAGE)
+
+
+def _find(data: bytes, number: int, text: str) -> list[list[float]]:
+    try:
+        return [list(box) for box in find_on_page(data, number, text)]
+    except ValueError as error:
+        raise ApiError(404, NO_PAGE) from error
