@@ -11,7 +11,7 @@ from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.references import passage_references
 from antiphon.pipelines.request_plan import TurnContext
-from antiphon.retrieval import Passage
+from antiphon.retrieval import MetadataFilter, Passage
 
 if TYPE_CHECKING:
     from antiphon.accel import PrefixCache
@@ -57,23 +57,41 @@ class Chat:
         self.search_query = ""
         self._prefix = None if rag.language_model.tokenizer is None else _new_prefix()
 
-    def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
+    def ask(
+        self,
+        question: str,
+        *,
+        k: int | None = None,
+        where: MetadataFilter | None = None,
+        sessions: bool = True,
+        **generation: Any,
+    ) -> Answer:
         """Return the complete answer to a question. See `stream` for errors.
 
         Args:
             question: the question.
             k: passages to retrieve; by default those of the pipeline.
+            where: only passages that match this filter are retrieved.
             sessions: read and write the store of sessions, if there is one.
             **generation: options of `LanguageModel.stream`.
         """
-        return self.stream(question, k=k, sessions=sessions, **generation).to_end().answer
+        return self.stream(question, k=k, where=where, sessions=sessions, **generation).to_end().answer
 
-    def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
+    def stream(
+        self,
+        question: str,
+        *,
+        k: int | None = None,
+        where: MetadataFilter | None = None,
+        sessions: bool = True,
+        **generation: Any,
+    ) -> AnswerStream:
         """Return the answer as a stream; it becomes a turn when it ends or is closed, unless it failed or is empty.
 
         Args:
             question: the question.
             k: passages to retrieve; by default those of the pipeline.
+            where: only passages that match this filter are retrieved.
             sessions: read and write the store of sessions, if there is one.
             **generation: options of `LanguageModel.stream`.
 
@@ -84,7 +102,14 @@ class Chat:
         earlier = chain.from_iterable((*passage_references(turn.passages), turn.text) for turn in reversed(self.turns))
         context = TurnContext(history, references=tuple(dict.fromkeys(earlier)))
         stream = self.rag.stream(
-            question, k=k, sessions=sessions, context=context, prefix=self._prefix, on_end=self._record, **generation
+            question,
+            k=k,
+            where=where,
+            sessions=sessions,
+            context=context,
+            prefix=self._prefix,
+            on_end=self._record,
+            **generation,
         )
         self.dropped_turns, self.search_query = stream.plan.dropped_messages // 2, stream.plan.query
         return stream

@@ -19,14 +19,18 @@ from antiphon.pipelines.question_text import check_question
 from antiphon.pipelines.relevance import bundled_relevance
 from antiphon.pipelines.request_plan import NO_CONTEXT, RequestPlan, TurnContext, plan_request
 from antiphon.pipelines.sessions import SessionStore
-from antiphon.retrieval import Passage
+from antiphon.pipelines.tracing import NOT_RECORDED, Stages, start_answer
+from antiphon.retrieval import MetadataFilter, Passage
 
 if TYPE_CHECKING:
     from antiphon.accel import PrefixCache, TextModel
 
 
 class Searcher(Protocol):
-    """Retrieves passages for a question: `antiphon.retrieval.Retriever`, or any object with this ``search`` method."""
+    """Retrieves passages for a question: `antiphon.retrieval.Retriever`, or any object with this ``search`` method.
+
+    For questions with a filter the method needs a parameter ``where``, too.
+    """
 
     def search(self, question: str, k: int = 5) -> list[Passage]:
         """Return the ``k`` best passages, best first."""
@@ -86,22 +90,32 @@ class Rag:
         if prompt is None and selects_passages(language_model):
             bundled_relevance()  # loaded now, so that the first question does not wait for it
 
-    def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
+    def ask(
+        self,
+        question: str,
+        *,
+        k: int | None = None,
+        where: MetadataFilter | None = None,
+        sessions: bool = True,
+        **generation: Any,
+    ) -> Answer:
         """Return the complete answer to a question. See `stream` for errors.
 
         Args:
             question: the question.
             k: passages to retrieve; by default those of the constructor.
+            where: only passages that match this filter are retrieved.
             sessions: read and write the store of sessions, if there is one.
             **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ...
         """
-        return self.stream(question, k=k, sessions=sessions, **generation).to_end().answer
+        return self.stream(question, k=k, where=where, sessions=sessions, **generation).to_end().answer
 
     def stream(
         self,
         question: str,
         *,
         k: int | None = None,
+        where: MetadataFilter | None = None,
         sessions: bool = True,
         context: TurnContext = NO_CONTEXT,
         prefix: PrefixCache | None = None,
@@ -113,6 +127,7 @@ class Rag:
         Args:
             question: the question.
             k: passages to retrieve; by default those of the constructor.
+            where: only passages that match this filter are retrieved.
             sessions: read and write the store of sessions, if there is one.
             context: the conversation that the question belongs to.
             prefix: the KV cache of the conversation.
@@ -123,23 +138,34 @@ class Rag:
             ValueError: nothing was found, not even one passage fits the context window, or an option is out of range.
             TypeError: there is no such option.
         """
-        # 1. Retrieve the passages that match the question best, and build the prompt from them.
-        plan = self.plan(question, k=k, sessions=sessions, context=context, **generation)
-        # 2. Generate, drafting from the passages, the conversation and the answers to similar questions.
-        stream = plan.start(self.language_model, prefix=prefix)
+        stages = start_answer()
+        try:
+            # 1. Retrieve the passages that match the question best, and build the prompt from them.
+            plan = self.plan(
+                question, k=k, where=where, sessions=sessions, context=context, stages=stages, **generation
+            )
+            # 2. Generate, drafting from the passages, the conversation and the answers to similar questions.
+            stages.begin_generation("chat", plan.model, plan.model, plan.parameters)
+            stream = plan.start(self.language_model, prefix=prefix)
+        except BaseException as error:
+            stages.finish(error)
+            raise
+        stages.opened()
         # 3. When the text has ended: cite the spans that are quoted verbatim from a passage.
         callbacks = [] if on_end is None else [on_end]
         if sessions and self.sessions is not None:
             callbacks.append(partial(_keep, self.sessions, plan.query))
-        return AnswerStream(plan, stream, callbacks)
+        return AnswerStream(plan, stream, callbacks, stages)
 
     def plan(
         self,
         question: str,
         *,
         k: int | None = None,
+        where: MetadataFilter | None = None,
         sessions: bool = True,
         context: TurnContext = NO_CONTEXT,
+        stages: Stages = NOT_RECORDED,
         **generation: Any,
     ) -> RequestPlan:
         """Retrieve passages and return the plan of the request, which decides everything but the generated text.
@@ -147,18 +173,22 @@ class Rag:
         Args:
             question: the question.
             k: passages to retrieve; by default those of the constructor.
+            where: only passages that match this filter are retrieved.
             sessions: draft from answers to similar questions, if there is a store of sessions.
             context: the conversation that the question belongs to.
+            stages: records the stages.
             **generation: options of `LanguageModel.stream`.
 
         Raises:
             ValueError: as `stream`.
         """
+        stages.begin("retrieve", {"gen_ai.operation.name": "retrieval"})
         check_question(question)
         if generation.get("response_prefix") and isinstance(self.language_model, ExtractiveModel):
             raise ValueError(ONLY_QUOTES.format("a response_prefix"))
         query = self.complete_question(question, context)
-        found = self.retrieve(query, k)
+        found = self.retrieve(query, k, where=where, stages=stages)
+        stages.begin("prompt")
         similar = _similar_answers(self.sessions if sessions else None, query)
         return plan_request(
             self.language_model,
@@ -182,21 +212,43 @@ class Rag:
             return rewrite_question(self.language_model, question, context.history)
         return resolve_question(question, context.history)
 
-    def retrieve(self, question: str, k: int | None = None) -> tuple[Passage, ...]:
+    def retrieve(
+        self,
+        question: str,
+        k: int | None = None,
+        *,
+        where: MetadataFilter | None = None,
+        stages: Stages = NOT_RECORDED,
+    ) -> tuple[Passage, ...]:
         """Return the passages for a question, best first.
 
         Args:
             question: the question.
             k: the number of passages; by default that of the constructor.
+            where: only passages that match this filter are retrieved.
+            stages: records the stages.
 
         Raises:
             ValueError: nothing was found, or the question is not valid text.
         """
         check_question(question)
-        found = self.retriever.search(question, self.k if k is None else k)
+        search = _recorded(self.retriever, stages) if stages.is_recorded else self.retriever.search
+        filters: dict[str, Any] = {} if where is None else {"where": where}
+        found = search(question, self.k if k is None else k, **filters)
+        stages.annotate({"antiphon.passages": len(found)})
         if not found:
-            raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")
+            matching = "" if where is None else " that matches where"
+            raise ValueError(f"The search found no passage{matching} for {question!r}; an answer needs at least one.")
         return tuple(found)
+
+
+def _recorded(retriever: Searcher, stages: Stages) -> Callable[[str, int], list[Passage]]:
+    """Return the search function, which records its stages if the retriever reports them."""
+    from antiphon.retrieval import Retriever
+
+    if not isinstance(retriever, Retriever):
+        return retriever.search
+    return partial(retriever.search, on_stage=stages.search_stage)
 
 
 def _similar_answers(sessions: SessionStore | None, question: str) -> list[str]:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import sha256
-from hmac import compare_digest
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
 from antiphon.pipelines.server.errors import ApiError
+from antiphon.pipelines.server.key_file import EVERYTHING
 from antiphon.pipelines.server.settings import ServerSettings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-EVERYTHING = frozenset({"*"})
-"""The right to every collection."""
-
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -29,43 +23,22 @@ class Access:
         name: the name of the key, for the server's operator; "" if it has none.
         read: the collections that it may read; "*" means all.
         write: the collections that it may change, which it may also read; "*" means all.
+        requests_per_minute: the requests that the key may send in a minute; None: the server's setting.
     """
 
-    key: str = ""
+    key: str = field(default="", repr=False)
     name: str = ""
-    read: frozenset[str] = EVERYTHING
-    write: frozenset[str] = EVERYTHING
+    read: frozenset[str] = frozenset({EVERYTHING})
+    write: frozenset[str] = frozenset({EVERYTHING})
+    requests_per_minute: int | None = None
 
     def may_read(self, collection: str) -> bool:
         """Return whether the documents of a collection may be read."""
-        return collection in self.read or "*" in self.read or self.may_write(collection)
+        return not self.read.isdisjoint((collection, EVERYTHING)) or self.may_write(collection)
 
     def may_write(self, collection: str) -> bool:
         """Return whether the documents of a collection may be changed."""
-        return collection in self.write or "*" in self.write
-
-
-def check_key(authorization: str | None, keys: Sequence[str]) -> str:
-    """Check the API key of a request and return its SHA-256 digest, or "" if the server needs no key.
-
-    The key is compared with every accepted key, each in constant time.
-
-    Args:
-        authorization: the value of the request's ``Authorization`` header.
-        keys: the accepted keys.
-
-    Raises:
-        ApiError: 401, the header is missing or its key is not accepted.
-    """
-    if not keys:
-        return ""
-    scheme, _, key = (authorization or "").partition(" ")
-    digest = sha256(key.strip().encode("utf-8", "surrogateescape")).hexdigest()
-    matches = [compare_digest(digest, sha256(each.encode()).hexdigest()) for each in keys]
-    if scheme.lower() != "bearer" or not any(matches):
-        message = "This server needs an API key that it accepts; send it as: Authorization: Bearer KEY"
-        raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-    return digest
+        return not self.write.isdisjoint((collection, EVERYTHING))
 
 
 def check_host_and_origin(headers: Headers, settings: ServerSettings) -> None:

@@ -169,9 +169,8 @@ def chat_generation(service: Service, chat: PreparedChat, index: int) -> Generat
         parameters["logprobs"] = body.top_logprobs or 0
     elif body.top_logprobs:
         raise unsupported_parameter("top_logprobs", "top_logprobs needs logprobs: true.")
-    return GenerationRequest(
-        chat.prompt.content, parameters, reference_passages(body.references), predicted_texts(body)
-    )
+    passages, predicted = reference_passages(body.references), predicted_texts(body)
+    return GenerationRequest(chat.prompt.content, parameters, passages, predicted, body.where)
 
 
 def _chat_object(chat: PreparedChat, texts: Sequence[CollectedText]) -> dict[str, Any]:

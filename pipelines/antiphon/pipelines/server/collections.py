@@ -13,6 +13,19 @@ from antiphon.retrieval import LocalIndex, Retriever
 from antiphon.retrieval.index_folder.snapshot import lock_uploads
 
 
+@dataclass(frozen=True, slots=True)
+class UploadQuota:
+    """How much may be uploaded to a collection.
+
+    Attributes:
+        max_bytes: the bytes that all uploaded files together may have; None: any.
+        max_documents: the number of uploaded documents, each file of an archive counted; None: any.
+    """
+
+    max_bytes: int | None = None
+    max_documents: int | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Collection:
     """Documents that are answered from under one name.
@@ -21,12 +34,14 @@ class Collection:
         name: the name for clients.
         rag: the pipeline that answers from the documents.
         uploads: the folder of uploaded files; None: the documents are read-only.
+        quota: how much may be uploaded.
         lock: held while the documents are changed.
     """
 
     name: str
     rag: Rag
     uploads: Path | None = None
+    quota: UploadQuota = UploadQuota()
     lock: Lock = field(default_factory=Lock)
 
     @property

@@ -92,7 +92,11 @@ def _generations(service: Service, completion: PreparedCompletion) -> list[Gener
     formatting = {"logprobs": body.logprobs, "json_schema": schema}
     return [
         GenerationRequest(
-            prompt, choice_parameters(service, body, completion.served, index) | formatting, passages, predicted
+            prompt,
+            choice_parameters(service, body, completion.served, index) | formatting,
+            passages,
+            predicted,
+            body.where,
         )
         for prompt in completion.prompts
         for index in range(n)

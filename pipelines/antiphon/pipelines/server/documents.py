@@ -152,6 +152,7 @@ def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, 
         loaded = read_documents(temporary)
         passages = _passages(loaded.documents, str(temporary), source, retriever.embedder)
         with collection.locked():
+            _check_quota(collection, folder, source, len(content), len(loaded.documents))
             _replace_passages(retriever, source, passages)
             temporary.replace(stored_path(folder, source))
     except ValueError as error:
@@ -168,6 +169,28 @@ def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, 
     }
     count = len(loaded.documents)
     return {"id": source, "name": name, "documents": count, "passages": len(passages), "uploaded": True, **reports}
+
+
+def _check_quota(collection: Collection, folder: Path, source: str, size: int, documents: int) -> None:
+    """Refuse a file that exceeds the quota of a collection; an earlier file of the same source is replaced by it."""
+    others = [
+        each
+        for each in ({} if collection.index is None else collection.index.sources())
+        if each.startswith(UPLOADED) and _uploaded_file(each) != source
+    ]
+    paths = [stored_path(folder, each) for each in {_uploaded_file(each) for each in others}]
+    used = sum(path.stat().st_size for path in paths if path.exists())
+    quota = collection.quota
+    for limit, before, more, unit in (
+        (quota.max_bytes, used, size, "bytes of uploaded files"),
+        (quota.max_documents, len(others), documents, "uploaded documents"),
+    ):
+        if limit is not None and before + more > limit:
+            message = (
+                f"The collection {collection.name!r} may have {limit} {unit}; it has {before} without this file, which "
+                f"has {more}. Remove documents, or ask who runs the server for more."
+            )
+            raise ApiError(413, message, param="file", code="quota_exceeded")
 
 
 def _passages(documents: Sequence[Document], path: str, source: str, embedder: Embedder) -> list[Passage]:

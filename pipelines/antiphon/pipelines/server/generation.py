@@ -17,7 +17,8 @@ from antiphon.pipelines.server.errors import CONTEXT_LENGTH_EXCEEDED, ApiError, 
 from antiphon.pipelines.server.request_queue import Started
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import Tenant, Tenants
-from antiphon.retrieval import Passage
+from antiphon.pipelines.tracing import NOT_RECORDED, Stages
+from antiphon.retrieval import MetadataFilter, Passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class ServedModel:
     stop: tuple[str, ...] = ()
     collection: str | None = None
 
+    @property
+    def model_id(self) -> str:
+        """The name without that of the collection."""
+        return self.id if self.collection is None else self.id.removesuffix(f"+{self.collection}")
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
@@ -48,12 +54,14 @@ class GenerationRequest:
         parameters: further parameters of `LanguageModel.stream`.
         passages: passages that are drafted from and may be cited.
         predicted: texts that are drafted from only.
+        where: only passages that match this filter are retrieved.
     """
 
     prompt: PromptInput
     parameters: Mapping[str, Any]
     passages: tuple[Passage, ...] = ()
     predicted: tuple[str, ...] = ()
+    where: MetadataFilter | None = None
 
 
 class RequestStarter:
@@ -68,29 +76,39 @@ class RequestStarter:
         self._settings = settings
         self._tenants = tenants
 
-    def start(self, served: ServedModel, request: GenerationRequest, tenant: Tenant) -> Started:
+    def start(
+        self, served: ServedModel, request: GenerationRequest, tenant: Tenant, stages: Stages = NOT_RECORDED
+    ) -> Started:
         """Start a generation.
 
         Args:
             served: the model; if it has a pipeline, it answers the last message from its documents.
             request: what to generate.
             tenant: the tenant whose prefix cache is used.
+            stages: records the stages.
 
         Raises:
             ApiError: the prompt is too long for this server, or not a question to documents.
             ValueError: `LanguageModel.stream` refuses the request, nothing was found, or not even one passage fits.
         """
         if served.rag is not None:
-            return self._answer(served, served.rag, request, tenant)
+            return self._answer(served, served.rag, request, tenant, stages)
+        if request.where is not None:
+            raise unsupported_parameter("where", f"where filters documents, and the model {served.id!r} has none.")
         model = served.language_model
         if isinstance(model, ExtractiveModel):
             raise unsupported_parameter("model", ONLY_QUOTES.format("other texts"))
+        stages.begin("prompt")
         tokenized = model.tokenize(request.prompt)
         references = [*request.predicted, *passage_references(request.passages)]
         start = partial(model.stream, tokenized, references=references, **request.parameters)
+        operation = "chat" if isinstance(request.prompt, Conversation) else "text_completion"
+        stages.begin_generation(operation, served.model_id, model.name, request.parameters)
         return self._start(start, tokenized.tokens, request.passages, tenant)
 
-    def _answer(self, served: ServedModel, rag: Rag, request: GenerationRequest, tenant: Tenant) -> Started:
+    def _answer(
+        self, served: ServedModel, rag: Rag, request: GenerationRequest, tenant: Tenant, stages: Stages
+    ) -> Started:
         """Start an answer from documents: the last message is the question, earlier ones are its conversation."""
         if not isinstance(request.prompt, Conversation) or not request.prompt.messages:
             raise unsupported_parameter(
@@ -106,9 +124,11 @@ class RequestStarter:
         options = {"stop": served.stop, **request.parameters}
         plan = rag.plan(
             str(last["content"]),
+            where=request.where,
             context=context,
             thinking=request.prompt.thinking,
             template_variables=request.prompt.template_variables,
+            stages=stages,
             **options,
         )
         plan = replace(
@@ -117,6 +137,7 @@ class RequestStarter:
             references=(*request.predicted, *plan.references),
         )
         start = partial(plan.start, served.language_model)
+        stages.begin_generation("chat", served.model_id, served.language_model.name, plan.parameters)
         return self._start(start, plan.prompt_tokens, plan.passages, tenant)
 
     def _start(

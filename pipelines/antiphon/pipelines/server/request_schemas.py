@@ -174,8 +174,8 @@ class Prediction(BaseModel):
 class SamplingRequest(BaseModel):
     """Fields of all requests that generate text.
 
-    ``references``, ``plain`` and ``collection`` are our own: texts to draft from and cite, decoding without drafts, and
-    the collection to answer from.
+    ``references``, ``plain``, ``collection`` and ``where`` are our own: texts to draft from and cite, decoding without
+    drafts, the collection to answer from, and a filter of its passages.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -204,6 +204,7 @@ class SamplingRequest(BaseModel):
     return_token_ids: bool | None = None
     plain: bool | None = None
     collection: str | None = None
+    where: dict[str, Any] | None = None
 
     @property
     def stop_strings(self) -> list[str]:

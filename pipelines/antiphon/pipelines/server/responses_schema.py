@@ -120,6 +120,7 @@ class ResponseRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
     max_thinking_tokens: Annotated[int, Field(ge=0)] | None = None
     collection: str | None = None
+    where: dict[str, Any] | None = None
 
 
 def to_chat_request(body: ResponseRequest) -> ChatRequest:
@@ -159,6 +160,7 @@ def to_chat_request(body: ResponseRequest) -> ChatRequest:
         chat_template_kwargs=body.chat_template_kwargs,
         max_thinking_tokens=body.max_thinking_tokens,
         collection=body.collection,
+        where=body.where,
         **extra,
     )
 

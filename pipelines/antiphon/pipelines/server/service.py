@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,12 @@ from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
-from antiphon.pipelines.server.access_control import Access, check_key
+from antiphon.pipelines.server.access_control import Access
+from antiphon.pipelines.server.access_keys import AccessKeys, RateLimit
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.generation import GenerationRequest, RequestStarter, ServedModel
+from antiphon.pipelines.server.http_trace import generation_stages
 from antiphon.pipelines.server.metrics import ServerMetrics
 from antiphon.pipelines.server.request_queue import GenerationJob, RequestQueue
 from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
@@ -41,6 +43,8 @@ class Service:
         queue: runs generations.
         metrics: Prometheus metrics.
         starter: starts generations.
+        keys: the accepted API keys.
+        rate_limit: limits the requests of each key.
         created: when the server started, in seconds since the epoch.
         embedder: the embedder of /v1/embeddings.
         reranker: the reranker of /v1/rerank.
@@ -53,17 +57,22 @@ class Service:
     queue: RequestQueue
     metrics: ServerMetrics
     starter: RequestStarter
+    keys: AccessKeys
+    rate_limit: RateLimit
     created: int = field(default_factory=lambda: int(time.time()))
     embedder: Embedder | None = None
     reranker: Reranker | None = None
 
     def access(self, authorization: str | None) -> Access:
-        """Return the rights of a request by its ``Authorization`` header.
+        """Return the rights of a request by its ``Authorization`` header, and count the request.
 
         Raises:
-            ApiError: 401, the header is missing or its key is not accepted.
+            ApiError: 401, the header is missing or its key is not accepted; 429, the key has sent as many requests as
+                it may.
         """
-        return Access(check_key(authorization, self.settings.api_keys))
+        access = self.keys.access(authorization)
+        self.rate_limit.count(access)
+        return access
 
     def readable(self, access: Access) -> Mapping[str, Collection]:
         """Return the collections that a request may read, by name."""
@@ -148,8 +157,11 @@ class Service:
         Raises:
             ApiError: the queue is full.
         """
-        tenant = self.tenants.of(key, user)
-        jobs = [GenerationJob(partial(self.starter.start, served, each, tenant), tenant.name) for each in requests]
+        tenant = self.tenants.of(key, user, served.collection)
+        jobs = [
+            GenerationJob(partial(self.starter.start, served, each, tenant, stages), tenant.name, stages=stages)
+            for each, stages in zip(requests, generation_stages(len(requests)), strict=True)
+        ]
         self.queue.submit(jobs)
         return jobs
 
@@ -181,6 +193,8 @@ def make_service(
     embedder: Embedder | None = None,
     reranker: Reranker | None = None,
     uploads: Path | None = None,
+    collections: Sequence[Collection] = (),
+    keys: AccessKeys | None = None,
 ) -> Service:
     """Make the service of a language model, and of its answers from documents.
 
@@ -194,11 +208,13 @@ def make_service(
         embedder: the embedder of /v1/embeddings; None: the endpoint answers 404.
         reranker: the reranker of /v1/rerank; None: the embedder ranks.
         uploads: the folder of uploaded files; None: uploads are refused.
+        collections: further documents, each served as ``name+collection``.
+        keys: the accepted API keys; None: those of the settings, with every right.
     """
     models = {} if isinstance(language_model, ExtractiveModel) else {name: ServedModel(name, language_model)}
-    given = () if rag is None else (Collection(docs, rag, None if settings.read_only else uploads),)
-    collections = {each.name: each for each in given}
-    for each in collections.values():
+    only = () if rag is None else (Collection(docs, rag, None if settings.read_only else uploads),)
+    by_name = {each.name: each for each in (*only, *collections)}
+    for each in by_name.values():
         full = f"{name}+{each.name}"
         models[full] = ServedModel(full, _answering(each.rag, language_model), each.rag, stop, each.name)
     metrics = ServerMetrics()
@@ -210,12 +226,14 @@ def make_service(
     metrics.add_gauge("prefix_cache_tokens", "Tokens in the prefix caches.", lambda: tenants.cached_tokens)
     return Service(
         models,
-        collections,
+        by_name,
         settings,
         tenants,
         queue,
         metrics,
         RequestStarter(settings, tenants),
+        AccessKeys(settings.api_keys) if keys is None else keys,
+        RateLimit(settings.requests_per_minute),
         embedder=embedder,
         reranker=reranker,
     )

@@ -13,6 +13,7 @@ class ServerSettings:
 
     Attributes:
         api_keys: accepted API keys; if empty, no key is needed.
+        requests_per_minute: requests that an API key may send in a minute, if it has no limit of its own; None: any.
         max_running: generations that are decoded at the same time.
         max_waiting: further generations that may wait in the queue.
         max_prompt_tokens: longest prompt in tokens; None: the model's context window.
@@ -32,6 +33,7 @@ class ServerSettings:
     """
 
     api_keys: tuple[str, ...] = ()
+    requests_per_minute: int | None = None
     max_running: int = 16
     max_waiting: int = 64
     max_prompt_tokens: int | None = None
@@ -51,5 +53,7 @@ class ServerSettings:
         for name, minimum in minima.items():
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name} is {getattr(self, name)}; a server needs at least {minimum}.")
+        if self.requests_per_minute is not None and self.requests_per_minute < 1:
+            raise ValueError(f"requests_per_minute is {self.requests_per_minute}; a server needs at least 1.")
         if not all(key.strip() for key in self.api_keys):
             raise ValueError("An API key is empty; give keys of at least one character, or none at all.")

@@ -1,4 +1,4 @@
-"""Tenants: for each API key and user, the prefix caches and draft statistics that speed up later requests."""
+"""Tenants: for each key, user and collection, the prefix caches and draft statistics that speed up later requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tenant:
     """One tenant. Its caches speed up its own requests and are never used for another tenant.
 
     Attributes:
-        name: a digest of its API key and user.
+        name: a digest of its API key and user, the same for all collections.
         table: the token recycling table, from which drafts are made.
     """
 
@@ -90,20 +90,23 @@ class Tenants:
         self._make_table = make_table
         self._max_tenants = max_tenants
         self._prefix_cache_tokens = prefix_cache_tokens
-        self._tenants: OrderedDict[str, Tenant] = OrderedDict()
+        self._tenants: OrderedDict[tuple[str, str | None], Tenant] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, key: str, user: str | None) -> Tenant:
+    def of(self, key: str, user: str | None, collection: str | None = None) -> Tenant:
         """Return the tenant of a request, created if it is new.
 
+        A key that may no longer read a collection does not reach what was kept of its requests to it.
+
         Args:
-            key: the digest of the API key, from `check_key`.
+            key: the digest of the API key, from `Access`.
             user: the request's ``user`` field.
+            collection: the collection that is answered from; None: the language model alone.
         """
         name = sha256(f"{key}\0{user or ''}".encode("utf-8", "surrogatepass")).hexdigest()
         with self._lock:
-            tenant = self._tenants.pop(name, None) or Tenant(name, self._make_table())
-            self._tenants[name] = tenant
+            tenant = self._tenants.pop((name, collection), None) or Tenant(name, self._make_table())
+            self._tenants[name, collection] = tenant
             while len(self._tenants) > self._max_tenants:
                 self._tenants.popitem(last=False)
         return tenant

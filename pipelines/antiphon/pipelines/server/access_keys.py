@@ -1,0 +1,138 @@
+"""The API keys that a server accepts, and how many requests each of them may send."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from hmac import compare_digest
+from pathlib import Path
+from threading import Lock
+
+from antiphon.pipelines.server.access_control import Access
+from antiphon.pipelines.server.errors import ApiError
+from antiphon.pipelines.server.key_file import KeyFile, key_digest, read_key_file
+
+logger = logging.getLogger("antiphon.server")
+
+MINUTE = 60.0
+
+
+class AccessKeys:
+    """The accepted API keys: given ones with every right, and those of a file, which is read again when it changes.
+
+    If there are no given keys, and the file has no table of keys or there is no file, no key is needed. Once a key was
+    needed, one is needed until the server ends, whatever becomes of the file.
+
+    Args:
+        given: keys with every right.
+        file: a file of collections and keys.
+
+    Raises:
+        ValueError: the file is not valid.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, given: Sequence[str] = (), file: Path | None = None) -> None:
+        self._given = [Access(key_digest(key)) for key in given]
+        self._file = file
+        self._version: tuple[int, ...] | None = None
+        self._accepted = self._given
+        self._lock = Lock()
+        self.are_needed = bool(given)
+        if file is not None:
+            self._version = _version(file)
+            self._use(read_key_file(file))
+
+    def access(self, authorization: str | None) -> Access:
+        """Return the rights of a request.
+
+        Its key is compared with every accepted key, each in constant time.
+
+        Args:
+            authorization: the value of the request's ``Authorization`` header.
+
+        Raises:
+            ApiError: 401, the header is missing or its key is not accepted.
+        """
+        self._read_if_changed()
+        if not self.are_needed:
+            return Access()
+        scheme, _, key = (authorization or "").partition(" ")
+        digest = key_digest(key.strip())
+        found = [each for each in self._accepted if compare_digest(digest, each.key)]
+        if scheme.lower() != "bearer" or not found:
+            message = "This server needs an API key that it accepts; send it as: Authorization: Bearer KEY"
+            raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        return found[0]
+
+    def _read_if_changed(self) -> None:
+        if self._file is None or (version := _version(self._file)) == self._version:
+            return
+        with self._lock:
+            if version == self._version:
+                return
+            try:
+                self._use(read_key_file(self._file))
+            except (ValueError, OSError):
+                logger.exception("the file of API keys cannot be read again; the keys from before stay valid")
+            self._version = version
+
+    def _use(self, content: KeyFile) -> None:
+        keys = (content.keys or {}).items()
+        of_file = [
+            Access(each.sha256, name, frozenset(each.read), frozenset(each.write), each.requests_per_minute)
+            for name, each in keys
+        ]
+        self._accepted = [*self._given, *of_file]
+        self.are_needed = self.are_needed or content.keys is not None
+
+
+def _version(file: Path) -> tuple[int, ...]:
+    """Return figures that differ after the file has changed; empty if there is no file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class RateLimit:
+    """Limits the requests of each API key to a number in any 60 seconds.
+
+    Args:
+        default: the limit of keys that have none; None: they are not limited.
+        clock: returns seconds.
+    """
+
+    def __init__(self, default: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._default = default
+        self._clock = clock
+        self._times: dict[str, deque[float]] = {}
+        self._lock = Lock()
+
+    def count(self, access: Access) -> None:
+        """Count a request.
+
+        Raises:
+            ApiError: 429, the key has sent as many requests as it may; ``Retry-After`` says when it may send the next.
+        """
+        limit = access.requests_per_minute or self._default
+        if limit is None:
+            return
+        with self._lock:
+            now, times = self._clock(), self._times.setdefault(access.key, deque())
+            while times and times[0] <= now - MINUTE:
+                times.popleft()
+            if len(times) < limit:
+                times.append(now)
+                return
+            wait = max(1, math.ceil(times[len(times) - limit] + MINUTE - now))
+        raise ApiError(
+            429,
+            f"This API key may send {limit} requests a minute; try again in {wait} s.",
+            code="rate_limit_exceeded",
+            headers={"Retry-After": str(wait)},
+        )

@@ -1,0 +1,184 @@
+"""The file of collections and API keys, in TOML: read by the server, changed by `antiphon keys`.
+
+It has the SHA-256 digest of each key and not the key. A key has 256 random bits, so its digest cannot be guessed, and a
+salt or a slow hash, which protect passwords that people choose, would add nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tomllib
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import tomlkit
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from antiphon.accel.files import write_file
+
+EVERYTHING = "*"
+"""The name that stands for every collection."""
+
+KEY_PREFIX = "antiphon-"
+"""How keys begin, so that programs which search texts for secrets recognize them."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[\w.:-]{1,64}$")]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True, frozen=True)
+
+
+class CollectionEntry(_Entry):
+    """A collection in the file.
+
+    Attributes:
+        index: the folder of its index; a relative path starts at the folder of the file.
+        read_only: refuse uploads and deletions of documents.
+        max_upload_bytes: the bytes that all uploaded files together may have.
+        max_uploaded_documents: the number of uploaded documents, each file of an archive counted.
+    """
+
+    index: Annotated[str, Field(min_length=1)]
+    read_only: bool = False
+    max_upload_bytes: Annotated[int, Field(ge=0)] | None = None
+    max_uploaded_documents: Annotated[int, Field(ge=0)] | None = None
+
+
+class KeyEntry(_Entry):
+    """An API key in the file.
+
+    Attributes:
+        sha256: the digest of the key.
+        read: the collections that it may read.
+        write: the collections that it may change, which it may also read.
+        requests_per_minute: the requests that it may send in a minute; None: the server's setting.
+    """
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    read: list[str] = []
+    write: list[str] = []
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+
+
+class KeyFile(_Entry):
+    """The content of the file.
+
+    Attributes:
+        collections: the collections by name.
+        keys: the API keys by name; None: the file has no table of keys, and no key is needed.
+    """
+
+    collections: Annotated[dict[Name, CollectionEntry], Field(min_length=1)]
+    keys: dict[Name, KeyEntry] | None = None
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        known = {EVERYTHING, *self.collections}
+        names: dict[str, str] = {}
+        for name, key in (self.keys or {}).items():
+            if unknown := {*key.read, *key.write} - known:
+                listed = ", ".join(self.collections)
+                raise ValueError(f"the key {name!r} names the collection {min(unknown)!r}; there are {listed} and *")
+            if names.setdefault(key.sha256, name) != name:
+                raise ValueError(f"the keys {names[key.sha256]!r} and {name!r} have the same digest")
+        return self
+
+
+def key_digest(key: str) -> str:
+    """Return the SHA-256 digest of a key as 64 hexadecimal digits."""
+    return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def read_key_file(path: Path) -> KeyFile:
+    """Read the file.
+
+    Raises:
+        ValueError: it is not valid TOML, or a table or a value in it is missing, unknown or out of range. The message
+            names the place, and not the value, which may be a key.
+        OSError: it cannot be read.
+    """
+    return _parsed(path, path.read_bytes())
+
+
+def _parsed(path: Path, content: bytes) -> KeyFile:
+    try:
+        return KeyFile.model_validate(tomllib.loads(content.decode()))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not valid TOML: it is not UTF-8") from None
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, found["loc"]))
+        message = str(found["msg"]).removeprefix("Value error, ")
+        raise ValueError(f"{path}: {f'{place}: ' if place else ''}{message}") from None
+
+
+def add_key(
+    path: Path, name: str, *, read: Sequence[str], write: Sequence[str], requests_per_minute: int | None = None
+) -> str:
+    """Make an API key, write its digest to the file and return the key, which is stored nowhere.
+
+    Args:
+        path: the file.
+        name: the name of the key.
+        read: the collections that it may read; "*" means all.
+        write: the collections that it may change, which it may also read; "*" means all.
+        requests_per_minute: the requests that it may send in a minute; None: the server's setting.
+
+    Raises:
+        ValueError: the file has a key of this name, or no such collection.
+        OSError: the file cannot be read or written.
+    """
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
+
+    def add(keys: dict[str, Any]) -> None:
+        if name in keys:
+            raise ValueError(f"There is a key {name!r} already; revoke it first, or choose another name.")
+        entry = tomlkit.table()
+        entry["sha256"] = key_digest(key)
+        entry["read"], entry["write"] = list(read), list(write)
+        if requests_per_minute is not None:
+            entry["requests_per_minute"] = requests_per_minute
+        keys[name] = entry
+
+    _change_keys(path, add)
+    return key
+
+
+def remove_key(path: Path, name: str) -> None:
+    """Remove an API key from the file; a running server refuses it from the next request on.
+
+    Args:
+        path: the file.
+        name: the name of the key.
+
+    Raises:
+        ValueError: the file has no key of this name.
+        OSError: the file cannot be read or written.
+    """
+
+    def remove(keys: dict[str, Any]) -> None:
+        if name not in keys:
+            raise ValueError(f"There is no key {name!r}; there are {', '.join(map(repr, keys)) or 'none'}.")
+        del keys[name]
+
+    _change_keys(path, remove)
+
+
+def _change_keys(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the table of keys and write the file, with its comments, if it is still valid."""
+    with FileLock(path.with_name(f".{path.name}.lock"), timeout=10):
+        document = tomlkit.parse(path.read_text(encoding="utf-8"))
+        keys = document.setdefault("keys", tomlkit.table(is_super_table=True))
+        change(keys)
+        if not keys:  # a table must remain, because without one the server needs no key
+            del document["keys"]
+            document["keys"] = tomlkit.table()
+        content = tomlkit.dumps(document).encode()
+        _parsed(path, content)
+        write_file(path, content, mode=path.stat().st_mode & 0o777)
