@@ -96,8 +96,8 @@ def restore_index(
 ) -> BackupReport:
     """Restore an index and its uploaded files from an archive, after checking all of it.
 
-    A running server goes on with the previous content, and then finds the restored one by itself. An interrupted
-    restore leaves the previous index in use.
+    A running server answers from the previous index until the restored one is complete. An interrupted restore leaves
+    the previous index in use.
 
     Args:
         file: The archive, which `backup_index` wrote.
@@ -139,7 +139,12 @@ def restore_index(
 
 
 def uploads_of(folder: Path, given: str | Path | None = None) -> Path:
-    """Return the folder of uploaded files of an index: the given one, or the one next to the index."""
+    """Return the folder of uploaded files of an index.
+
+    Args:
+        folder: The index folder.
+        given: The folder of uploads. None: the folder next to the index.
+    """
     return folder.resolve().with_name(f"{folder.resolve().name}-uploads") if given is None else Path(given)
 
 
