@@ -17,6 +17,7 @@ from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_senten
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.rendering.segments import cost_line
 from antiphon.pipelines.request_plan import RequestPlan
+from antiphon.pipelines.tracing import NOT_RECORDED, Stages
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -171,10 +172,18 @@ class AnswerStream(TextStream):
         plan: the plan of the request.
         stream: the stream of the language model that executes it.
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
+        stages: records the stages.
     """
 
-    def __init__(self, plan: RequestPlan, stream: TextStream, on_end: Sequence[Callable[[Answer], None]] = ()) -> None:
+    def __init__(
+        self,
+        plan: RequestPlan,
+        stream: TextStream,
+        on_end: Sequence[Callable[[Answer], None]] = (),
+        stages: Stages = NOT_RECORDED,
+    ) -> None:
         self.plan = plan
+        self._stages = stages
         self._stream = stream
         self._on_end = on_end
 
@@ -187,8 +196,10 @@ class AnswerStream(TextStream):
         """Return the next piece of thinking or answer; None at the end."""
         try:
             piece = self._stream.next_piece()
-        except Exception:
+        except Exception as error:
             self._on_end = ()  # a failed generation is not an answer
+            self._stages.finish(error)
+            self._stages = NOT_RECORDED
             raise
         if piece is None:
             self._end()
@@ -201,6 +212,12 @@ class AnswerStream(TextStream):
 
     def _end(self) -> None:
         callbacks, self._on_end = self._on_end, ()
+        stages, self._stages = self._stages, NOT_RECORDED
+        if stages.is_recorded:
+            stages.end_generation(self.completion, is_answer=True)
+            stages.begin("cite")
+            stages.annotate({"antiphon.citations": len(self.answer.citations)})
+            stages.finish()
         for callback in callbacks:
             callback(self.answer)
 

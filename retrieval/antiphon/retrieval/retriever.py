@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,7 +84,14 @@ class Retriever:
         suited = load_reranker(reranker, embedder, token_counts=store.token_counts, passages=len(index), device=device)
         return cls(index, embedder, suited, fusion=fusion)
 
-    def search(self, question: str, k: int = 5, *, where: MetadataFilter | None = None) -> list[Passage]:
+    def search(
+        self,
+        question: str,
+        k: int = 5,
+        *,
+        where: MetadataFilter | None = None,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> list[Passage]:
         """Return the ``k`` best passages with their scores, best first.
 
         The score is the cosine of question and passage, from 0 (also for negative ones) to 1, so it can be compared
@@ -99,6 +106,8 @@ class Retriever:
             question: The question.
             k: How many passages to return; all of them if there are fewer.
             where: Only passages that match this filter are searched.
+            on_stage: Called at the start of each stage with its name: "embed" (the question), "search" (the index),
+                "rerank" (the candidates, with or without a reranker).
 
         Raises:
             TypeError: The question, or a name or value of the filter, is not a string.
@@ -106,9 +115,13 @@ class Retriever:
             DatabaseUnavailable: The index is on a server that does not answer.
         """
         _check(question, k)
+        report = on_stage or _ignore
         count = max(k, self.reranker.depth) if self.reranker else k
+        report("embed")
         vector = self.embedder.embed_queries([with_plain_letters(question)])[0]
+        report("search")
         found = self._distinct_candidates(vector, question, count, where)
+        report("rerank")
         ranked = self.reranker.rerank(question, found) if self.reranker else found
         if self.fusion is not None:
             ranked = exact_tokens_first(question, ranked)
@@ -178,6 +191,10 @@ class Retriever:
             known = [replace(each, similarity=cosines.get(each.id, each.similarity)) for each in ranked]
         scores = falling([min(max(each.similarity or 0.0, 0.0), 1.0) for each in known])
         return [replace(each, score=score) for each, score in zip(known[:k], scores, strict=False)]
+
+
+def _ignore(_: str) -> None:
+    """Report no stage."""
 
 
 def _check(question: str, k: int) -> None:

@@ -33,6 +33,8 @@ from antiphon.pipelines.cli.preparation import (
     sessions_in,
 )
 from antiphon.pipelines.cli.timing import Stopwatch, seconds_since_process_start
+from antiphon.pipelines.cli.trace_option import Trace, start_traces
+from antiphon.pipelines.cli.where_option import Where, where_filter
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.question_text import check_question
 from antiphon.pipelines.rendering.sanitize import sanitize_json
@@ -50,6 +52,7 @@ def ask(
     index: Index = None,
     model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
+    where: Where = None,
     max_new_tokens: MaxNewTokens = 256,
     thinking: Thinking = None,
     max_thinking_tokens: MaxThinkingTokens = None,
@@ -66,13 +69,16 @@ def ask(
     weights: FewBits = None,
     sessions: Sessions = None,
     drafting: Drafting = False,
+    trace: Trace = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Answer a question: stream the answer, then print its citations and its cost."""
     stopwatch = Stopwatch(seconds_since_process_start())
     check_question(question)
+    condition = where_filter(where)
     folder = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
+    start_traces(trace)
     with console.status(f"Opening {folder}"):
         from antiphon.pipelines.models.drafters import resolve_drafter, window_size
         from antiphon.pipelines.rag import Rag
@@ -91,6 +97,7 @@ def ask(
         rag = Rag(retriever, language_model, k=k, sessions=store)
         stream = rag.stream(
             question,
+            where=condition,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             stop=stop or STOPS.get(model, ()),
@@ -99,14 +106,14 @@ def ask(
             thinking=thinking,
             max_thinking_tokens=max_thinking_tokens,
         )
+    _show(stream, stopwatch, drafting=drafting, as_json=as_json)
+
+
+def _show(stream: AnswerStream, stopwatch: Stopwatch, *, drafting: bool, as_json: bool) -> None:
+    """Print an answer while it streams, its citations, its cost, and if asked for how it was decoded; or as JSON."""
     if as_json:
         typer.echo(sanitize_json(stream.to_end().answer.as_dict()))
         return
-    _show(stream, stopwatch, drafting=drafting)
-
-
-def _show(stream: AnswerStream, stopwatch: Stopwatch, *, drafting: bool) -> None:
-    """Print an answer while it streams, its citations, its cost, and if asked for how it was decoded."""
     answer = console.show_stream(stream, stopwatch)
     console.show_citations(answer)
     console.show_cost(answer, stopwatch)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
+from antiphon.pipelines.cli.keys import KEY_FILE
 from antiphon.pipelines.cli.options import (
     DEFAULT_MODEL,
     DRAFTER_HELP,
@@ -25,15 +23,15 @@ from antiphon.pipelines.cli.options import (
     Precision,
 )
 from antiphon.pipelines.cli.preparation import check_model_fits, dtype_named, load_language_model
+from antiphon.pipelines.cli.served_documents import ServedDocuments, name_for_clients, served_documents
+from antiphon.pipelines.cli.trace_option import Trace, start_traces
 from antiphon.pipelines.models.bundled import STOPS
-from antiphon.pipelines.rendering.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.server.service import Service
     from antiphon.pipelines.server.settings import ServerSettings
-    from antiphon.retrieval import Embedder, Retriever
 
 NO_INDEX = "The model 'extractive' quotes documents: give an index (--index), or a language model (--model)."
 
@@ -57,6 +55,16 @@ Port = Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)]
 Keys = Annotated[
     list[str] | None,
     typer.Option("--api-key", envvar="ANTIPHON_API_KEY", help="Key that clients must send; may be repeated."),
+]
+Collections = Annotated[
+    Path | None,
+    typer.Option(
+        "--collections", envvar=KEY_FILE, help="File of several indexes, and of the keys that may read or change them."
+    ),
+]
+Rate = Annotated[
+    int | None,
+    typer.Option("--requests-per-minute", help="Requests in any minute of each key without a limit of its own.", min=1),
 ]
 Anybody = Annotated[bool, typer.Option("--allow-without-key", help="Accept other machines without a key.")]
 Origins = Annotated[
@@ -86,10 +94,12 @@ EmbedderName = Annotated[
 
 def serve(
     index: Served = None,
+    collections: Collections = None,
     model: Annotated[str, typer.Option("--model", "-m", help=SERVED_HELP)] = DEFAULT_MODEL,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     keys: Keys = None,
+    rate: Rate = None,
     anybody: Anybody = False,
     origins: Origins = None,
     hosts: Hosts = None,
@@ -107,12 +117,13 @@ def serve(
     engine: EngineOption = "auto",
     weights: FewBits = None,
     embedder: EmbedderName = None,
+    trace: Trace = None,
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
     if workers != 1:
         raise ValueError(ONE_WORKER.format(workers))
-    folder = nearest_index() if index is None else find_index(index)
+    documents = served_documents(index, collections, keys or (), read_only=read_only)
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
@@ -122,6 +133,7 @@ def serve(
 
         settings = ServerSettings(
             api_keys=tuple(keys or ()),
+            requests_per_minute=rate,
             max_running=parallel,
             max_waiting=queue,
             max_prompt_tokens=max_prompt,
@@ -130,13 +142,14 @@ def serve(
             allowed_hosts=(*(LOOPBACK if is_loopback(host) else ()), *(hosts or ())),
             read_only=read_only,
         )
-        check_listen_address(host, settings, allow_without_key=anybody)
+        check_listen_address(host, settings, allow_without_key=anybody or documents.keys.are_needed)
         check_port_is_free(host, port)
-        with console.status("Loading libraries" if folder is None else f"Opening {folder}"):
+        start_traces(trace)
+        with console.status(documents.status):
             console.quiet_libraries()
-            parts = _parts(folder, embedder, device, k)
+            documents.open(embedder, device)
         runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
-        service = _service(model, settings, parts, **runs)
+        service = _service(model, settings, documents, k=k, **runs)
         _show_addresses(service, host, port)
         run_server(create_app(service), host, port, drain_seconds=drain, drain_delay=drain_delay)
 
@@ -152,57 +165,39 @@ def _uncollected() -> Iterator[None]:
 
 
 def _service(
-    model: str, settings: ServerSettings, parts: dict[str, Any], *, drafter: Any, dtype: Any, **runs: Any
+    model: str,
+    settings: ServerSettings,
+    documents: ServedDocuments,
+    *,
+    k: int,
+    drafter: Any,
+    dtype: Any,
+    **runs: Any,
 ) -> Service:
     from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.models.drafters import resolve_drafter
-    from antiphon.pipelines.rag import Rag
     from antiphon.pipelines.server.service import make_service
 
     chosen = resolve_drafter(drafter)
-    retriever, k = parts.pop("retriever"), parts.pop("k")
+    name = name_for_clients(model)
     language_model: LanguageModel | ExtractiveModel
     if model == EXTRACTIVE:
-        if retriever is None:
+        if not documents.folders:
             raise ValueError(NO_INDEX)
         language_model = ExtractiveModel()
     else:
         language_model = load_language_model(model, dtype=dtype_named(dtype), drafter=chosen, **runs)
-        language_model.name = _name(model)  # error messages contain the name; clients need not see the folder
-    if retriever is not None:
-        quotes = language_model.prompt_format == "reader"  # as `antiphon ask`, without the language model
-        parts["rag"] = Rag(retriever, None if quotes else language_model, k=k)
-    return make_service(language_model, settings, name=_name(model), stop=STOPS.get(model, ()), **parts)
-
-
-def _parts(index: Path | None, embedder: str | None, device: str | None, k: int) -> dict[str, Any]:
-    """Return the parts of the service that come from the index, or from the embedder alone."""
-    from antiphon.retrieval import Retriever, load_embedder
-
-    retriever: Retriever | None = None if index is None else Retriever.open(index, device=device)
-    chosen: Embedder | None = load_embedder(embedder, device) if embedder else retriever.embedder if retriever else None
-    parts: dict[str, Any] = {"retriever": retriever, "embedder": chosen, "k": k}
-    if index is not None and retriever is not None:
-        place = index.resolve()
-        name = "docs" if place.name == DEFAULT_INDEX.name else _name(place.name)
-        parts |= {"reranker": retriever.reranker, "docs": name, "uploads": _uploads(place)}
-    return parts
-
-
-def _uploads(index: Path) -> Path | None:
-    """Return the folder of uploaded files, next to the index; None if it or the index is read-only."""
-    folder = index.with_name(f"{index.name}-uploads")
-    for place in (index, folder if folder.exists() else folder.parent):
-        if not os.access(place, os.W_OK):
-            console.err.print(f"Uploads are disabled: {sanitize_line(str(place))} is not writable.", markup=False)
-            return None
-    return folder
-
-
-def _name(model: str) -> str:
-    """Return the model's name for clients: its name, or the last part of its folder."""
-    name = model if "/" not in model and "\\" not in model else Path(model).name
-    return re.sub(r"[^\w.:-]+", "-", name).strip("-") or "model"
+        language_model.name = name  # error messages contain the name; clients need not see the folder
+    return make_service(
+        language_model,
+        settings,
+        name=name,
+        stop=STOPS.get(model, ()),
+        embedder=documents.embedder,
+        reranker=documents.reranker,
+        collections=documents.collections(language_model, k),
+        keys=documents.keys,
+    )
 
 
 def _show_addresses(service: Service, host: str, port: int) -> None:

@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from antiphon.pipelines.server.http_trace import CURRENT_REQUEST
 from antiphon.pipelines.server.readiness import notify_service_manager, start_draining
 from antiphon.pipelines.server.request_limits import REQUEST_ID
 
@@ -194,6 +195,8 @@ class JsonLogFormatter(logging.Formatter):
         fields: dict[str, Any] = json.loads(message) if message.startswith("{") else {"message": message.strip()}
         if (request_id := REQUEST_ID.get(None)) is not None:
             fields.setdefault("request", request_id)
+        if (trace := CURRENT_REQUEST.get()) is not None:
+            fields = {**trace.log_fields, **fields}
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
         return json.dumps({"time": self.formatTime(record), "level": record.levelname, **fields})

@@ -21,6 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders
 
 from antiphon.pipelines.server.access_control import check_host_and_origin
 from antiphon.pipelines.server.errors import ApiError, BodyError, error_response, shutdown_error
+from antiphon.pipelines.server.http_trace import CURRENT_REQUEST, start_http_span
 from antiphon.pipelines.server.metrics import ServerMetrics
 from antiphon.pipelines.server.settings import ServerSettings
 
@@ -162,6 +163,8 @@ class RequestLimits:
         body = RequestBody(headers, receive, max_bytes=max_bytes, timeout=self._settings.body_timeout)
         request_id = _request_id(headers.get("x-request-id"))
         REQUEST_ID.set(request_id)
+        trace = start_http_span(scope, headers, request_id)
+        CURRENT_REQUEST.set(trace)
         start, status, has_started = perf_counter(), 500, False
 
         async def respond(message: Message) -> None:
@@ -193,6 +196,8 @@ class RequestLimits:
             path = getattr(inner.get("route"), "path", "unknown")
             self._metrics.requests.labels(path, str(status)).inc()
             seconds = round(perf_counter() - start, 4)
+            if trace is not None:
+                trace.end_http(scope["method"], None if path == "unknown" else path, status)
             _log(request=request_id, method=scope["method"], path=path, status=status, seconds=seconds)
 
     def _max_bytes(self, scope: Scope) -> int:
@@ -206,5 +211,6 @@ def _request_id(given: str | None) -> str:
 
 
 def _log(**fields: Any) -> None:
-    """Log one line of JSON; the request id is the only field that a client can choose."""
-    logger.info(json.dumps(fields))
+    """Log one line of JSON, with the ids of the trace; a client can choose its id and that of the request only."""
+    trace = CURRENT_REQUEST.get()
+    logger.info(json.dumps(fields | ({} if trace is None else trace.log_fields)))

@@ -7,6 +7,7 @@ from typing import Any
 
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.rendering.segments import displayed_quote, place_of
+from antiphon.pipelines.server.http_trace import citing
 from antiphon.pipelines.server.request_queue import Finished
 from antiphon.retrieval import Passage
 
@@ -88,7 +89,10 @@ def annotation_objects(text: str, passages: Sequence[Passage]) -> list[dict[str,
         text: the text of the answer.
         passages: the passages that it may cite.
     """
-    return [_annotation(citation, passages[citation.passage - 1]) for citation in cite(text, passages)]
+    with citing() as stages:
+        citations = cite(text, passages)
+        stages.annotate({"antiphon.citations": len(citations)})
+    return [_annotation(citation, passages[citation.passage - 1]) for citation in citations]
 
 
 def _annotation(citation: Citation, passage: Passage) -> dict[str, Any]:

@@ -1,0 +1,219 @@
+"""Traces of answers in Python: their stages, attributes, durations and errors, and that they contain no text."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import timeit
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.text.completion import Piece, TextStream
+from antiphon.pipelines import Rag, tracing
+from antiphon.pipelines.answer import AnswerStream
+from antiphon.pipelines.trace_export import export_traces
+from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+from tests.pipelines.recorded_spans import attributes, gap, named, recorded_spans, seconds, texts, tree
+
+QUESTION = "How many eggs does a queen lay?"
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    with recorded_spans() as exporter:
+        yield exporter
+
+
+@pytest.fixture(scope="module")
+def rag(retriever: Retriever, typist: LanguageModel) -> Rag:
+    return Rag(retriever, typist, k=2)
+
+
+def test_an_answer_has_a_span_for_each_stage(spans: InMemorySpanExporter, rag: Rag) -> None:
+    rag.ask(QUESTION, max_new_tokens=16)
+    assert tree(spans.get_finished_spans()) == {
+        "answer": ["retrieve", "rerank", "prompt", "chat typist", "cite"],
+        "retrieve": ["embed", "search"],
+        "chat typist": ["prefill", "decode"],
+    }
+    assert len({span.context.trace_id for span in spans.get_finished_spans()}) == 1
+
+
+def test_attributes_are_the_figures_of_the_answer(spans: InMemorySpanExporter, rag: Rag) -> None:
+    answer = rag.ask(QUESTION, max_new_tokens=16, temperature=0.5, seed=7)
+    found = spans.get_finished_spans()
+    chat, decode = attributes(named(found, "chat typist")), attributes(named(found, "decode"))
+    expected = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "antiphon",
+        "gen_ai.request.model": "typist",
+        "gen_ai.response.model": "typist",
+        "gen_ai.request.max_tokens": 16,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.seed": 7,
+        "gen_ai.usage.input_tokens": answer.usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": answer.usage.completion_tokens,
+        "gen_ai.response.finish_reasons": (answer.finish_reason,),
+        "antiphon.refusal": answer.is_refusal,
+    }
+    assert {name: chat[name] for name in expected} == expected
+    assert decode["antiphon.forward_passes"] == answer.steps.steps > 0
+    assert decode["antiphon.drafted_tokens"] == answer.steps.drafted
+    assert decode["antiphon.accepted_tokens"] == answer.steps.accepted
+    assert decode["antiphon.tokens_per_step"] == pytest.approx(answer.steps.tokens_per_step, abs=1e-3)
+    assert attributes(named(found, "prefill"))["antiphon.prefill_tokens"] == answer.steps.prefill_tokens
+    assert attributes(named(found, "cite"))["antiphon.citations"] == len(answer.citations)
+    assert attributes(named(found, "rerank"))["antiphon.passages"] == 2
+    assert attributes(named(found, "retrieve"))["gen_ai.operation.name"] == "retrieval"
+
+
+def test_the_durations_of_the_stages_add_up(spans: InMemorySpanExporter, rag: Rag) -> None:
+    answer = rag.ask(QUESTION, max_new_tokens=64)
+    found = spans.get_finished_spans()
+    for name in ("answer", "retrieve", "chat typist"):
+        whole = named(found, name)
+        assert 0 <= gap(found, whole) < 0.03 * seconds(whole) + 0.001, name
+    assert seconds(named(found, "prefill")) == pytest.approx(answer.steps.prefill_seconds, abs=0.02)
+
+
+def test_an_answer_without_a_language_model_has_no_decoding(spans: InMemorySpanExporter, retriever: Retriever) -> None:
+    answer = Rag(retriever).ask(QUESTION)
+    found = spans.get_finished_spans()
+    assert tree(found)["answer"] == ["retrieve", "rerank", "prompt", "chat extractive", "cite"]
+    assert "chat extractive" not in tree(found)
+    assert attributes(named(found, "chat extractive"))["antiphon.refusal"] is answer.is_refusal
+    assert 0 <= gap(found, named(found, "answer")) < 0.03 * seconds(named(found, "answer")) + 0.001
+
+
+def test_a_closed_stream_ends_its_trace_as_cancelled(spans: InMemorySpanExporter, rag: Rag) -> None:
+    with rag.stream(QUESTION, max_new_tokens=64) as stream:
+        next(stream)
+        assert "answer" not in [span.name for span in spans.get_finished_spans()]
+    chat = named(spans.get_finished_spans(), "chat typist")
+    assert attributes(chat)["gen_ai.response.finish_reasons"] == ("cancelled",)
+    assert chat.status.status_code is StatusCode.UNSET
+    assert named(spans.get_finished_spans(), "answer").status.status_code is StatusCode.UNSET
+
+
+def test_a_failed_stage_has_the_type_of_the_error_and_not_its_message(spans: InMemorySpanExporter, rag: Rag) -> None:
+    with pytest.raises(ValueError, match="max_new_tokens"):
+        rag.ask(QUESTION, max_new_tokens=-1)
+    failed = [span for span in spans.get_finished_spans() if span.status.status_code is StatusCode.ERROR]
+    assert [span.name for span in failed] == ["chat typist", "answer"]
+    assert {attributes(span)["error.type"] for span in failed} == {"ValueError"}
+    assert [(span.status.description, span.events) for span in failed] == [(None, ())] * 2
+
+
+class BrokenStream(TextStream):
+    """A stream that fails at its first piece."""
+
+    def next_piece(self) -> Piece | None:
+        raise ConnectionError(QUESTION)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    @property
+    def completion(self) -> Any:
+        raise RuntimeError
+
+
+def test_an_error_while_generating_ends_the_trace_once(spans: InMemorySpanExporter, rag: Rag) -> None:
+    stages = tracing.start_answer()
+    stream = AnswerStream(rag.plan(QUESTION, stages=stages), BrokenStream(), stages=stages)
+    with pytest.raises(ConnectionError), stream:
+        next(stream)
+    assert attributes(named(spans.get_finished_spans(), "answer"))["error.type"] == "ConnectionError"
+    assert QUESTION not in texts(spans.get_finished_spans())
+
+
+WORDS = st.lists(st.text("bcdfghjklmnpqrstvwxz", min_size=7, max_size=9), min_size=4, max_size=8, unique=True)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=WORDS, extractive=st.booleans())
+def test_no_word_of_a_document_question_or_answer_is_in_a_trace(
+    typist: LanguageModel, words: list[str], extractive: bool
+) -> None:
+    passages = [Passage.at(f"{word}.txt", 0, f"The {word} is a {words[0]} of {words[-1]}.") for word in words]
+    with TemporaryDirectory() as folder, recorded_spans() as spans:
+        index_passages(passages, Path(folder) / "index", HashEmbedder())
+        rag = Rag(Retriever.open(Path(folder) / "index"), None if extractive else typist, k=2)
+        answer = rag.ask(f"What is a {words[1]}?", max_new_tokens=8)
+    found = texts(spans.get_finished_spans())
+    assert len(found) > 40
+    forbidden = [*words, *(word for word in answer.text.split() if len(word) > 4 and not extractive), "bees.txt"]
+    assert [text for text in found if any(word in text for word in forbidden)] == []
+
+
+def test_an_answer_is_the_child_of_the_span_of_its_caller(spans: InMemorySpanExporter, rag: Rag) -> None:
+    tracer = tracing.current_tracer()
+    assert tracer is not None
+    with tracer.start_as_current_span("caller"):
+        stream = rag.stream(QUESTION, max_new_tokens=4)
+    stream.to_end()
+    assert tree(spans.get_finished_spans())["caller"] == ["answer"]
+
+
+def test_without_a_tracer_provider_nothing_is_recorded(rag: Rag) -> None:
+    assert tracing.start_answer() is tracing.NOT_RECORDED
+    rag.ask(QUESTION, max_new_tokens=4)
+    assert not tracing.NOT_RECORDED.is_recorded
+
+
+def test_opentelemetry_is_not_imported_if_nothing_is_traced() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry'] = None; from antiphon.pipelines import tracing; "
+        "stages = tracing.start_answer(); stages.begin('retrieve'); stages.part('embed'); stages.finish(); "
+        "print(stages is tracing.NOT_RECORDED)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.stdout.strip(), run.stderr) == ("True", "")
+
+
+def test_a_request_that_is_not_traced_costs_microseconds() -> None:
+    stages = tracing.NOT_RECORDED
+    once = min(timeit.repeat(lambda: stages.begin("retrieve"), number=10_000, repeat=5)) / 10_000
+    assert once < 1e-6
+    start = min(timeit.repeat(tracing.start_answer, number=2_000, repeat=5)) / 2_000
+    assert start < 20e-6
+
+
+def test_the_console_shows_a_trace_as_a_tree_of_durations(rag: Rag) -> None:
+    out = io.StringIO()
+    provider = export_traces("console", out)
+    try:
+        rag.ask(QUESTION, max_new_tokens=16)
+    finally:
+        tracing.use_tracer_provider(None)
+        provider.shutdown()
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("trace ")
+    assert [line.split("  ")[1 + line.startswith("    ")].strip() for line in lines[1:3]] == ["answer", "retrieve"]
+    names = [line[:40].strip() for line in lines[1:]]
+    assert names == [
+        *("answer", "retrieve", "embed", "search", "rerank", "prompt", "chat typist", "prefill", "decode", "cite")
+    ]
+    assert "100.0 %" in lines[1]
+    assert "accepted_tokens=" in lines[-2]
+
+
+def test_an_unknown_exporter_and_an_unsupported_protocol_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="'zipkin'; choose 'otlp' or 'console'"):
+        export_traces("zipkin")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with pytest.raises(
+        ValueError, match="OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'; traces are exported as 'http/protobuf'"
+    ):
+        export_traces("otlp")
+    assert tracing.start_answer() is tracing.NOT_RECORDED
