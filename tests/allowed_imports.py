@@ -62,6 +62,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         "training": {".", "data", "models", "progress"},
         "benchmark": {".", "data", "models", "progress"},
         "server": {".", "citations", "rendering"},
-        "cli": {".", "benchmark", "data", "models", "progress", "rendering", "server", "training"},
+        "mcp": {".", "citations", "rendering", "server"},
+        "cli": {".", "benchmark", "data", "mcp", "models", "progress", "rendering", "server", "training"},
     },
 }
