@@ -23,6 +23,7 @@ from antiphon.pipelines.cli.options import (
     Thinking,
 )
 from antiphon.pipelines.cli.preparation import check_model_fits, note_missing_switch, open_language_model, sessions_in
+from antiphon.pipelines.cli.where_option import Where, where_filter
 from antiphon.pipelines.models.bundled import STOPS
 
 
@@ -30,6 +31,7 @@ def chat(
     index: Index = None,
     model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages per question.")] = 5,
+    where: Where = None,
     max_new_tokens: MaxNewTokens = 256,
     thinking: Thinking = None,
     max_thinking_tokens: MaxThinkingTokens = None,
@@ -46,6 +48,7 @@ def chat(
         from antiphon.pipelines.follow_up import CANNOT_REWRITE
 
         raise ValueError(CANNOT_REWRITE.format(model))
+    condition = where_filter(where)
     folder = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
     with console.status(f"Opening {folder}"):
@@ -63,6 +66,7 @@ def chat(
         rag = Rag(retriever, language_model, k=k, sessions=store, rewrite=rewrite)
     hold_conversation(
         Chat(rag),
+        where=condition,
         max_new_tokens=max_new_tokens,
         stop=STOPS.get(model, ()),
         thinking=thinking,

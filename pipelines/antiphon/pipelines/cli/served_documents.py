@@ -1,0 +1,160 @@
+"""The documents and API keys that `antiphon serve` is given: one index, a file of collections, or none."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
+from antiphon.pipelines.rendering.sanitize import sanitize_line
+
+if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.extractive_model import ExtractiveModel
+    from antiphon.pipelines.server.access_keys import AccessKeys
+    from antiphon.pipelines.server.collections import Collection, UploadQuota
+    from antiphon.retrieval import Embedder, Reranker, Retriever
+
+BOTH = "--index and --collections are given; name the index in the file of collections, or give --index alone."
+
+
+@dataclass(slots=True)
+class ServedDocuments:
+    """The documents of a server, before its language model is loaded.
+
+    Attributes:
+        folders: the folders of the indexes by the name of the collection.
+        keys: the accepted API keys.
+        is_shared: there may be keys that may not read every collection.
+        read_only: the names of collections that clients may not change.
+        quotas: how much may be uploaded, by the name of the collection.
+        retrievers: the opened indexes by the name of the collection.
+        embedder: the embedder of /v1/embeddings.
+    """
+
+    folders: dict[str, Path]
+    keys: AccessKeys
+    is_shared: bool = False
+    read_only: set[str] = field(default_factory=set)
+    quotas: dict[str, UploadQuota] = field(default_factory=dict)
+    retrievers: dict[str, Retriever] = field(default_factory=dict)
+    embedder: Embedder | None = None
+
+    @property
+    def status(self) -> str:
+        """What `open` is doing, for the terminal."""
+        folders = ", ".join(map(str, self.folders.values()))
+        return f"Opening {folders}" if folders else "Loading libraries"
+
+    def open(self, embedder: str | None, device: str | None) -> None:
+        """Open the indexes, and load the embedder of /v1/embeddings.
+
+        Args:
+            embedder: its name; None: that of the first index.
+            device: where models run; None: a GPU if there is one.
+
+        Raises:
+            ValueError: an index cannot be opened, or there is no such embedder.
+        """
+        from antiphon.pipelines.server.collections import open_retrievers
+        from antiphon.retrieval import load_embedder
+
+        self.retrievers = open_retrievers(self.folders, device)
+        first = next((each.embedder for each in self.retrievers.values()), None)
+        self.embedder = load_embedder(embedder, device) if embedder else first
+
+    @property
+    def reranker(self) -> Reranker | None:
+        """The reranker of /v1/rerank; if keys may have different rights, its scores reveal nothing of documents."""
+        from antiphon.pipelines.server.collections import independent_reranker
+
+        first = next(iter(self.retrievers.values()), None)
+        if first is None:
+            return None
+        return independent_reranker(first) if self.is_shared else first.reranker
+
+    def collections(self, language_model: LanguageModel | ExtractiveModel, k: int) -> list[Collection]:
+        """Return the collections with their pipelines.
+
+        Args:
+            language_model: the language model; with the bundled reader, answers are quoted without it.
+            k: passages per question.
+        """
+        from antiphon.pipelines.rag import Rag
+        from antiphon.pipelines.server.collections import Collection, UploadQuota
+
+        answers = None if language_model.prompt_format == "reader" else language_model
+        return [
+            Collection(
+                name,
+                Rag(retriever, answers, k=k),
+                None if name in self.read_only else _uploads(self.folders[name].resolve()),
+                self.quotas.get(name, UploadQuota()),
+            )
+            for name, retriever in self.retrievers.items()
+        ]
+
+
+def served_documents(
+    index: Path | None, collections: Path | None, api_keys: Sequence[str], *, read_only: bool
+) -> ServedDocuments:
+    """Return the documents and keys of a server; nothing is opened yet.
+
+    Args:
+        index: the folder of an index; None: the nearest default index, unless there are collections.
+        collections: the file of collections and keys.
+        api_keys: keys with every right.
+        read_only: clients may change no documents.
+
+    Raises:
+        ValueError: both are given, or the file is not valid.
+        OSError: there is no such index, or the file cannot be read.
+    """
+    from antiphon.pipelines.server.access_keys import AccessKeys
+
+    if collections is None:
+        folder = nearest_index() if index is None else find_index(index)
+        folders = {} if folder is None else {_collection_name(folder): folder}
+        return ServedDocuments(folders, AccessKeys(api_keys), read_only=set(folders) if read_only else set())
+    if index is not None:
+        raise ValueError(BOTH)
+    from antiphon.pipelines.server.collections import UploadQuota
+    from antiphon.pipelines.server.key_file import read_key_file
+
+    entries = read_key_file(collections).collections
+    folders = {name: collections.parent / each.index for name, each in entries.items()}
+    return ServedDocuments(
+        folders,
+        AccessKeys(api_keys, collections),
+        is_shared=True,
+        read_only={name for name, each in entries.items() if each.read_only or read_only},
+        quotas={
+            name: UploadQuota(each.max_upload_bytes, each.max_uploaded_documents) for name, each in entries.items()
+        },
+    )
+
+
+def name_for_clients(model: str) -> str:
+    """Return the name of a model or folder for clients: its name, or the last part of its path."""
+    name = model if "/" not in model and "\\" not in model else Path(model).name
+    return re.sub(r"[^\w.:-]+", "-", name).strip("-") or "model"
+
+
+def _collection_name(index: Path) -> str:
+    place = index.resolve()
+    return "docs" if place.name == DEFAULT_INDEX.name else name_for_clients(place.name)
+
+
+def _uploads(index: Path) -> Path | None:
+    """Return the folder of uploaded files, next to the index; None if it or the index is read-only."""
+    folder = index.with_name(f"{index.name}-uploads")
+    for place in (index, folder if folder.exists() else folder.parent):
+        if not os.access(place, os.W_OK):
+            console.err.print(f"Uploads are disabled: {sanitize_line(str(place))} is not writable.", markup=False)
+            return None
+    return folder
