@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from httpx import Response
 
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
@@ -25,7 +24,7 @@ MODELS = ("tiny", "tiny+docs")
 ORIGIN = "http://chat.example:3000"
 
 
-def named(*names: str) -> Any:
+def named(*names: str) -> pytest.MarkDecorator:
     """Parametrize a test with the recorded requests of these names."""
     found = [pytest.param(each, id=f"{who}: {each['name']}") for who, each in REQUESTS if each["name"] in names]
     assert found, f"no recorded request is called {' or '.join(names)}"
@@ -43,14 +42,14 @@ def client(serve: Serve) -> Iterator[TestClient]:
         yield client
 
 
-def replay(client: TestClient, request: dict[str, Any], model: str) -> Response:
+def replay(client: TestClient, request: dict[str, Any], model: str) -> Any:
     body = None if request["body"] is None else {**request["body"], "model": model}
     response = client.request(request["method"], request["path"], headers=request["headers"], json=body)
     assert response.status_code == 200, response.text
     return response
 
 
-def events(response: Response) -> list[dict[str, Any]]:
+def events(response: Any) -> list[dict[str, Any]]:
     """Return the events of a stream, which ends with the marker that clients wait for."""
     lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
     assert lines[-1] == "[DONE]"
