@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.pipelines.server.test_page import address, browser, wait_for_text
+from tests.pipelines.server.page_fixtures import KEYS, address, browser, page, send, wait_for_text
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["address", "browser"]
+__all__ = ["address", "browser", "page"]
 
 CHAT = "**/v1/chat/completions"
 HALF = 'data: {"choices": [{"delta": {"content": "Half an"}}]}\n\n'
@@ -20,23 +19,6 @@ NO_STORAGE = """for (const name of ['localStorage', 'sessionStorage'])
     Object.defineProperty(window, name, { get() { throw new DOMException('not here', 'SecurityError'); } });"""
 COMPOSING = """document.getElementById('question').dispatchEvent(
     new KeyboardEvent('keydown', { key: 'Enter', isComposing: true, bubbles: true, cancelable: true }))"""
-
-
-@pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
-    context = browser.new_context()
-    opened = context.new_page()
-    opened.goto(address)
-    opened.wait_for_selector("#model option", state="attached")
-    opened.select_option("#model", "tiny")
-    yield opened
-    context.close()
-
-
-def send(page: Any, question: str) -> None:
-    """Send a question without waiting for the answer."""
-    page.fill("#question", question)
-    page.click("#send")
 
 
 def test_an_unreachable_server_is_reported_and_the_question_kept(page: Any) -> None:
@@ -87,9 +69,9 @@ def test_the_page_works_without_browser_storage(browser: Any, address: str) -> N
     page.goto(address)
     page.wait_for_selector("#document-list li")
     page.click("#theme")
-    page.select_option("#model", "tiny")
-    send(page, "How do bees live?")
+    send(page, KEYS)
     wait_for_text(page, "#status", "Answered")
+    wait_for_text(page, ".history-title", KEYS)
     context.close()
 
 

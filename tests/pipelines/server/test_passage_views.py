@@ -109,7 +109,7 @@ def test_only_the_pages_of_the_passage_are_shown(client: TestClient, folder: Pat
         assert client.get(f"/passages/{identifier}/page.png", params={"page": page}).status_code == 404
     for view in ("context", "pages", "page.png"):
         assert client.get(f"/passages/no-such-passage/{view}", params={"page": 2}).status_code == 404
-        other = {"page": 2, "collection": "other"}
+        other = {"page": "2", "collection": "other"}
         assert client.get(f"/passages/{identifier}/{view}", params=other).status_code == 404
 
 

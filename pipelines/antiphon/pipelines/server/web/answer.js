@@ -1,68 +1,58 @@
-// An answer on the page: segments in the colour of their passage, citations, statistics. All text is inserted as text,
-// never as markup, because documents are not trusted.
+// One answer: its text while it streams, then with quotes and sources; thinking, refusal and figures.
 
-const COLOURS = 7;
+import { button, element } from "./dom.js";
+import { Runs, describeSpeed } from "./speed.js";
+import { showText, shownQuote } from "./text.js";
+
 const NO_ANSWER = "There is no answer, because the text ended while the model was thinking.";
-const byId = (id) => document.getElementById(id);
+const CUT_OFF = "The answer was cut off at its maximum length.";
+const REFUSAL = "The passages do not say."; // the server's words, in place of which a title is shown
+const CLOSEST = 3;
 
-export function element(name, className, text) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
-const tint = (passage) => `p${(passage - 1) % COLOURS}`;
-
-// Shows a passage next to the answer, with its characters start to end marked.
-export function showPassage(number, passage, start, end) {
-  const name = passage.title ? `${passage.source}: ${passage.title}` : passage.source;
-  byId("passage-location").textContent = `[${number}] ${name}, characters ${passage.start + start} to ${passage.start + end}`;
-  const characters = Array.from(passage.text); // offsets count code points, and strings of JavaScript UTF-16 units
-  const slice = (from, to) => characters.slice(from, to).join("");
-  const marked = element("mark", tint(number), slice(start, end));
-  byId("passage-text").replaceChildren(slice(0, start), marked, slice(end));
-  marked.scrollIntoView({ block: "nearest" });
-}
-
-function showOnFocus(made, number, passage, start, end) {
-  const show = () => showPassage(number, passage, start, end);
-  made.addEventListener("mouseenter", show);
-  made.addEventListener("focus", show);
-  made.addEventListener("click", show);
-  made.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    show();
-  });
-}
+export const newRecord = () => ({ text: "", thinking: "", segments: [], citations: [], passages: [] });
 
 export class Answer {
-  constructor(parent, caption) {
+  // `open(passage, citation)` shows a passage in its document.
+  constructor(parent, record, open, caption = "") {
+    this.record = record;
+    this.open = open;
     this.root = element("div", "answer");
-    if (caption) this.root.append(element("p", "faint", caption));
+    this.root.setAttribute("aria-label", caption || "Answer");
+    this.root.setAttribute("role", "group");
+    if (caption) this.root.append(element("h3", "", caption));
     this.textElement = element("div", "answer-text");
-    this.stats = element("p", "stats");
-    this.root.append(this.textElement, this.stats);
+    this.runsElement = element("div", "answer-runs");
+    this.runs = new Runs(this.runsElement, (number, cited) => this.openSource(number, cited));
+    this.notes = element("div", "notes");
+    this.root.append(this.textElement, this.runsElement, this.notes);
     parent.append(this.root);
-    this.passages = [];
-    this.text = "";
-    this.lastPassage = null;
   }
 
   push(event) {
-    if (event.passages) this.passages = event.passages;
-    const delta = event.choices?.[0]?.delta ?? {};
-    if (delta.reasoning_content) this.appendThinking(delta.reasoning_content);
-    if (event.segments) for (const segment of event.segments) this.appendSegment(segment);
-    else if (delta.content) this.appendSegment({ text: delta.content });
-    if (delta.content) this.text += delta.content;
-    if (delta.annotations?.length) this.showCitations(delta.annotations);
-    if (event.choices?.[0]?.ended_in_thinking) this.textElement.append(NO_ANSWER);
-    if (event.metrics) this.showStats(event);
+    const { record } = this;
+    if (event.passages) record.passages = event.passages.map(({ id, source, title, location }) => ({ id, source, title, location }));
+    const choice = event.choices?.[0] ?? {};
+    const { reasoning_content: thinking, content, annotations } = choice.delta ?? {};
+    if (thinking) {
+      record.thinking += thinking;
+      this.appendThinking(thinking);
+    }
+    if (content) {
+      record.text += content;
+      this.textElement.append(content);
+    }
+    for (const segment of event.segments ?? (content ? [{ text: content }] : [])) {
+      record.segments.push(segment);
+      this.runs.push(segment, record.passages);
+    }
+    if (annotations) record.citations = annotations.map((each) => each.url_citation);
+    if (choice.refused) record.refused = true;
+    if (choice.ended_in_thinking) record.endedInThinking = true;
+    if (choice.finish_reason === "length") record.isCutOff = true;
+    if (event.metrics) Object.assign(record, { usage: event.usage, metrics: event.metrics });
   }
 
-  // The model's thinking is folded above the answer.
+  // Shows the thinking folded above the answer.
   appendThinking(text) {
     if (!this.thinking) {
       const folded = element("details", "thinking");
@@ -73,49 +63,69 @@ export class Answer {
     this.thinking.append(text);
   }
 
-  appendSegment(segment) {
-    const text = segment.display ?? segment.text; // quotes are shown without markup
-    if (!segment.passage) {
-      this.lastPassage = null;
-      this.textElement.append(segment.drafted ? element("span", "drafted", text) : document.createTextNode(text));
-      return;
-    }
-    const made = element("span", `segment ${tint(segment.passage)}`, text);
-    const passage = this.passages[segment.passage - 1];
-    made.tabIndex = 0;
-    made.setAttribute("role", "button");
-    made.title = `from passage ${segment.passage}, ${passage.source}`;
-    showOnFocus(made, segment.passage, passage, segment.start, segment.end);
-    if (this.lastPassage !== segment.passage) made.append(element("sup", "", `[${segment.passage}]`));
-    this.lastPassage = segment.passage;
-    this.textElement.append(made);
+  // Shows an answer that was kept in the history.
+  restore() {
+    const { record } = this;
+    if (record.thinking) this.appendThinking(record.thinking);
+    for (const segment of record.segments) this.runs.push(segment, record.passages);
+    this.finish();
   }
 
-  showCitations(annotations) {
-    const list = element("ol", "cited");
-    for (const { url_citation: cited } of annotations) {
-      const item = element("li");
-      const source = this.passages[cited.passage - 1].source;
-      const quote = (cited.display_text ?? cited.cited_text).replace(/\s+/g, " ");
-      const place = cited.location ? `${source}, ${cited.location}` : source;
-      const button = element("button", "", `[${cited.passage}] ${place}: “${quote}”`);
-      button.type = "button";
-      button.addEventListener("click", () => showPassage(
-        cited.passage, this.passages[cited.passage - 1], cited.passage_start, cited.passage_end));
-      item.append(button);
-      list.append(item);
+  // Shows what is known when the answer is complete: citations, sources and figures.
+  finish() {
+    const { record, notes } = this;
+    notes.replaceChildren();
+    const text = record.refused ? record.text.replace(REFUSAL, "").trim() : record.text;
+    showText(this.textElement, text, record.citations, record.passages, (number, cited) => this.openSource(number, cited));
+    this.root.classList.toggle("refusal", Boolean(record.refused));
+    if (record.refused) {
+      this.textElement.prepend(element("strong", "refusal-title", "No answer in these documents"));
+      this.showSources("Closest passages", this.passageNumbers().slice(0, CLOSEST));
+    } else if (record.citations.length) this.showSources("Sources", record.citations);
+    else if (record.passages.length && record.text) {
+      this.showSources("Read for this answer", this.passageNumbers());
     }
-    this.root.append(list);
+    if (record.endedInThinking) notes.append(element("p", "notice", NO_ANSWER));
+    else if (record.isCutOff) notes.append(element("p", "notice", CUT_OFF));
+    if (record.metrics) {
+      notes.append(element("p", "caption", this.caption()), element("p", "caption speed-only stats", describeSpeed(record)));
+    }
   }
 
-  showStats({ usage, metrics }) {
-    if (!metrics.steps) {
-      this.stats.textContent = `quoted from the documents, without a language model; ${metrics.seconds.toFixed(1)} s`;
-      return;
-    }
-    const quoted = usage.prompt_tokens_details.response_prefix_tokens;
-    this.stats.textContent = (quoted ? `${quoted} tokens quoted, not generated; ` : "") + `${usage.completion_tokens} tokens in ${metrics.steps} steps, ` +
-      `${metrics.tokens_per_step.toFixed(2)} tokens per step, ${metrics.seconds.toFixed(1)} s ` +
-      `(first token after ${metrics.time_to_first_token_seconds.toFixed(1)} s); without drafts it takes ${usage.completion_tokens} steps`;
+  caption() {
+    const { record } = this, seconds = `${record.metrics.seconds.toFixed(1)} s`;
+    if (record.refused) return `Searched the documents in ${seconds}`;
+    return record.metrics.steps ? `Answered in ${seconds}` : `Quoted from the documents in ${seconds}`;
   }
+
+  passageNumbers() {
+    return this.record.passages.map((_, index) => ({ passage: index + 1 }));
+  }
+
+  // Lists sources, with their quotes if they are quoted.
+  showSources(title, citations) {
+    const list = element("ol", "sources");
+    const items = new Map();
+    for (const cited of citations) {
+      const { source, location, title: heading } = this.record.passages[cited.passage - 1];
+      const place = cited.location ?? (location && !location.startsWith("lines") ? location : heading.split(" > ").at(-1) || location);
+      const name = `${cited.passage} ${place}`, open = () => this.openSource(cited.passage, cited);
+      if (!items.has(name)) items.set(name, sourceItem(cited.passage, place ? `${source}, ${place}` : source, open));
+      if (cited.cited_text) items.get(name).append(button(`“${shownQuote(cited)}”`, open, "source-quote"));
+    }
+    list.append(...items.values());
+    this.notes.append(element("h3", "", title), list);
+  }
+
+  openSource(number, cited) {
+    this.open(this.record.passages[number - 1], cited);
+  }
+}
+
+function sourceItem(number, name, open) {
+  const item = element("li", "source");
+  const head = button("", open, "source-name");
+  head.append(element("span", "badge", String(number)), element("span", "", name));
+  item.append(head);
+  return item;
 }

@@ -1,6 +1,6 @@
 // The list of endpoints, read from the server's OpenAPI schema.
 
-import { element } from "./answer.js";
+import { element } from "./dom.js";
 
 const { paths } = await (await fetch("/openapi.json")).json();
 for (const [path, methods] of Object.entries(paths)) {

@@ -1,31 +1,41 @@
-// The documents: listing, uploading by choosing or dropping files, removing. Names are inserted as text.
+// The documents of the chosen collection: listing, adding by choosing or dropping, removing.
 
-import { element } from "./answer.js";
-import { get, remove, upload } from "./server.js";
+import { button, byId, element, plural } from "./dom.js";
+import { currentModel } from "./models.js";
+import { get, remove, withParameters } from "./server.js";
+import { addFiles, droppedFiles, stopAdding } from "./uploads.js";
 
-const byId = (id) => document.getElementById(id);
-let isReadOnly; // undefined until the documents are listed
+let target; // { collection, suffixes, isReadOnly }; undefined until the documents are listed
 
 const showStatus = (text) => { byId("documents-status").textContent = text; };
 
 export async function listDocuments() {
-  const found = await get("/documents");
-  isReadOnly = found.read_only;
-  byId("documents").hidden = found.data.length === 0 && isReadOnly;
-  byId("file-picker").hidden = isReadOnly;
+  const { collection } = currentModel();
+  byId("documents").hidden = !collection;
+  target = undefined;
+  if (!collection) return;
+  const found = await get(withParameters("/documents", { collection }));
+  if (currentModel().collection !== collection) return; // another one was chosen meanwhile
+  target = { collection, suffixes: found.suffixes, isReadOnly: found.read_only };
+  byId("file-picker").hidden = target.isReadOnly;
   byId("files").accept = found.suffixes.join(",");
+  byId("documents-count").textContent = String(found.data.length);
   byId("document-list").replaceChildren(...found.data.map(listItem));
 }
 
 function listItem(entry) {
+  const { collection, isReadOnly } = target;
   const item = element("li");
-  item.append(element("span", "", `${entry.name} (${entry.passages} ${entry.passages === 1 ? "passage" : "passages"})`));
+  const name = element("span", "document-name", entry.name);
+  name.title = entry.name; // a long name is cut off
+  item.append(name, element("span", "caption", plural(entry.passages, "passage")));
   if (entry.uploaded && !isReadOnly) {
-    const button = element("button", "", "Remove");
-    button.type = "button";
-    button.setAttribute("aria-label", `Remove ${entry.name}`);
-    button.addEventListener("click", () => run(() => remove(`/documents?id=${encodeURIComponent(entry.id)}`)));
-    item.append(button);
+    const remover = button("×", () => run(async () => {
+      await remove(withParameters("/documents", { id: entry.id, collection }));
+      byId("documents").focus();
+    }), "small");
+    remover.setAttribute("aria-label", `Remove ${entry.name}`);
+    item.append(remover);
   }
   return item;
 }
@@ -39,44 +49,32 @@ async function run(action) {
   }
 }
 
-async function uploadAll(files) {
-  const bar = byId("progress");
-  bar.hidden = false;
-  let added = 0;
-  const failed = [];
-  for (const file of files) {
-    bar.value = 0;
-    showStatus(`Adding ${file.name}`);
-    try {
-      const { skipped } = await upload(file, (share) => {
-        if (share < 1) bar.value = share;
-        else bar.removeAttribute("value"); // uploaded; the server is indexing it
-      });
-      added += 1;
-      for (const { name, reason } of skipped) failed.push(`${name}: skipped, ${reason}.`);
-    } catch (error) {
-      failed.push(`${file.name}: ${error.message}`);
-    }
-  }
-  bar.hidden = true;
-  showStatus([`Added ${added}.`, ...failed].join(" "));
-  await listDocuments();
+async function add(files) {
+  if (target === undefined) await run(() => {});
+  if (target && !target.isReadOnly) await addFiles(files, target, () => run(() => {}));
 }
 
 export function enableUploads() {
-  byId("files").addEventListener("change", (event) => uploadAll([...event.target.files]));
+  const choose = (event) => {
+    const files = [...event.target.files].map((file) => ({ file, name: file.webkitRelativePath || file.name }));
+    event.target.value = ""; // so that the same file can be chosen again
+    return add(files);
+  };
+  byId("files").addEventListener("change", choose);
+  byId("folder").addEventListener("change", choose);
+  byId("upload-stop").addEventListener("click", stopAdding);
+  const mayDrop = () => currentModel().collection && !target?.isReadOnly;
   document.addEventListener("dragover", (event) => {
-    if (isReadOnly) return;
+    if (!mayDrop() || !event.dataTransfer.types.includes("Files")) return;
     event.preventDefault();
     document.body.classList.add("dropping");
   });
   document.addEventListener("dragleave", () => document.body.classList.remove("dropping"));
   document.addEventListener("drop", async (event) => {
-    if (isReadOnly) return;
+    if (!mayDrop()) return;
     event.preventDefault();
     document.body.classList.remove("dropping");
-    const files = [...event.dataTransfer.files]; // the event holds them only synchronously
-    if (isReadOnly === undefined) await run(() => {});
-    if (isReadOnly === false) uploadAll(files);
+    const items = [...event.dataTransfer.items].filter((item) => item.kind === "file");
+    await add(await droppedFiles(items)); // the event has its items only synchronously
   });
 }

@@ -36,8 +36,18 @@ async function withConnection(action, broken = "The server cannot be reached.") 
 
 const send = async (path, options) => checkStatus(await withConnection(() => fetch(path, options)));
 
+// Adds the collection, if there is one, and other parameters to a path.
+export function withParameters(path, parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null);
+  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+}
+
 export async function get(path) {
   return (await send(path, { headers: headers() })).json();
+}
+
+export async function getBlob(path) {
+  return (await send(path, { headers: headers() })).blob();
 }
 
 export async function remove(path) {
@@ -66,11 +76,11 @@ export async function* ask(body, signal) {
   }
 }
 
-// Uploads a file; `onProgress` is called with the share that is sent, 0 to 1.
-export function upload(file, onProgress) {
+// Uploads a file under a name; `onProgress` is called with the share that is sent, 0 to 1.
+export function upload(file, name, collection, onProgress) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("POST", "/documents");
+    request.open("POST", withParameters("/documents", { collection }));
     for (const [name, value] of Object.entries(headers())) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => onProgress(event.loaded / event.total);
     request.onerror = () => reject(new RequestError(0, BROKEN));
@@ -81,7 +91,7 @@ export function upload(file, onProgress) {
       else reject(new RequestError(request.status, body.error?.message ?? `The server answered ${request.status}.`));
     };
     const form = new FormData();
-    form.append("file", file);
+    form.append("file", file, name);
     request.send(form);
   });
 }

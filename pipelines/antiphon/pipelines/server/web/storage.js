@@ -2,9 +2,15 @@
 
 const fallback = new Map();
 
+// Returns whether the browser has stored the text.
 export function store(storage, name, text) {
   fallback.set(name, text);
-  try { window[storage].setItem(name, text); } catch { /* kept in the fallback only */ }
+  try {
+    window[storage].setItem(name, text);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 export function load(storage, name) {

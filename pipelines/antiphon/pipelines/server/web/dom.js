@@ -1,0 +1,27 @@
+// Elements of the page. All text is inserted as text, never as markup, because documents are not trusted.
+
+export const byId = (id) => document.getElementById(id);
+
+export function element(name, className, text) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+export function button(text, onClick, className = "") {
+  const made = element("button", className, text);
+  made.type = "button";
+  made.addEventListener("click", onClick);
+  return made;
+}
+
+export function showStatus(text, isError = false) {
+  byId("status").textContent = text;
+  byId("status").classList.toggle("error", isError);
+}
+
+// Characters start to end of a text. The server counts code points, and strings of JavaScript UTF-16 units.
+export const slice = (text, start, end) => Array.from(text).slice(start, end).join("");
+
+export const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
