@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
+from antiphon.pipelines.server import systemd
 from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.http_server import DrainingServer, make_server
-from antiphon.pipelines.server.readiness import notify_service_manager
+from antiphon.pipelines.server.http_server import DrainingServer, listen_address, make_server
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
+from antiphon.pipelines.server.systemd import inherited_socket, notify_service_manager
 from tests.load.servers import free_port
 
 KEY = {"Authorization": "Bearer KEY"}
@@ -35,9 +37,9 @@ def listener(address: str) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def running(server: DrainingServer) -> Iterator[None]:
+def running(server: DrainingServer, sockets: list[socket.socket] | None = None) -> Iterator[None]:
     """Run a server in a thread until it has shut down."""
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets)))
     thread.start()
     try:
         yield
@@ -54,12 +56,12 @@ def test_a_stopping_server_is_unready_first_and_still_answers_for_the_delay(
     port = free_port()
     app = create_app(make_service(typist, ServerSettings(api_keys=("KEY",)), name="tiny"))
     server = make_server(app, "127.0.0.1", port, drain_seconds=5, drain_delay=1)
-    with listener(str(tmp_path / "notify")) as systemd, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with listener(str(tmp_path / "notify")) as manager, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         with running(server):
-            assert systemd.recv(100) == b"READY=1"
+            assert manager.recv(100) == b"READY=1"
             assert client.get("/ready").json() == {"status": "ready"}
             server.should_exit = True  # as SIGTERM does
-            assert systemd.recv(100) == b"STOPPING=1"
+            assert manager.recv(100) == b"STOPPING=1"
             unready = client.get("/ready")
             assert (unready.status_code, unready.json()["error"]["code"]) == (503, "server_shutting_down")
             assert client.get("/health").json()["status"] == "ok"
@@ -77,9 +79,9 @@ def test_readiness_and_liveness_need_no_key(typist: LanguageModel) -> None:
 def test_systemd_may_name_a_socket_in_the_abstract_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"antiphon-test-{free_port()}"
     monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
-    with suppress(FileNotFoundError), listener(f"\0{name}") as systemd:
+    with suppress(FileNotFoundError), listener(f"\0{name}") as manager:
         notify_service_manager("READY=1")
-        assert systemd.recv(100) == b"READY=1"
+        assert manager.recv(100) == b"READY=1"
 
 
 def test_a_missing_socket_is_logged_and_does_not_stop_the_server(
@@ -91,3 +93,40 @@ def test_a_missing_socket_is_logged_and_does_not_stop_the_server(
     monkeypatch.delenv("NOTIFY_SOCKET")
     notify_service_manager("READY=1")
     assert len(caplog.records) == 1
+
+
+@pytest.fixture
+def activated(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A listening socket that is passed to this process as systemd does."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", listening.fileno())
+        monkeypatch.setenv("LISTEN_FDS", "1")
+        monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
+        yield listening
+
+
+def test_a_client_that_connects_during_a_restart_is_answered_by_the_new_process(
+    typist: LanguageModel, activated: socket.socket
+) -> None:
+    address = listen_address("0.0.0.0", 1)
+    assert address == activated.getsockname(), "so that the rules for the address are those of the socket"
+    answers = []
+    for _ in range(2):
+        app = create_app(make_service(typist, ServerSettings(), name="tiny"))
+        inherited = inherited_socket()
+        assert inherited is not None
+        with socket.create_connection(address, timeout=30) as client:  # before the server listens
+            client.sendall(b"GET /ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            with running(make_server(app, *address, drain_seconds=5), [inherited]):
+                answers.append(client.recv(100).partition(b"\r\n")[0])
+    assert answers == [b"HTTP/1.1 200 OK"] * 2
+
+
+def test_a_socket_for_another_process_is_not_taken(activated: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LISTEN_FDS", "2")
+    with pytest.raises(ValueError, match="systemd passes 2 sockets"):
+        inherited_socket()
+    monkeypatch.setenv("LISTEN_PID", "1")
+    assert inherited_socket() is None

@@ -128,9 +128,10 @@ def serve(
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
         from antiphon.pipelines.server.app import create_app
-        from antiphon.pipelines.server.http_server import check_port_is_free, run_server
+        from antiphon.pipelines.server.http_server import listen_address, run_server
         from antiphon.pipelines.server.settings import ServerSettings
 
+        host, port = listen_address(host, port)
         settings = ServerSettings(
             api_keys=tuple(keys or ()),
             requests_per_minute=rate,
@@ -143,7 +144,6 @@ def serve(
             read_only=read_only,
         )
         check_listen_address(host, settings, allow_without_key=anybody or documents.keys.are_needed)
-        check_port_is_free(host, port)
         start_traces(trace)
         with console.status(documents.status):
             console.quiet_libraries()

@@ -17,8 +17,9 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from antiphon.pipelines.server.http_trace import CURRENT_REQUEST
-from antiphon.pipelines.server.readiness import notify_service_manager, start_draining
+from antiphon.pipelines.server.readiness import start_draining
 from antiphon.pipelines.server.request_limits import REQUEST_ID
+from antiphon.pipelines.server.systemd import inherited_socket, notify_service_manager
 
 HEADER_TIMEOUT = 20
 """Seconds in which a client must send the head of a request, after connecting and after each response."""
@@ -32,6 +33,25 @@ GC_DELAY = 5
 ADDRESS_IN_USE = (
     "The server cannot listen at {}, port {}; is another program listening there? Give another --host or --port."
 )
+
+
+def listen_address(host: str, port: int) -> tuple[str, int]:
+    """Return the address that the server will listen at: that of a socket from systemd, or the given one.
+
+    Args:
+        host: the address to listen at.
+        port: the TCP port.
+
+    Raises:
+        OSError: another program listens there, or the address does not belong to this machine.
+        ValueError: systemd passes a socket that the server cannot use.
+    """
+    if (inherited := inherited_socket()) is not None:
+        with inherited:
+            address: tuple[str, int] = inherited.getsockname()[:2]
+        return address
+    check_port_is_free(host, port)
+    return host, port
 
 
 def check_port_is_free(host: str, port: int) -> None:
@@ -54,7 +74,7 @@ def check_port_is_free(host: str, port: int) -> None:
 
 
 def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain_delay: float = 0) -> None:
-    """Serve until SIGTERM or Ctrl-C, then finish the requests in progress.
+    """Serve until SIGTERM or Ctrl-C, then finish the requests in progress. A socket from systemd has precedence.
 
     Args:
         app: the application, made by `create_app`.
@@ -69,8 +89,9 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain_
     _log_as_json()
     _increase_file_limit()
     server = make_server(app, host, port, drain_seconds=drain_seconds, drain_delay=drain_delay)
+    inherited = inherited_socket()
     try:
-        server.run()
+        server.run(None if inherited is None else [inherited])
     except SystemExit as error:  # uvicorn exits if it cannot listen
         raise OSError(ADDRESS_IN_USE.format(host, port)) from error
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 
 from antiphon.pipelines.server.errors import ApiError, ErrorBody
+from antiphon.pipelines.server.systemd import notify_service_manager
 
 DRAINING = "The server is shutting down: it finishes the requests in progress; send new ones to another server."
-
-logger = logging.getLogger("antiphon.server")
 
 router = APIRouter(tags=["Operation"])
 
@@ -33,16 +29,3 @@ def start_draining(app: FastAPI) -> None:
     """Answer 503 at /ready from now on, and tell systemd that the server is stopping."""
     app.state.is_draining = True
     notify_service_manager("STOPPING=1")
-
-
-def notify_service_manager(state: str) -> None:
-    """Send a state such as ``READY=1`` to systemd, which names its socket in ``NOTIFY_SOCKET``; else do nothing."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    abstract = address.startswith("@")  # a name in Linux' abstract namespace, which begins with a zero byte
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(state.encode(), f"\0{address[1:]}" if abstract else address)
-    except OSError as error:
-        logger.warning("systemd is not told %s: %s", state, error)
