@@ -42,6 +42,18 @@ def test_a_parameter_out_of_range_is_rejected_by_name(options: dict[str, Any], m
         tiny().generate(PROMPT, **options)
 
 
+@pytest.mark.parametrize("temperature", [1e-7, 1e-81, 5e-324])
+def test_a_temperature_near_zero_is_greedy(temperature: float) -> None:
+    greedy = tiny().generate(PROMPT, max_new_tokens=8)
+    assert tiny().generate(PROMPT, max_new_tokens=8, temperature=temperature).tokens == greedy.tokens
+
+
+@pytest.mark.parametrize("penalty", [1e-300, 1e-40, 1e300])
+def test_sampling_survives_penalties_that_make_a_score_infinite(penalty: float) -> None:
+    tokens = tiny().generate(PROMPT, max_new_tokens=8, temperature=1.0, repetition_penalty=penalty, seed=1).tokens
+    assert 0 < len(tokens) <= 8
+
+
 def test_an_unknown_drafter_is_rejected_before_a_model_is_loaded() -> None:
     with pytest.raises(ValueError, match="'psychic'"):
         LanguageModel.from_pretrained("no/such-model", drafter="psychic")

@@ -87,4 +87,7 @@ class Sampler:
             self.logits.append(raw)
         if not self.sample:
             return int(scores.argmax(dim=-1))
-        return int(torch.multinomial(scores.softmax(dim=-1), num_samples=1, generator=self.generator))
+        probabilities = scores.softmax(dim=-1)
+        if probabilities[0, 0].isnan() and scores.isposinf().any():  # an extreme penalty made a score infinite
+            return int(scores.argmax(dim=-1))
+        return int(torch.multinomial(probabilities, num_samples=1, generator=self.generator))

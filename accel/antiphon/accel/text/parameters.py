@@ -13,6 +13,9 @@ from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
 MAX_LOGPROBS = 20
 """Maximum number of alternatives per token in ``logprobs``, as in OpenAI's API."""
 
+MIN_TEMPERATURE = 1e-6
+"""The lowest temperature of sampling. With a lower one the best token is certain, and scores in float32 overflow."""
+
 _LOGPROBS = f"None, or from 0 to {MAX_LOGPROBS}"
 
 
@@ -57,7 +60,7 @@ class Settings:
 
     Attributes:
         max_new_tokens: Maximum number of generated tokens.
-        temperature: 0 is greedy decoding; above 0 tokens are sampled.
+        temperature: 0 is greedy decoding, and so is less than `MIN_TEMPERATURE`; above, tokens are sampled.
         top_p: Sample from the most likely tokens of this total probability; 1 is off.
         top_k: Sample from this number of most likely tokens; 0 is off.
         min_p: Sample from tokens of at least this share of the highest probability; 0 is off.
@@ -172,7 +175,7 @@ class Settings:
     @property
     def is_sampled(self) -> bool:
         """Whether tokens are sampled."""
-        return self.temperature > 0
+        return self.temperature >= MIN_TEMPERATURE
 
     @property
     def generate_kwargs(self) -> dict[str, Any]:
