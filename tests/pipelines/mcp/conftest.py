@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -10,6 +12,9 @@ from typing import Any
 import pytest
 from mcp import Client
 
+from antiphon.accel import LanguageModel
+from antiphon.accel.drafting.draft import Draft, Tokens
+from antiphon.accel.drafting.drafters import Blend
 from antiphon.pipelines import Rag
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.mcp.server import make_mcp_server
@@ -46,6 +51,55 @@ def connect(request: pytest.FixtureRequest) -> Connect:
             yield client
 
     return connecting
+
+
+class Gate:
+    """Lets a model run one forward pass for each permit, and counts them."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        gate = self
+
+        class GatedBlend(Blend):
+            def propose(self, context: Tokens, budget: int) -> Draft:
+                assert gate.permits.acquire(timeout=20)
+                gate.steps += 1
+                return super().propose(context, budget)
+
+        self.permits, self.steps = threading.Semaphore(0), 0
+        self.model = LanguageModel(model.model, model.tokenizer, name="gated", drafter=GatedBlend)
+
+    async def stops_within_a_step(self, service: Service) -> bool:
+        """Allow all further forward passes, and return whether the generation of a cancelled request ends."""
+        jobs = service.queue._running
+        await becomes(lambda: all(job.is_cancelled for job in jobs))
+        self.permits.release(1000)
+        await becomes(lambda: not jobs)
+        while self.permits.acquire(blocking=False):
+            pass
+        return service.queue.running == 0
+
+
+async def becomes(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, at most ten seconds."""
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+
+
+class ProgressLog:
+    """Records progress, and sets an event when an answer is being written."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self.messages: list[str] = []
+        self.is_writing = asyncio.Event()
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        self.values.append(progress)
+        self.messages.append(message or "")
+        if "tokens written" in self.messages[-1]:
+            self.is_writing.set()
 
 
 def text_of(result: Any) -> str:

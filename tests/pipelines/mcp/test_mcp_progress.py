@@ -12,33 +12,15 @@ import pytest
 from mcp import Client
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.draft import Draft, Tokens
-from antiphon.accel.drafting.drafters import Blend
 from antiphon.pipelines.mcp import service_source
 from antiphon.pipelines.mcp.server import make_mcp_server
 from antiphon.pipelines.mcp.service_source import LOADING, ServiceSource
 from antiphon.pipelines.server.service import Service
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
-from tests.pipelines.mcp.conftest import Connect, text_of
+from tests.pipelines.mcp.conftest import Connect, Gate, ProgressLog, text_of
 from tests.pipelines.server.conftest import tiny_service
 
 QUESTION = "How do bees live?"
-
-
-class Gate:
-    """Lets a model run one forward pass for each permit, and counts them."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        gate = self
-
-        class GatedBlend(Blend):
-            def propose(self, context: Tokens, budget: int) -> Draft:
-                assert gate.permits.acquire(timeout=20)
-                gate.steps += 1
-                return super().propose(context, budget)
-
-        self.permits, self.steps = threading.Semaphore(0), 0
-        self.model = LanguageModel(model.model, model.tokenizer, name="gated", drafter=GatedBlend)
 
 
 @pytest.fixture
@@ -53,21 +35,6 @@ def service(gate: Gate, passages: list[Passage], tmp_path: Path) -> Iterator[Ser
     yield service
     gate.permits.release(1000)
     service.queue.close()
-
-
-class ProgressLog:
-    """Records progress, and sets an event when an answer is being written."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-        self.messages: list[str] = []
-        self.is_writing = asyncio.Event()
-
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        self.values.append(progress)
-        self.messages.append(message or "")
-        if "tokens written" in self.messages[-1]:
-            self.is_writing.set()
 
 
 async def test_an_answer_reports_its_stages_and_its_tokens(connect: Connect, service: Service, gate: Gate) -> None:
@@ -98,14 +65,8 @@ async def test_a_cancelled_call_stops_decoding_after_the_current_forward_pass(
             tasks.start_soon(ask)
             await asyncio.wait_for(log.is_writing.wait(), 20)
             tasks.cancel_scope.cancel()
-        # The connection is still usable, and its next request is handled after the cancellation.
-        assert len((await client.list_tools()).tools) == 3
-        gate.permits.release(1000)
-        for _ in range(2000):
-            if not service.queue.running:
-                break
-            await asyncio.sleep(0.005)
-    assert service.queue.running == 0
+        assert len((await client.list_tools()).tools) == 3, "the connection is still usable"
+        assert await gate.stops_within_a_step(service)
     assert gate.steps <= 3, "only the forward pass in progress is finished, of up to 200"
     cancelled = service.metrics.registry.get_sample_value("antiphon_generations_total", {"finish": "cancelled"})
     assert cancelled == 1

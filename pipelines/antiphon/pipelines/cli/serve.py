@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,8 @@ from antiphon.pipelines.cli.trace_option import Trace, start_traces
 from antiphon.pipelines.models.bundled import STOPS
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.server.service import Service
@@ -127,7 +130,6 @@ def serve(
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
-        from antiphon.pipelines.server.app import create_app
         from antiphon.pipelines.server.http_server import listen_address, run_server
         from antiphon.pipelines.server.settings import ServerSettings
 
@@ -149,9 +151,9 @@ def serve(
             console.quiet_libraries()
             documents.open(embedder, device)
         runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
-        service = _service(model, settings, documents, k=k, **runs)
+        service = load_service(model, settings, documents, k=k, **runs)
         _show_addresses(service, host, port)
-        run_server(create_app(service), host, port, drain_seconds=drain, drain_delay=drain_delay)
+        run_server(_application(service), host, port, drain_seconds=drain, drain_delay=drain_delay)
 
 
 @contextmanager
@@ -164,7 +166,7 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _service(
+def load_service(
     model: str,
     settings: ServerSettings,
     documents: ServedDocuments,
@@ -174,6 +176,20 @@ def _service(
     dtype: Any,
     **runs: Any,
 ) -> Service:
+    """Load the language model and return the service of opened documents.
+
+    Args:
+        model: the name of the model.
+        settings: limits and access rules.
+        documents: the documents.
+        k: passages per question.
+        drafter: the name of the drafter.
+        dtype: the name of the precision.
+        **runs: where and how the model runs; see `load_language_model`.
+
+    Raises:
+        ValueError: there is no such model, or the model needs documents and there are none.
+    """
     from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.models.drafters import resolve_drafter
     from antiphon.pipelines.server.service import make_service
@@ -200,9 +216,22 @@ def _service(
     )
 
 
+def _application(service: Service) -> FastAPI:
+    """Return the application of a service, with MCP at /mcp if its SDK is installed."""
+    from antiphon.pipelines.server.app import create_app
+
+    app = create_app(service)
+    if find_spec("mcp") is not None:
+        from antiphon.pipelines.mcp.http import add_mcp
+
+        add_mcp(app, service)
+    return app
+
+
 def _show_addresses(service: Service, host: str, port: int) -> None:
-    """Print the models, and the addresses of the page and of the API as this machine reaches them."""
+    """Print the models, and the addresses of the page, the API and MCP as this machine reaches them."""
     reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
     address = f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
     console.err.print(f"Serving {', '.join(service.models)}", markup=False)
-    console.err.print(f"Page: {address}/   API: {address}/v1", markup=False)
+    agents = f"   MCP: {address}/mcp" if find_spec("mcp") is not None else ""
+    console.err.print(f"Page: {address}/   API: {address}/v1{agents}", markup=False)

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from antiphon.pipelines.mcp.server import ACCESS, make_mcp_server
-from antiphon.pipelines.mcp.service_source import ServiceSource
 from antiphon.pipelines.server import readiness
 from antiphon.pipelines.server.errors import add_error_handlers
-from antiphon.pipelines.server.request_limits import Receive, RequestLimits, Scope, Send
+from antiphon.pipelines.server.request_limits import Message, Receive, RequestLimits, Scope, Send
 from antiphon.pipelines.server.service import Service
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 PATH = "/mcp"
 
-MAX_SESSIONS = 1000
-"""Maximum number of open sessions; clients of the protocol's newer versions need none."""
+ACCESS = "antiphon.access"
+"""The key of a request's scope that holds the rights of its API key."""
 
 
 class McpEndpoint:
-    """The endpoint of MCP. A session belongs to the key that opened it, and every request is checked.
+    """The endpoint of MCP; every request is checked, also those of an open session.
 
     Args:
         service: the service.
@@ -38,17 +38,19 @@ class McpEndpoint:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._manager: StreamableHTTPSessionManager | None = None
+        self._manager: asyncio.Task[None] | None = None
+        self._started: asyncio.Future[StreamableHTTPSessionManager] | None = None
+        self._stop = asyncio.Event()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Accept sessions until the context exits."""
-        server = make_mcp_server(ServiceSource(lambda: self._service), is_local=False)
-        self._manager = StreamableHTTPSessionManager(
-            server, max_sessions=MAX_SESSIONS, max_request_body_size=self._service.settings.max_body_bytes
-        )
-        async with self._manager.run():
+        """Accept requests until the context exits, which ends all sessions."""
+        try:
             yield
+        finally:
+            self._stop.set()
+            if self._manager is not None:
+                await self._manager
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request.
@@ -56,13 +58,41 @@ class McpEndpoint:
         Raises:
             ApiError: 401, its key is not accepted; 429, the key has sent too many requests.
         """
+        scope["route"] = self  # its path is a label of the metrics
         access = self._service.access(Headers(scope=scope).get("authorization"))
-        assert self._manager is not None
-        scope["route"], scope[ACCESS] = self, access
-        if access.key:
-            token = AccessToken(token=access.key, client_id=access.key, scopes=[])  # the digest: the key is not kept
-            scope["user"] = AuthenticatedUser(token)
-        await self._manager.handle_request(scope, receive, send)
+        manager = await self._sessions()
+        from antiphon.pipelines.mcp.sessions import session_owner
+
+        scope[ACCESS], scope["user"] = access, session_owner(access)
+        is_open = False
+
+        async def respond(message: Message) -> None:
+            nonlocal is_open
+            is_open = message["type"] == "http.response.start" or message.get("more_body", False)
+            await send(message)
+
+        await manager.handle_request(scope, receive, respond)
+        if is_open:  # the SDK leaves streams unfinished when the server shuts down, which would be logged as an error
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _sessions(self) -> StreamableHTTPSessionManager:
+        """Return the manager of sessions, which the first request starts."""
+        if self._started is None:
+            self._started = asyncio.get_running_loop().create_future()
+            self._manager = asyncio.create_task(self._manage(self._started))
+        return await asyncio.shield(self._started)
+
+    async def _manage(self, started: asyncio.Future[StreamableHTTPSessionManager]) -> None:
+        try:
+            sessions = await asyncio.to_thread(import_module, "antiphon.pipelines.mcp.sessions")
+            manager = sessions.session_manager(self._service)
+            async with manager.run():
+                started.set_result(manager)
+                await self._stop.wait()
+        except Exception as error:
+            if started.done():
+                raise
+            started.set_exception(error)
 
 
 def add_mcp(app: FastAPI, service: Service) -> None:

@@ -33,9 +33,6 @@ Result = TypeVar("Result")
 
 URI_TEMPLATE = "antiphon://documents/{collection}/{document}{?start}"
 
-ACCESS = "antiphon.access"
-"""The key of an HTTP request's scope that holds the rights of its API key, once they are checked."""
-
 INSTRUCTIONS = (
     "Answers and passages from a collection of documents. Use ask for a question, search for passages about a topic, "
     "and read_passage or the resources for the text around a citation."
@@ -179,6 +176,8 @@ class Handlers:
         """Return the rights of a request; over HTTP those of the key in its own header, whoever opened the session."""
         if self.is_local:
             return Access()
+        from antiphon.pipelines.mcp.http import ACCESS
+
         found = None if ctx.request is None else ctx.request.scope.get(ACCESS)
         return found if isinstance(found, Access) else service.access(None)
 

@@ -1,0 +1,70 @@
+"""The command `antiphon mcp` on standard input and output, and its options."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from typer.testing import CliRunner
+
+from antiphon.pipelines.cli import app
+from antiphon.pipelines.cli.mcp import _address
+from tests.pipelines.mcp.conftest import ProgressLog, index_of_documents
+
+QUESTION = "How many eggs does a queen lay?"
+DOCUMENT = "A queen lays as many as two thousand eggs on a summer's day."
+
+
+@pytest.mark.slow
+async def test_an_agent_that_starts_the_command_receives_answers_and_only_messages(tmp_path: Path) -> None:
+    folder = index_of_documents(tmp_path / "index", {"bees.txt": DOCUMENT})
+    command = [sys.executable, "-m", "antiphon.pipelines.cli", "mcp", "--index", str(folder)]
+    copied = StdioServerParameters(command="sh", args=["-c", '"$@" | tee stdout', "sh", *command], cwd=tmp_path)
+    log = ProgressLog()
+    with (tmp_path / "stderr").open("w") as stderr:
+        async with Client(stdio_client(copied, errlog=stderr)) as client:
+            tools = (await client.list_tools()).tools
+            result = await client.call_tool("ask", {"question": QUESTION}, progress_callback=log)
+    assert [tool.name for tool in tools] == ["search", "ask", "read_passage"]
+    assert "two thousand eggs" in result.structured_content["answer"]
+    assert result.structured_content["citations"][0]["source"] == "bees.txt"
+    assert log.messages[0] == "Loading the documents and the model"
+    messages = [json.loads(line) for line in (tmp_path / "stdout").read_text().splitlines()]
+    assert len(messages) >= 4
+    assert all(message["jsonrpc"] == "2.0" for message in messages)
+    assert (tmp_path / "stderr").read_text().startswith("Opening")
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [("8001", ("127.0.0.1", 8001)), ("0.0.0.0:80", ("0.0.0.0", 80)), ("[::1]:8001", ("::1", 8001))],
+)
+def test_an_address_is_a_port_or_a_host_and_a_port(given: str, address: tuple[str, int]) -> None:
+    assert _address(given) == address
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--http", "localhost:"], "--http is 'localhost:'"),
+        (["--http", "x"], "--http is 'x'"),
+        (["--http", "1:2:3"], "--http is '1:2:3'"),
+        (["--http", "99999"], "--http is '99999'"),
+        (["--http", "0.0.0.0:8001"], "no API key is set"),
+        (["--index", "nowhere"], "holds no index"),
+        (["--model", "http://localhost:8000/v1"], "is the address of a server"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = index_of_documents(tmp_path / "index", {"bees.txt": DOCUMENT})
+    given = options if "--index" in options else ["--index", str(folder), *options]
+    result = CliRunner().invoke(app, ["mcp", *given])
+    assert result.exit_code == 2
+    assert reason in result.stderr.replace("\n", " ")
