@@ -14,6 +14,7 @@ from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.references import passage_references
 from antiphon.pipelines.request_plan import TurnContext
 from antiphon.pipelines.server.errors import CONTEXT_LENGTH_EXCEEDED, ApiError, unsupported_parameter
+from antiphon.pipelines.server.passage_filter import check_filter
 from antiphon.pipelines.server.request_queue import Started
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import Tenant, Tenants
@@ -120,6 +121,7 @@ class RequestStarter:
             raise unsupported_parameter(
                 "messages", f"The model {served.id!r} needs a last message of the user, and calls no tools."
             )
+        check_filter(request.where)
         context = TurnContext.of(earlier, passage_references(request.passages))
         options = {"stop": served.stop, **request.parameters}
         plan = rag.plan(

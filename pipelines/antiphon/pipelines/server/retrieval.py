@@ -120,9 +120,11 @@ def passage_by_id(
     access: Annotated[Access, Depends(access_of)],
     collection: str | None = None,
 ) -> dict[str, Any]:
-    """Return a passage of a collection by its id, which citations contain."""
-    index = service_of(request).collection(collection, access).index
-    found = None if index is None else index.passage(identifier)
+    """Return a passage by its id, which citations contain, from a collection or from all that the key may read."""
+    service = service_of(request)
+    chosen = [service.collection(collection, access)] if collection else service.readable(access).values()
+    passages = (each.index.passage(identifier) for each in chosen if each.index is not None)
+    found = next((each for each in passages if each is not None), None)
     if found is None:
         raise ApiError(404, "The index has no passage with this id; its document may have been removed.")
     return passage_object(found)

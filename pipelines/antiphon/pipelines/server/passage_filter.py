@@ -1,0 +1,61 @@
+"""Checks filters of passages that clients send, before an index evaluates them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from antiphon.pipelines.server.errors import ApiError, unsupported_parameter
+from antiphon.retrieval import MetadataFilter
+from antiphon.retrieval.filters import COMPARE, Comparison, Filter, parse_filter
+
+MAX_CONDITIONS = 100
+"""Maximum number of comparisons and operators in a filter; databases limit the depth of an expression."""
+
+MAX_INTEGER = 2**63 - 1
+"""The largest integer of a database."""
+
+
+def check_filter(where: MetadataFilter | None) -> None:
+    """Refuse a filter that an index cannot evaluate, or whose results would reveal the path of a document.
+
+    Clients see the names of indexed files and not their folders, which comparisons such as ``$gt`` would find letter by
+    letter.
+
+    Args:
+        where: the filter; None: there is none.
+
+    Raises:
+        ApiError: 400.
+    """
+    try:
+        conditions = list(_conditions(parse_filter(where)))
+    except (ValueError, TypeError, RecursionError) as error:
+        message = "where is nested too deeply." if isinstance(error, RecursionError) else str(error)
+        raise ApiError(400, message, param="where") from error
+    if len(conditions) > MAX_CONDITIONS:
+        message = f"where has {len(conditions)} comparisons and operators; the limit is {MAX_CONDITIONS}."
+        raise unsupported_parameter("where", message)
+    for each in conditions:
+        if not isinstance(each, Comparison):
+            continue
+        if each.name == "source" and each.operator in COMPARE:
+            raise unsupported_parameter("where", f"where compares source with {each.operator}; use $eq, $ne or $in.")
+        if any(abs(number) > MAX_INTEGER for number in _integers(each.value)):
+            raise unsupported_parameter("where", f"where has an integer of more than 64 bits (for {each.name!r}).")
+
+
+def _conditions(condition: Filter | None) -> Iterator[Filter]:
+    if condition is not None:
+        yield condition
+    if condition is not None and not isinstance(condition, Comparison):
+        for part in condition.parts:
+            yield from _conditions(part)
+
+
+def _integers(value: Any) -> Iterator[int]:
+    """Return the integers in a value of JSON."""
+    if isinstance(value, int):
+        yield value
+    for part in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
+        yield from _integers(part)
