@@ -1,21 +1,27 @@
 """Screenshots of the page for the documentation: `python -m tests.pipelines.server.screenshots FOLDER`.
 
-Real questions about the documents of the demo, answered by the bundled extractive model, with a citation open. It needs
-chromium on the path.
+Real questions about the documents of the demo: answered with quotes, and in the speed view by the small chat model. It
+needs chromium on the path.
 """
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.pipelines.data.demo import demo_index
+from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.models.bundled import STOPS, resolve_model
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.server.app import create_app
@@ -23,42 +29,140 @@ from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
 from tests.pipelines.server.live_server import live_server
+from tests.pipelines.server.page_fixtures import ask
+from tests.retrieval.pdf_files import Text, lines, pages_of, shown
 
 QUESTIONS = (
     "Is Python named after the snake?",
     "What happens if I uninstall the Python that shipped with my Linux system?",
 )
+PDF_QUESTION = "How many bees live in a colony in summer?"
+SPEED_QUESTION = "What is the Zen of Python?"
+CHAT_MODEL = "smollm2"
 FOLDER = Path(__file__).parents[3] / "docs" / "images"
-SIZE: Any = {"width": 1100, "height": 840}
+WIDE: Any = {"width": 1100, "height": 920}
+SMALL: Any = {"width": 390, "height": 844}
+SCALE = 1.5
+PAGE = (
+    "A colony of honey bees has one queen, some hundred drones and many workers. In",
+    "summer forty to sixty thousand bees live in a colony; in winter there are ten",
+    "thousand, because the drones have left and few eggs are laid.",
+    "",
+    "Workers live for six weeks in summer. In the first three they clean cells, feed",
+    "the brood and build combs, and then they fly out for nectar, pollen and water.",
+)
 
 
 def main(folder: Path) -> None:
-    """Take a light and a dark screenshot."""
+    """Take all screenshots."""
     quiet_libraries()
-    model = LanguageModel.from_pretrained(resolve_model("reader"))
-    rag = Rag(Retriever.open(demo_index()), model)
-    stop = STOPS.get("reader", ())
-    service = make_service(model, ServerSettings(read_only=True), name="reader", rag=rag, docs="python-docs", stop=stop)
-    with live_server(create_app(service)) as address, sync_playwright() as started:
+    with TemporaryDirectory() as work, sync_playwright() as started:
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for scheme in ("light", "dark"):
-            context = browser.new_context(color_scheme=scheme, viewport=SIZE, device_scale_factor=1.5)
-            take_screenshot(context.new_page(), address, folder / f"page-{scheme}.png")
-            context.close()
+        with served(ExtractiveModel(), EXTRACTIVE, Path(work)) as address:
+            for scheme in ("light", "dark"):
+                take_answers(browser, address, scheme, folder)
+            take_source(browser, address, Path(work), folder)
+        with served(LanguageModel.from_pretrained(resolve_model(CHAT_MODEL)), CHAT_MODEL, Path(work)) as address:
+            take_speed(browser, address, folder)
         browser.close()
 
 
-def take_screenshot(page: Any, address: str, path: Path) -> None:
-    """Ask the questions, open a citation, and save a screenshot."""
+@contextmanager
+def served(model: Any, name: str, work: Path) -> Iterator[str]:
+    """Serve the documents of the demo with a model, and yield the address.
+
+    Args:
+        model: the model.
+        name: its name.
+        work: a folder for a copy of the index, and for uploads.
+    """
+    index = work / name / "index"
+    shutil.copytree(demo_index(), index)
+    rag = Rag(Retriever.open(index), model)
+    stop = STOPS.get(name, ())
+    uploads = index.with_name("uploads")
+    service = make_service(model, ServerSettings(), name=name, rag=rag, docs="python-docs", stop=stop, uploads=uploads)
+    with live_server(create_app(service)) as address:
+        yield address
+
+
+@contextmanager
+def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
+    """Open the page.
+
+    Args:
+        browser: the browser.
+        address: the server's address.
+        **options: options of the browser profile.
+    """
+    context = browser.new_context(**{"viewport": WIDE, "device_scale_factor": SCALE, **options})
+    page = context.new_page()
+    page.set_default_timeout(120_000)
     page.goto(address)
-    page.wait_for_selector("#model option", state="attached")
-    for number, question in enumerate(QUESTIONS, start=1):
-        page.fill("#question", question)
-        page.click("#send")
-        page.locator(f".turn:nth-child({number}) .stats", has_text="steps").wait_for(timeout=120_000)
-        page.locator("#status", has_text="Answered").wait_for()
-    page.locator(".cited button").last.click()
-    page.screenshot(path=path)
+    page.locator("#document-list li").first.wait_for(state="attached")
+    yield page
+    context.close()
+
+
+def save(page: Any, path: Path) -> None:
+    """Save what is visible with 256 colours, which is a third of the size."""
+    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def take_answers(browser: Any, address: str, scheme: str, folder: Path) -> None:
+    """Take a wide and a small screenshot of two answers with their sources.
+
+    Args:
+        browser: the browser.
+        address: the server's address.
+        scheme: "light" or "dark".
+        folder: where to save them.
+    """
+    with opened(browser, address, color_scheme=scheme) as page:
+        for question in QUESTIONS:
+            ask(page, question)
+        save(page, folder / f"page-{scheme}.png")
+        page.set_viewport_size(SMALL)
+        page.locator(".turn").last.scroll_into_view_if_needed()
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        save(page, folder / f"page-small-{scheme}.png")
+
+
+def take_source(browser: Any, address: str, work: Path, folder: Path) -> None:
+    """Take a screenshot of a quote on the page of a PDF file.
+
+    Args:
+        browser: the browser.
+        address: the server's address.
+        work: a folder for the file.
+        folder: where to save it.
+    """
+    heading: Text = (72, 700, 20, "Bees in summer and in winter")
+    (work / "Bees.pdf").write_bytes(pages_of(shown([heading, *lines(*PAGE, top=660, pitch=18, size=12)])))
+    with opened(browser, address) as page:
+        page.set_input_files("#files", work / "Bees.pdf")
+        page.locator("#documents-status", has_text="Added 1.").wait_for()
+        ask(page, PDF_QUESTION).locator(".source-quote").first.click()
+        page.locator("canvas").wait_for()
+        save(page, folder / "page-source.png")
+
+
+def take_speed(browser: Any, address: str, folder: Path) -> None:
+    """Take a screenshot of the speed view with a comparison.
+
+    Args:
+        browser: the browser.
+        address: the server's address.
+        folder: where to save it.
+    """
+    with opened(browser, address) as page:
+        ask(page, SPEED_QUESTION)
+        page.click("#speed")
+        page.get_by_text("Compare with plain decoding").click()
+        page.locator(".result").wait_for()
+        page.locator(".turn").last.scroll_into_view_if_needed()
+        save(page, folder / "page-speed.png")
 
 
 if __name__ == "__main__":

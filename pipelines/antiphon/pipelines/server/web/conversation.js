@@ -105,7 +105,6 @@ async function run(turn) {
   const wasAtEnd = isAtEnd();
   turn.answer.finish();
   addActions(turn);
-  if (wasAtEnd) scrollToEnd();
   if (failure && (!isStopped || !turn.record.text)) {
     turns = earlier;
     if (!turn.record.text) turn.root.remove();
@@ -115,6 +114,7 @@ async function run(turn) {
   showWelcome();
   showStatus(isStopped ? "Stopped" : failure?.message ?? "Answered", Boolean(failure) && !isStopped);
   becomeIdle();
+  if (wasAtEnd) scrollToEnd();
 }
 
 const savedTurn = ({ question, model, collection, fields, record }) => ({ question, model, collection, fields, record });
@@ -239,4 +239,5 @@ async function compare(turn) {
   if (running !== current) return;
   showStatus(message);
   becomeIdle();
+  place.scrollIntoView({ block: "nearest" });
 }
