@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 import timeit
@@ -21,7 +20,6 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.pipelines import Rag, tracing
 from antiphon.pipelines.answer import AnswerStream
-from antiphon.pipelines.trace_export import export_traces
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.pipelines.recorded_spans import attributes, gap, named, recorded_spans, seconds, texts, tree
 
@@ -80,9 +78,9 @@ def test_attributes_are_the_figures_of_the_answer(spans: InMemorySpanExporter, r
 def test_the_durations_of_the_stages_add_up(spans: InMemorySpanExporter, rag: Rag) -> None:
     answer = rag.ask(QUESTION, max_new_tokens=64)
     found = spans.get_finished_spans()
-    for name in ("answer", "retrieve", "chat typist"):
-        whole = named(found, name)
-        assert 0 <= gap(found, whole) < 0.03 * seconds(whole) + 0.001, name
+    assert gap(found, named(found, "answer")) == gap(found, named(found, "chat typist")) == 0
+    retrieve = named(found, "retrieve")
+    assert 0 <= gap(found, retrieve) < 0.03 * seconds(retrieve) + 0.001
     assert seconds(named(found, "prefill")) == pytest.approx(answer.steps.prefill_seconds, abs=0.02)
 
 
@@ -92,7 +90,7 @@ def test_an_answer_without_a_language_model_has_no_decoding(spans: InMemorySpanE
     assert tree(found)["answer"] == ["retrieve", "rerank", "prompt", "chat extractive", "cite"]
     assert "chat extractive" not in tree(found)
     assert attributes(named(found, "chat extractive"))["antiphon.refusal"] is answer.is_refusal
-    assert 0 <= gap(found, named(found, "answer")) < 0.03 * seconds(named(found, "answer")) + 0.001
+    assert gap(found, named(found, "answer")) == 0
 
 
 def test_a_closed_stream_ends_its_trace_as_cancelled(spans: InMemorySpanExporter, rag: Rag) -> None:
@@ -187,33 +185,3 @@ def test_a_request_that_is_not_traced_costs_microseconds() -> None:
     assert once < 1e-6
     start = min(timeit.repeat(tracing.start_answer, number=2_000, repeat=5)) / 2_000
     assert start < 20e-6
-
-
-def test_the_console_shows_a_trace_as_a_tree_of_durations(rag: Rag) -> None:
-    out = io.StringIO()
-    provider = export_traces("console", out)
-    try:
-        rag.ask(QUESTION, max_new_tokens=16)
-    finally:
-        tracing.use_tracer_provider(None)
-        provider.shutdown()
-    lines = out.getvalue().splitlines()
-    assert lines[0].startswith("trace ")
-    assert [line.split("  ")[1 + line.startswith("    ")].strip() for line in lines[1:3]] == ["answer", "retrieve"]
-    names = [line[:40].strip() for line in lines[1:]]
-    assert names == [
-        *("answer", "retrieve", "embed", "search", "rerank", "prompt", "chat typist", "prefill", "decode", "cite")
-    ]
-    assert "100.0 %" in lines[1]
-    assert "accepted_tokens=" in lines[-2]
-
-
-def test_an_unknown_exporter_and_an_unsupported_protocol_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="'zipkin'; choose 'otlp' or 'console'"):
-        export_traces("zipkin")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    with pytest.raises(
-        ValueError, match="OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'; traces are exported as 'http/protobuf'"
-    ):
-        export_traces("otlp")
-    assert tracing.start_answer() is tracing.NOT_RECORDED

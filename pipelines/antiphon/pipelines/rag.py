@@ -242,7 +242,7 @@ class Rag:
         return tuple(found)
 
 
-def _recorded(retriever: Searcher, stages: Stages) -> Callable[[str, int], list[Passage]]:
+def _recorded(retriever: Searcher, stages: Stages) -> Callable[..., list[Passage]]:
     """Return the search function, which records its stages if the retriever reports them."""
     from antiphon.retrieval import Retriever
 

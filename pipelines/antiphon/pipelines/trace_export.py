@@ -45,7 +45,7 @@ def export_traces(exporter: str, out: TextIO | None = None) -> TracerProvider:
         ValueError: there is no such exporter, or the environment asks for OTLP over gRPC.
     """
     if exporter not in ("otlp", "console"):
-        raise ValueError(f"There is no exporter of traces {exporter!r}; choose 'otlp' or 'console'.")
+        raise ValueError(f"There is no exporter of traces {exporter!r}; choose 'otlp' or 'console', or 'none'.")
     provider = TracerProvider(resource=_resource())
     if exporter == "console":
         provider.add_span_processor(SimpleSpanProcessor(TracePrinter(out or sys.stderr)))

@@ -68,8 +68,7 @@ class RequestSpan:
     """
 
     def __init__(self, tracer: Tracer, name: str, kind: SpanKind, attributes: Attributes, parent: Any = None) -> None:
-        self.started_at = time_ns()
-        self.generated_at = 0  # when the last text was complete
+        self.started_at = self.last_at = time_ns()  # and the end of the latest stage
         self.is_streamed = self.is_ended = False
         self.tracer = tracer
         self.span = tracer.start_span(name, parent, kind, attributes, start_time=self.started_at)
@@ -85,20 +84,21 @@ class RequestSpan:
 
         Args:
             attributes: attributes of each stage.
-            is_whole: this span ends with these stages.
+            is_whole: this span begins and ends with these stages.
         """
         return Stages(self, attributes, is_whole=is_whole) if self.span.is_recording() else NOT_RECORDED
 
-    def end(self, error_type: str | None = None) -> None:
+    def end(self, error_type: str | None = None, *, at: int | None = None) -> None:
         """End the span.
 
         Args:
             error_type: the type of the error, if the request failed.
+            at: the time, in nanoseconds since the epoch; None: now.
         """
         if error_type is not None:
             _set_error(self.span, error_type)
         self.is_ended = True
-        self.span.end()
+        self.span.end(at)
 
 
 class Stages:
@@ -109,7 +109,7 @@ class Stages:
     Args:
         request: the root span; None: nothing is recorded.
         attributes: attributes of each stage.
-        is_whole: the root span ends with these stages.
+        is_whole: the root span begins and ends with these stages.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Stages:
         self._request = request
         self._attributes = attributes or {}
         self._is_whole = is_whole
-        self._created_at = time_ns()
         self._began_at = self._opened_at = 0
+        self._ended_at = 0 if request is None else request.started_at if is_whole else request.last_at
         self._stage: Span | None = None
         self._part: Span | None = None
 
@@ -134,12 +134,12 @@ class Stages:
         Args:
             name: the name of its span.
             attributes: its attributes.
-            at: the time, in nanoseconds since the epoch; None: now.
+            at: the time, in nanoseconds since the epoch; None: when the previous stage ends.
         """
         if self._request is None:
             return
-        self._began_at = time_ns() if at is None else at
-        self.end(at=self._began_at)
+        self.end()
+        self._began_at = self._ended_at if at is None else at
         self._stage = self._start(name, self._request.span, attributes, self._began_at)
 
     def part(self, name: str, attributes: Attributes | None = None) -> None:
@@ -175,15 +175,15 @@ class Stages:
                 _set_error(span, type(error).__name__)
         self._end_part(now)
         self._stage.end(now)
-        self._stage = None
+        self._stage, self._ended_at = None, now
 
     def waited(self, until: int | None = None) -> None:
-        """Record the stage "queue", from the creation of this object.
+        """Record the stage "queue", from the end of the stage "receive".
 
         Args:
             until: its end, in nanoseconds since the epoch; None: now.
         """
-        self.begin("queue", at=self._created_at)
+        self.begin("queue")
         self.end(at=until)
 
     def search_stage(self, name: str) -> None:
@@ -275,9 +275,9 @@ class Stages:
         if self._request is None:
             return
         self.end(error)
-        self._request.generated_at = time_ns()
+        self._request.last_at = max(self._request.last_at, self._ended_at)
         if self._is_whole:
-            self._request.end(None if error is None else type(error).__name__)
+            self._request.end(None if error is None else type(error).__name__, at=self._ended_at)
 
     def _start(self, name: str, parent: Span, attributes: Attributes | None, at: int) -> Span:
         from opentelemetry import trace

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from time import time_ns
 from typing import Any
 
 from antiphon.pipelines.tracing import NOT_RECORDED, RequestSpan, Stages, current_tracer, start_answer
@@ -18,19 +19,21 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT
 class HttpSpan(RequestSpan):
     """The span of an HTTP request. The path is not recorded, because it may contain the name of a document."""
 
+    _received_at = 0
     _respond: Stages | None = None
 
     def received(self) -> None:
         """Record the stage "receive", from the start of the request: its body is read and checked."""
         stages = self.stages()
-        stages.begin("receive", at=self.started_at)
-        stages.end()
+        stages.begin("receive")
+        stages.finish()
+        self._received_at = self.last_at
 
     def respond(self) -> Stages:
         """Return the stage "respond", which started when the last text was generated, and ends with the request."""
         if self._respond is None:
             self._respond = self.stages()
-            self._respond.begin("respond", at=self.generated_at or None)
+            self._respond.begin("respond")
         return self._respond
 
     def end_http(self, method: str, route: str | None, status: int) -> None:
@@ -41,13 +44,14 @@ class HttpSpan(RequestSpan):
             route: the path of its endpoint, with parameters by name; None: there is no such endpoint.
             status: the status of the response.
         """
-        if self.generated_at:
-            self.respond().end()
+        now = time_ns()
+        if self.last_at > self._received_at > 0:
+            self.respond().end(at=now)
         if route is not None:
             self.span.update_name(_span_name(method, route))
             self.span.set_attribute("http.route", route)
         self.span.set_attribute("http.response.status_code", status)
-        self.end(str(status) if status >= 500 else None)
+        self.end(str(status) if status >= 500 else None, at=now)
 
 
 CURRENT_REQUEST: ContextVar[HttpSpan | None] = ContextVar("antiphon-http-span", default=None)
@@ -107,7 +111,7 @@ def mark_streamed() -> None:
 def citing() -> Iterator[Stages]:
     """Record that the citations of the current HTTP request are found, as a part of the stage "respond"."""
     request = CURRENT_REQUEST.get()
-    stages = NOT_RECORDED if request is None else request.respond()
+    stages = NOT_RECORDED if request is None or request.is_ended else request.respond()
     stages.part("cite")
     try:
         yield stages

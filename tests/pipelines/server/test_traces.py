@@ -1,0 +1,256 @@
+"""Traces of HTTP requests: parents, stages, durations that add up, cancelled and refused requests, and log lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from antiphon.accel import LanguageModel
+from antiphon.pipelines import Rag
+from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.http_server import JsonLogFormatter
+from antiphon.pipelines.server.service import Service, make_service
+from antiphon.pipelines.server.settings import ServerSettings
+from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+from tests.conftest import TEXTS
+from tests.pipelines.recorded_spans import attributes, gap, named, recorded_spans, seconds, texts, tree
+from tests.pipelines.server.live_server import live_server
+from tests.pipelines.server.test_disconnect import becomes, occupied, send
+
+QUESTION = "How many eggs does a queen lay?"
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 24}
+CHATS = "POST /v1/chat/completions"
+COLLECTION, KEY = "apiary-secrets", "key-of-the-beekeeper"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture(scope="module")
+def index(passages: list[Passage], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("traced") / "index"
+    index_passages(passages, folder, HashEmbedder())
+    return folder
+
+
+def service_with(model: LanguageModel, rag: Rag, **settings: Any) -> Service:
+    limits = ServerSettings(**{"max_running": 2, "max_waiting": 2, "max_output_tokens": 64, **settings})
+    return make_service(model, limits, name="tiny", rag=rag, docs=COLLECTION)
+
+
+@pytest.fixture(scope="module")
+def client(typist: LanguageModel, index: Path) -> Iterator[TestClient]:
+    rag = Rag(Retriever.open(index), typist, k=2)
+    with TestClient(create_app(service_with(typist, rag, api_keys=(KEY,)))) as client:
+        yield client
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    with recorded_spans() as exporter:
+        yield exporter
+
+
+def ask(client: TestClient, **body: Any) -> Any:
+    request = {"model": f"tiny+{COLLECTION}", **CHAT, **body}
+    return client.post("/v1/chat/completions", json=request, headers=HEADERS).raise_for_status()
+
+
+def test_a_request_has_a_span_for_each_stage_below_that_of_http(
+    spans: InMemorySpanExporter, client: TestClient
+) -> None:
+    body = ask(client).json()
+    found = spans.get_finished_spans()
+    assert tree(found) == {
+        CHATS: ["receive", "queue", "retrieve", "rerank", "prompt", "chat tiny", "respond"],
+        "retrieve": ["embed", "search"],
+        "chat tiny": ["prefill", "decode"],
+        "respond": ["cite", "send"],
+    }
+    http, chat = named(found, CHATS), attributes(named(found, "chat tiny"))
+    assert http.kind is SpanKind.SERVER
+    assert {"http.route": "/v1/chat/completions", "http.response.status_code": 200}.items() <= attributes(http).items()
+    assert chat["gen_ai.usage.input_tokens"] == body["usage"]["prompt_tokens"]
+    assert chat["gen_ai.usage.output_tokens"] == body["usage"]["completion_tokens"]
+    assert chat["gen_ai.response.model"] == "typist"
+    assert attributes(named(found, "decode"))["antiphon.forward_passes"] == body["metrics"]["steps"]
+    cited = len(body["choices"][0]["message"]["annotations"])
+    assert attributes(named(found, "cite"))["antiphon.citations"] == cited
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_durations_of_a_request_add_up(spans: InMemorySpanExporter, client: TestClient, stream: bool) -> None:
+    ask(client, max_tokens=64, stream=stream)
+    found = spans.get_finished_spans()
+    assert gap(found, named(found, CHATS)) == gap(found, named(found, "chat tiny")) == 0
+    assert 0 <= gap(found, named(found, "respond")) < 0.03 * seconds(named(found, CHATS)) + 0.003
+    chat = attributes(named(found, "chat tiny"))
+    assert chat.get("gen_ai.request.stream", False) is stream
+    if stream:
+        assert 0 < chat["gen_ai.response.time_to_first_chunk"] < seconds(named(found, CHATS))
+
+
+def test_a_request_without_a_language_model_adds_up(
+    spans: InMemorySpanExporter, typist: LanguageModel, index: Path
+) -> None:
+    with TestClient(create_app(service_with(typist, Rag(Retriever.open(index))))) as client:
+        ask(client)
+        spans.clear()
+        ask(client)
+    found = spans.get_finished_spans()
+    assert attributes(named(found, "chat tiny"))["gen_ai.response.model"] == "extractive"
+    assert "chat tiny" not in tree(found)
+    assert gap(found, named(found, CHATS)) == 0
+
+
+def test_the_span_of_the_client_is_the_parent(spans: InMemorySpanExporter, client: TestClient) -> None:
+    trace_id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    headers = {**HEADERS, "traceparent": f"00-{trace_id}-{parent}-01"}
+    client.post("/v1/chat/completions", json={"model": "tiny", **CHAT}, headers=headers).raise_for_status()
+    found = spans.get_finished_spans()
+    assert {f"{span.context.trace_id:032x}" for span in found} == {trace_id}
+    http = named(found, CHATS)
+    assert http.parent is not None
+    assert f"{http.parent.span_id:016x}" == parent
+    assert tree(found)[CHATS] == ["receive", "queue", "prompt", "chat tiny", "respond"]
+
+
+def test_a_client_that_does_not_sample_is_followed(spans: InMemorySpanExporter, client: TestClient) -> None:
+    headers = {**HEADERS, "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
+    client.post("/v1/chat/completions", json={"model": "tiny", **CHAT}, headers=headers).raise_for_status()
+    assert spans.get_finished_spans() == ()
+
+
+def test_each_choice_has_its_own_stages(spans: InMemorySpanExporter, client: TestClient) -> None:
+    ask(client, n=2, temperature=1, seed=3)
+    chats = [span for span in spans.get_finished_spans() if span.name == "chat tiny"]
+    assert sorted(attributes(span)["antiphon.choice"] for span in chats) == [0, 1]
+    assert {span.parent.span_id for span in chats if span.parent} == {
+        named(spans.get_finished_spans(), CHATS).context.span_id
+    }
+
+
+def test_nothing_that_a_client_or_a_document_wrote_is_in_a_trace(
+    spans: InMemorySpanExporter, client: TestClient
+) -> None:
+    answer = ask(client, user="somebody", stop=["@@stop@@"]).json()["choices"][0]["message"]["content"]
+    client.get("/passages/nothing-like-this", headers=HEADERS)
+    client.get("/v1/models", headers={"Authorization": "Bearer another-key"})
+    ask(client, messages=[{"role": "user", "content": QUESTION * 2}])
+    written = " ".join([*TEXTS, QUESTION, answer, "somebody @@stop@@ nothing-like-this another-key bees.txt"])
+    words = {word.strip("?.,").lower() for word in written.split() if len(word) > 4}
+    found = [text.lower() for text in texts(spans.get_finished_spans())]
+    assert len(found) > 100
+    assert [text for text in found if any(word in text for word in {*words, COLLECTION, KEY})] == []
+
+
+def test_errors_have_a_type_and_only_those_of_the_server_fail_the_request(
+    spans: InMemorySpanExporter, client: TestClient
+) -> None:
+    request = {"model": f"tiny+{COLLECTION}", **CHAT, "messages": [{"role": "user", "content": " "}]}
+    assert client.post("/v1/chat/completions", json=request, headers=HEADERS).status_code == 400
+    found = spans.get_finished_spans()
+    assert attributes(named(found, CHATS))["http.response.status_code"] == 400
+    assert named(found, CHATS).status.status_code is StatusCode.UNSET
+    assert attributes(named(found, "retrieve"))["error.type"] == "ValueError"
+    assert named(found, "retrieve").status.description is None
+
+
+def test_a_failed_generation_has_status_500(
+    spans: InMemorySpanExporter, typist: LanguageModel, index: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class BrokenSearch:
+        def search(self, question: str, k: int = 5) -> list[Passage]:
+            raise RuntimeError(question)
+
+    with TestClient(create_app(service_with(typist, Rag(BrokenSearch(), typist)))) as client:
+        request = {"model": f"tiny+{COLLECTION}", **CHAT}
+        assert client.post("/v1/chat/completions", json=request).status_code == 500
+    found = spans.get_finished_spans()
+    for name, error in ((CHATS, "500"), ("retrieve", "RuntimeError")):
+        assert named(found, name).status.status_code is StatusCode.ERROR
+        assert attributes(named(found, name))["error.type"] == error
+    assert [text for text in texts(found) if "queen" in text] == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_is_cancelled_in_the_queue_has_its_waiting_time(
+    spans: InMemorySpanExporter, typist: LanguageModel, index: Path, stream: bool
+) -> None:
+    service = service_with(typist, Rag(Retriever.open(index), typist), max_running=1)
+    with live_server(create_app(service)) as address, occupied(service, typist):
+        connection = send(address, {"model": "tiny", **CHAT, "stream": stream})
+        assert becomes(lambda: service.queue.waiting == 1)
+        connection.close()
+        assert becomes(lambda: any(span.name == CHATS for span in spans.get_finished_spans()))
+    assert becomes(lambda: any(span.name == "queue" for span in spans.get_finished_spans()))
+    found = spans.get_finished_spans()
+    assert attributes(named(found, CHATS))["http.response.status_code"] == 499
+    assert tree(found)[CHATS] == ["receive", "queue"]
+    assert seconds(named(found, "queue")) <= seconds(named(found, CHATS))
+
+
+def test_a_request_that_is_cancelled_while_it_decodes_ends_its_spans(
+    spans: InMemorySpanExporter, typist: LanguageModel, index: Path
+) -> None:
+    service = service_with(typist, Rag(Retriever.open(index), typist), max_output_tokens=1500)
+    with live_server(create_app(service)) as address:
+        connection = send(address, {"model": "tiny", **CHAT, "max_tokens": 1500, "stream": True})
+        assert connection.recv(1)
+        connection.close()
+        assert becomes(lambda: any(span.name == "chat tiny" for span in spans.get_finished_spans()))
+    chat = named(spans.get_finished_spans(), "chat tiny")
+    assert attributes(chat)["gen_ai.response.finish_reasons"] == ("cancelled",)
+    assert attributes(chat)["gen_ai.usage.output_tokens"] < 1500
+
+
+def test_log_lines_have_the_ids_of_the_trace(
+    spans: InMemorySpanExporter, client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "antiphon.server.requests"):
+        ask(client)
+    [line] = [json.loads(record.getMessage()) for record in caplog.records if record.name == "antiphon.server.requests"]
+    context = named(spans.get_finished_spans(), CHATS).context
+    assert (line["trace_id"], line["span_id"]) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
+    assert attributes(named(spans.get_finished_spans(), CHATS))["antiphon.request_id"] == line["request"]
+
+
+def test_log_lines_without_a_trace_are_as_before(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "antiphon.server.requests"):
+        ask(client)
+    [record] = [record for record in caplog.records if record.name == "antiphon.server.requests"]
+    assert set(json.loads(record.getMessage())) == {"request", "method", "path", "status", "seconds"}
+    assert "trace_id" not in json.loads(JsonLogFormatter().format(record))
+
+
+def test_the_page_and_the_checks_of_load_balancers_are_not_traced(
+    spans: InMemorySpanExporter, client: TestClient
+) -> None:
+    for path in ("/", "/health", "/ready", "/metrics", "/static/app.js"):
+        client.get(path, headers=HEADERS)
+    assert spans.get_finished_spans() == ()
+    client.get("/v1/models", headers=HEADERS)
+    assert [span.name for span in spans.get_finished_spans()] == ["GET /v1/models"]
+
+
+def test_traces_of_concurrent_requests_do_not_mix(spans: InMemorySpanExporter, client: TestClient) -> None:
+    threads = [threading.Thread(target=ask, args=(client,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    by_trace: dict[int, list[ReadableSpan]] = {}
+    for span in spans.get_finished_spans():
+        by_trace.setdefault(span.context.trace_id, []).append(span)
+    assert len(by_trace) == 4
+    for found in by_trace.values():
+        assert tree(found)[CHATS] == ["receive", "queue", "retrieve", "rerank", "prompt", "chat tiny", "respond"]
+        assert gap(found, named(found, CHATS)) == 0
