@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-vllm demo browser check lint types fast-tests test test-vllm notebooks docs architecture fuzz format clean
+.PHONY: help install install-vllm demo browser check lint types fast-tests usual-tests test test-exhaustive test-vllm notebooks docs architecture fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -36,13 +36,19 @@ types: install ## Check types
 	$(BIN)/mypy
 
 fast-tests: install ## Run the tests that are not marked as slow
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not exhaustive"
 
 check: lint ## Check format, lint, types and the fast tests (a few minutes)
 	$(MAKE) -j2 --output-sync types fast-tests
 
-test: lint types ## Check format, lint, types and all tests, including the wheel in a clean environment
+test: lint ## Check format, lint, types and the tests, including the wheel in a clean environment
+	$(MAKE) -j2 types usual-tests
+
+usual-tests: install
 	$(PYTEST)
+
+test-exhaustive: install ## Run what `make test` leaves out: whole tables of tests, and long checks of what seldom changes
+	$(PYTEST) -m exhaustive
 
 test-vllm: install install-vllm ## Test the vLLM plug-in against a real `vllm serve`, in a separate environment
 	ANTIPHON_VLLM=$(VLLM)/vllm $(PYTEST) tests/vllm

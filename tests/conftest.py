@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,6 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in SLOW_FILES)
 
 
+def pytest_collection_finish() -> None:
+    """Exempt the modules and tests, some millions of objects, from later garbage collections."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_at_the_start() -> None:
     """Enable the loggers of Antiphon, which a library that an earlier test used may have turned off.
@@ -35,6 +42,9 @@ def _logging_as_at_the_start() -> None:
     The level of the root logger is Python's default: a higher one would hide warnings.
     """
     logging.root.setLevel(logging.WARNING)
+    for handler in logging.root.handlers:  # pytest's, which live as long as the session
+        handler.setLevel(logging.NOTSET)
+        handler.filters.clear()
     for name in ("antiphon", *(each for each in logging.root.manager.loggerDict if each.startswith("antiphon."))):
         logger = logging.getLogger(name)
         logger.disabled, logger.propagate = False, True

@@ -18,6 +18,11 @@ pytestmark = pytest.mark.slow
 COMPARED = ("text/html", "image/png")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
+LONG = ("how-drafting-works", "train-bita")
+runs = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.exhaustive] if path.stem in LONG else []) for path in NOTEBOOKS
+]
+
 
 @pytest.fixture(scope="module")
 def one_kernel() -> Iterator[KernelManager]:
@@ -56,7 +61,7 @@ def check(notebook: NotebookNode) -> None:
     assert [text for text in texts(notebook) if re.search(r"(?<![\w.<])/(home|root|tmp|Users|work)/", text)] == []
 
 
-@each_notebook
+@pytest.mark.parametrize("path", runs)
 def test_a_notebook_runs_and_its_outputs_have_the_stored_kinds(path: Path, one_kernel: KernelManager) -> None:
     now, stored = run(path, one_kernel), read(path)
     check(now)

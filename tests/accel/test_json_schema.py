@@ -177,7 +177,7 @@ def test_the_bundled_model_follows_a_schema_and_repeats_the_given_facts() -> Non
     except ImportError as error:
         pytest.skip(f"the embedded language model is not installed: {error}")
     embedded = LanguageModel.from_pretrained(folder, recycling=False, engine="torch")
-    for name, schema in SCHEMAS.items():
+    for name, schema in (("flat", FLAT), ("list", LISTED)):
         asked = [{"role": "user", "content": f"A bee of the name Maya. JSON of this schema: {json.dumps(schema)}"}]
         for temperature in (0.0, 1.0):
             completion = embedded.generate(

@@ -7,13 +7,24 @@ import pytest
 from antiphon.accel import PrefixCache
 from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.testing.tiny import ALL_FAMILIES
-from tests.accel.test_score import ENGINES, PROMPT, TEXTS, expect_plain, model_of
+from tests.accel.test_score import OPENVINO, PROMPT, TEXTS, expect_plain, model_of
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("family", ALL_FAMILIES)
+USUAL = {"llama", "qwen3", "gemma3", "mixtral"}
+
+
+@pytest.mark.parametrize(
+    ("family", "engine"),
+    [
+        *(pytest.param(family, "torch") for family in ALL_FAMILIES),
+        *(
+            pytest.param(family, "openvino", marks=[OPENVINO, *([] if family in USUAL else [pytest.mark.exhaustive])])
+            for family in ALL_FAMILIES
+        ),
+    ],
+)
 def test_scores_equal_plain_forward_passes(family: str, engine: EngineName) -> None:
     """The second prompt is longer than every sliding window; the third pass finds it in the prefix cache."""
     try:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 verdicts: Counter[str] = Counter()
 
 
-@settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
 def hold(case: Case) -> None:
     verdicts[check(case)] += 1
@@ -21,4 +21,4 @@ def hold(case: Case) -> None:
 
 def test_random_requests_equal_plain_decoding() -> None:
     hold()
-    assert verdicts["same"] >= 130, f"too few cases are conclusive: {verdicts}"
+    assert verdicts["same"] >= 65, f"too few cases are conclusive: {verdicts}"

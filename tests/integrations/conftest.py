@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.cli import app
+from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
+from antiphon.retrieval.embedders.protocol import TokenVectors
 
 CORPORA = Path(__file__).parents[2] / "benchmarks" / "corpora"
 
@@ -46,6 +48,21 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = CliRunner().invoke(app, ["index", *corpora, "--out", str(folder)])
     assert done.exit_code == 0, done.output
     return folder
+
+
+@pytest.fixture(scope="module")
+def encoded_once() -> Iterator[None]:
+    """Let the sentence encoders compute each text once, for tests that ask the same questions on several paths."""
+    compute, known = MiniLMEmbedder.token_vectors, dict[tuple[MiniLMEmbedder, str], TokenVectors]()
+
+    def token_vectors(self: MiniLMEmbedder, texts: Sequence[str]) -> list[TokenVectors]:
+        new = [text for text in dict.fromkeys(texts) if (self, text) not in known]
+        known.update(zip([(self, text) for text in new], compute(self, new), strict=True))
+        return [known[self, text] for text in texts]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MiniLMEmbedder, "token_vectors", token_vectors)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,11 @@ class Hives(BaseModel):
 
 CLASSES: list[Any] = [Bee, Hive, Hives]
 
+EACH_TEMPLATE = [
+    *("without tools", "Hermes"),
+    *(pytest.param(name, marks=[pytest.mark.exhaustive]) for name in ("Llama", "Mistral")),
+]
+
 
 @tool
 def count(number: int) -> str:
@@ -104,7 +109,7 @@ def test_structured_output_in_langchain_always_parses(template: str, method: str
 
 
 @pytest.mark.parametrize("choice", ["any", "describe"])
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", EACH_TEMPLATE)
 def test_a_forced_tool_choice_always_calls_one_of_the_tools(template: str, choice: str) -> None:
     for seed in range(2):
         bound = chat(template, seed % 2, temperature=1.0, seed=seed).bind_tools([count, describe], tool_choice=choice)
@@ -116,7 +121,7 @@ def test_a_forced_tool_choice_always_calls_one_of_the_tools(template: str, choic
 
 
 @pytest.mark.filterwarnings("ignore:The `json` method is deprecated")  # called by LlamaIndex itself
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", EACH_TEMPLATE)
 async def test_structured_output_in_llama_index_always_parses(template: str) -> None:
     prompt = PromptTemplate("Which bees {what}?")
     for number, wanted in enumerate(CLASSES):

@@ -39,8 +39,10 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("smollm2_folder")
 def test_the_demo_answers_cites_and_compares(
-    some_documents: list[Path], index: Path, capsys: pytest.CaptureFixture[str]
+    some_documents: list[Path], index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(demo, "MAX_NEW_TOKENS", 32)
+    monkeypatch.setattr(demo, "RACE_TOKENS", 16)
     questions = ("What is garbage collection?",)
     assert demo.run_demo("smollm2", paths=some_documents, folder=index, questions=questions, engine="torch")
     shown = capsys.readouterr().out
@@ -54,8 +56,9 @@ def test_the_demo_answers_cites_and_compares(
 
 @pytest.mark.usefixtures("reader_folder")
 def test_the_reader_answers_by_quoting(
-    some_documents: list[Path], index: Path, capsys: pytest.CaptureFixture[str]
+    some_documents: list[Path], index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(demo, "RACE_TOKENS", 16)
     questions = ("What is garbage collection?", "What is a virtual environment?")
     assert demo.run_demo("reader", paths=some_documents, folder=index, questions=questions, engine="torch")
     shown = capsys.readouterr().out

@@ -104,6 +104,7 @@ def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: Langua
         resolve_drafter("byta")
 
 
+@pytest.mark.exhaustive
 def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel) -> None:
     question = [{"role": "user", "content": "Explain how rainbows form in simple terms."}]
     plain = smollm2.generate(question, max_new_tokens=28, drafter="nothing")

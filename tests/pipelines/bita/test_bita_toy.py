@@ -18,7 +18,7 @@ from antiphon.pipelines.training.bita.answers import OwnAnswer
 from antiphon.pipelines.training.bita.evaluate import WIDEST, guess_figures, ranks, steps
 from antiphon.pipelines.training.bita.train import BitaPlan, train_bita
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 VOCAB_SIZE, PHRASES, START, LENGTH = 96, 12, 12, 64
 
