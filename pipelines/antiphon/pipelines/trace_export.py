@@ -33,6 +33,9 @@ ONLY_HTTP = (
 
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
+_SHOWN = ("antiphon.", "gen_ai.usage.", "gen_ai.response.finish_", "http.response.", "error.")
+"""The beginnings of the names of attributes that `format_trace` shows, without these beginnings."""
+
 
 def export_traces(exporter: str, out: TextIO | None = None) -> TracerProvider:
     """Record the traces of this process and export them until it ends; return the tracer provider.
@@ -124,12 +127,13 @@ def _add_lines(lines: list[str], span: ReadableSpan, spans: Sequence[ReadableSpa
 
 
 def _attributes(span: ReadableSpan) -> str:
-    shown = {
-        name.rpartition(".")[2]: value
-        for name, value in (span.attributes or {}).items()
-        if name.startswith(("antiphon.", "gen_ai.usage.", "gen_ai.response.finish", "http.response.", "error."))
-    }
-    return "".join(f"  {name}={list(value) if isinstance(value, tuple) else value}" for name, value in shown.items())
+    shown = ""
+    for name, value in (span.attributes or {}).items():
+        prefix = next((each for each in _SHOWN if name.startswith(each)), None)
+        if prefix is not None:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            shown += f"  {name.removeprefix(prefix)}={text}"
+    return shown
 
 
 def _start(span: ReadableSpan) -> int:

@@ -248,9 +248,10 @@ class Stages:
             "gen_ai.usage.input_tokens": usage.prompt_tokens,
             "gen_ai.usage.cache_read.input_tokens": cached_tokens,
             "gen_ai.usage.output_tokens": usage.completion_tokens,
-            "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
             "gen_ai.response.finish_reasons": [completion.finish_reason],
         }
+        if usage.reasoning_tokens:
+            attributes["gen_ai.usage.reasoning.output_tokens"] = usage.reasoning_tokens
         if self._request.is_streamed:
             attributes["gen_ai.request.stream"] = True
             attributes["gen_ai.response.time_to_first_chunk"] = round(first_token_seconds, 6)
