@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
+from antiphon.pipelines.mcp.service_source import ACCESS
 from antiphon.pipelines.server import readiness
 from antiphon.pipelines.server.errors import add_error_handlers
 from antiphon.pipelines.server.request_limits import Message, Receive, RequestLimits, Scope, Send
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 PATH = "/mcp"
-
-ACCESS = "antiphon.access"
-"""The key of a request's scope that holds the rights of its API key."""
 
 
 class McpEndpoint:

@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from antiphon.pipelines.mcp.schemas import TOOLS, ToolDefinition
-from antiphon.pipelines.mcp.service_source import Report, ServiceSource
+from antiphon.pipelines.mcp.service_source import ACCESS, Report, ServiceSource
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import to_api_error
 
@@ -103,13 +103,26 @@ class Handlers:
     is_local: bool
 
     async def list_tools(self, ctx: Context, _: Any) -> types.ListToolsResult:
-        """List the tools; the schema of `collection` has the names that the client may read, once they are known."""
+        """List the tools; the schema of `collection` has the names that the client may read, once they are known.
+
+        Args:
+            ctx: the request.
+            _: the page; all tools are on the first one.
+        """
         service = self.source.loaded
         names = [] if service is None else [*service.readable(self._access(ctx, service))]
         return types.ListToolsResult(tools=[_tool(each, names) for each in TOOLS.values()])
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        """Run a tool; an error is a result that says what to change, so that the agent can try again."""
+        """Run a tool; an error is a result that says what to change, so that the agent can try again.
+
+        Args:
+            ctx: the request.
+            params: the name of the tool, and its arguments.
+
+        Raises:
+            MCPError: there is no such tool.
+        """
         tool = TOOLS.get(params.name)
         if tool is None:
             raise MCPError(types.INVALID_PARAMS, f"There is no such tool; there are {', '.join(TOOLS)}.")
@@ -124,14 +137,22 @@ class Handlers:
 
             call = ToolCall(service, self._access(ctx, service), report, self.is_local)
             result = await TOOL_FUNCTIONS[tool.name](call, arguments)
-        except Exception as error:  # noqa: BLE001 - to_api_error logs those that are not the client's
+        except Exception as error:  # noqa: BLE001 - converted, and logged if the client did not cause it
             return _error(str(to_api_error(error)))
         fields = result.model_dump(mode="json")
         text = json.dumps(fields, ensure_ascii=False)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=fields)
 
     async def list_resources(self, ctx: Context, params: Any) -> types.ListResourcesResult:
-        """List a page of the documents that the client may read."""
+        """List a page of the documents that the client may read.
+
+        Args:
+            ctx: the request.
+            params: the cursor of the page.
+
+        Raises:
+            MCPError: the cursor is not valid.
+        """
         service = await self._service(ctx)
         from antiphon.pipelines.mcp.resources import list_documents
 
@@ -151,7 +172,7 @@ class Handlers:
         return types.ListResourcesResult(resources=resources, next_cursor=following)
 
     async def list_resource_templates(self, _: Context, __: Any) -> types.ListResourceTemplatesResult:
-        """Describe the URIs of documents."""
+        """Describe the URIs of documents; the arguments have no effect."""
         description = "The text of a document, from a character on if start is given; long documents come in parts."
         template = types.ResourceTemplate(
             uri_template=URI_TEMPLATE, name="document", description=description, mime_type="text/plain"
@@ -159,7 +180,15 @@ class Handlers:
         return types.ListResourceTemplatesResult(resource_templates=[template])
 
     async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        """Return the text of a document, and if it is long the URI of its next part."""
+        """Return the text of a document, and if it is long the URI of its next part.
+
+        Args:
+            ctx: the request.
+            params: the URI.
+
+        Raises:
+            MCPError: there is no such document, or the client may not read it.
+        """
         service = await self._service(ctx)
         from antiphon.pipelines.mcp.resources import read_document
 
@@ -173,11 +202,9 @@ class Handlers:
         return await _checked(self.source.service(_reporter(ctx)))
 
     def _access(self, ctx: Context, service: Service) -> Access:
-        """Return the rights of a request; over HTTP those of the key in its own header, whoever opened the session."""
+        """Return the rights of a request; over HTTP those of the key in its own header, also in an open session."""
         if self.is_local:
             return Access()
-        from antiphon.pipelines.mcp.http import ACCESS
-
         found = None if ctx.request is None else ctx.request.scope.get(ACCESS)
         return found if isinstance(found, Access) else service.access(None)
 

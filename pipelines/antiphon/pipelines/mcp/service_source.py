@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 Report = Callable[[str], Awaitable[None]]
 """Sends a progress notification with this message to the client."""
 
+ACCESS = "antiphon.access"
+"""The key of an HTTP request's scope that holds the rights of its API key."""
+
 LOADING = "Loading the documents and the model"
 
 REPORT_SECONDS = 2.0

@@ -31,6 +31,7 @@ from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.generation import GenerationRequest
+from antiphon.pipelines.server.passage_filter import check_filter
 from antiphon.pipelines.server.request_queue import CollectedText, GenerationJob, Started
 from antiphon.pipelines.server.service import Service
 from antiphon.pipelines.server.streaming import run_in_thread
@@ -42,7 +43,7 @@ TOKENS_REPORT_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What a tool may use.
+    """The context of one call of a tool.
 
     Attributes:
         service: the collections and models.
@@ -85,6 +86,7 @@ def _search(collection: Collection, arguments: SearchArguments) -> Sequence[Pass
         return collection.rag.retriever.search(arguments.query, arguments.k)
     if collection.retriever is None:
         raise ApiError(400, f"where is not supported in the collection {collection.name!r}.", param="where")
+    check_filter(arguments.where)
     return collection.retriever.search(arguments.query, arguments.k, where=arguments.where)
 
 
