@@ -105,7 +105,7 @@ def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
 
 
 def save(page: Any, path: Path) -> None:
-    """Save what is visible with 256 colours, which is a third of the size."""
+    """Save the visible part of the page with 256 colours, so that the file is small."""
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 

@@ -23,7 +23,7 @@ from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
 
 MAX_NEIGHBOURS = 50
-"""Maximum number of passages before, and after, the one that is asked for."""
+"""Maximum number of passages before the requested one, and after it."""
 
 NO_PASSAGE = "The index has no passage with this id; its document may have been removed."
 NO_PAGE = "There is no image of this page: the passage is not from a PDF file, or the server does not have the file."

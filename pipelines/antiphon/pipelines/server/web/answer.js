@@ -1,6 +1,6 @@
 // One answer: its text while it streams, then with quotes and sources; thinking, refusal and figures.
 
-import { button, element } from "./dom.js";
+import { appendText, button, element } from "./dom.js";
 import { Runs, describeSpeed } from "./speed.js";
 import { showText, shownQuote } from "./text.js";
 
@@ -10,6 +10,13 @@ const REFUSAL = "The passages do not say."; // the server's words, in place of w
 const CLOSEST = 3;
 
 export const newRecord = () => ({ text: "", thinking: "", segments: [], citations: [], passages: [] });
+
+// Adds a segment to those that are saved; text without a source is joined, so that conversations take little room.
+function keepSegment(segments, { text, display, drafted, passage, start, end }) {
+  const last = segments.at(-1);
+  if (last && !last.passage && !passage && last.drafted === drafted && !last.display && !display) last.text += text;
+  else segments.push({ text, display, drafted, passage, start, end });
+}
 
 export class Answer {
   // `open(passage, citation)` shows a passage in its document.
@@ -39,10 +46,10 @@ export class Answer {
     }
     if (content) {
       record.text += content;
-      this.textElement.append(content);
+      appendText(this.textElement, content);
     }
     for (const segment of event.segments ?? (content ? [{ text: content }] : [])) {
-      record.segments.push(segment);
+      keepSegment(record.segments, segment);
       this.runs.push(segment, record.passages);
     }
     if (annotations) record.citations = annotations.map((each) => each.url_citation);
@@ -60,7 +67,7 @@ export class Answer {
       folded.append(element("summary", "", "Thinking"), this.thinking);
       this.root.insertBefore(folded, this.textElement);
     }
-    this.thinking.append(text);
+    appendText(this.thinking, text);
   }
 
   // Shows an answer that was kept in the history.

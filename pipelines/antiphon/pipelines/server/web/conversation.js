@@ -2,21 +2,19 @@
 
 import { Answer, newRecord } from "./answer.js";
 import { button, byId, element, showStatus } from "./dom.js";
+import { follow, followIfAtEnd } from "./following.js";
 import { saveConversation, setCurrent } from "./history.js";
 import { chooseModel, currentModel, isExtractive } from "./models.js";
 import { openPassage } from "./passage.js";
 import { ask } from "./server.js";
 import { describeComparison } from "./speed.js";
 
-const NEAR_END = 160; // pixels
 const VARIED = 0.7; // the temperature of an answer that is asked for again
 const newId = () => `${Date.now()}-${Math.random().toString(36).slice(2)}`;
 let conversationId = newId();
 let turns = []; // { question, model, collection, fields, record, root, answers, answer }
 let running = null;
 
-const isAtEnd = () => innerHeight + scrollY > document.body.scrollHeight - NEAR_END;
-const scrollToEnd = () => scrollTo(0, document.body.scrollHeight);
 export const isBusy = () => running !== null;
 export const stop = () => running?.abort();
 
@@ -45,7 +43,7 @@ export function openConversation({ id, turns: saved }) {
   else byId("model").dispatchEvent(new Event("change"));
   setCurrent(id);
   showWelcome();
-  scrollToEnd();
+  follow();
 }
 
 // Asks a new question at the end of the conversation.
@@ -93,7 +91,7 @@ async function run(turn) {
   showTurn(turn);
   showWelcome();
   becomeBusy();
-  scrollToEnd();
+  follow();
   let failure = null;
   try {
     await stream(turn, turn.answer, messagesOf(earlier, turn.question), turn.fields, current.signal);
@@ -102,7 +100,6 @@ async function run(turn) {
   }
   if (running !== current) return; // another conversation was started meanwhile
   const isStopped = current.signal.aborted;
-  const wasAtEnd = isAtEnd();
   turn.answer.finish();
   addActions(turn);
   if (failure && (!isStopped || !turn.record.text)) {
@@ -114,7 +111,7 @@ async function run(turn) {
   showWelcome();
   showStatus(isStopped ? "Stopped" : failure?.message ?? "Answered", Boolean(failure) && !isStopped);
   becomeIdle();
-  if (wasAtEnd) scrollToEnd();
+  followIfAtEnd();
 }
 
 const savedTurn = ({ question, model, collection, fields, record }) => ({ question, model, collection, fields, record });
@@ -122,9 +119,8 @@ const savedTurn = ({ question, model, collection, fields, record }) => ({ questi
 async function stream({ model }, answer, messages, fields, signal) {
   const options = { include_usage: true, include_segments: true };
   for await (const event of ask({ model, messages, stream: true, stream_options: options, ...fields }, signal)) {
-    const wasAtEnd = isAtEnd();
     answer.push(event);
-    if (wasAtEnd) scrollToEnd();
+    followIfAtEnd();
   }
 }
 

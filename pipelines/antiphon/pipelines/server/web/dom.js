@@ -16,6 +16,12 @@ export function button(text, onClick, className = "") {
   return made;
 }
 
+// Appends text to the last text of an element, so that an answer of many tokens has few nodes.
+export function appendText(parent, text) {
+  if (parent.lastChild instanceof Text) parent.lastChild.appendData(text);
+  else parent.append(text);
+}
+
 export function showStatus(text, isError = false) {
   byId("status").textContent = text;
   byId("status").classList.toggle("error", isError);

@@ -1,6 +1,6 @@
 // The speed view: which text of an answer was drafted, from which passage, and how fast the model was.
 
-import { element } from "./dom.js";
+import { appendText, element } from "./dom.js";
 
 const COLOURS = 7;
 export const tint = (passage) => `p${(passage - 1) % COLOURS}`;
@@ -17,7 +17,8 @@ export class Runs {
     const text = segment.display ?? segment.text; // quotes are shown without markup
     if (!segment.passage) {
       this.lastPassage = null;
-      this.root.append(segment.drafted ? element("span", "drafted", text) : document.createTextNode(text));
+      if (segment.drafted) this.root.append(element("span", "drafted", text));
+      else appendText(this.root, text);
       return;
     }
     const { passage, start, end } = segment;
