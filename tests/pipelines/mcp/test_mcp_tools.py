@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from mcp import MCPError
 
 from antiphon.pipelines.mcp.schemas import TOOLS
@@ -13,6 +16,7 @@ from tests.conftest import TEXTS
 from tests.pipelines.mcp.conftest import Connect, text_of
 
 QUESTION = "How many eggs does a queen lay?"
+NAMES = ("where", "k", "collection", "query", "year", "$and", "$or", "$not", "$gte", "$in", "source")
 UNANSWERED = "What does a ticket to Lisbon cost?"
 
 
@@ -142,3 +146,26 @@ async def test_an_unknown_tool_is_an_error_of_the_protocol_that_lists_the_tools(
     async with connect() as client:
         with pytest.raises(MCPError, match=", ".join(TOOLS)):
             await client.call_tool("delete", {})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+    max_leaves=8,
+)
+ARGUMENTS = st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tool=st.sampled_from(list(TOOLS)), arguments=ARGUMENTS, query=st.text(max_size=20))
+def test_any_arguments_give_a_result_or_an_error_of_the_client(
+    connect: Connect, tool: str, arguments: dict[str, Any], query: str
+) -> None:
+    async def call() -> Any:
+        async with connect() as client:
+            plausible = {"search": {"query": query}, "ask": {"question": query}, "read_passage": {"id": query}}
+            return await client.call_tool(tool, plausible[tool] | arguments)
+
+    result = asyncio.run(call())
+    assert "internally" not in text_of(result)
+    assert result.is_error == (result.structured_content is None)

@@ -66,6 +66,7 @@ def make_mcp_server(source: ServiceSource, *, is_local: bool) -> Server[Any]:
         title="Antiphon",
         instructions=INSTRUCTIONS,
         lifespan=loading,
+        get_tool_input_schema=lambda _: None,  # no argument is repeated in an HTTP header
         on_list_tools=handlers.list_tools,
         on_call_tool=handlers.call_tool,
         on_list_resources=handlers.list_resources,

@@ -58,6 +58,7 @@ def create_app(service: Service) -> FastAPI:
             allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
+            expose_headers=["Mcp-Session-Id"],
         )
     app.add_middleware(RequestLimits, settings=settings, metrics=service.metrics)
     return app
