@@ -64,13 +64,8 @@ function showTurn(turn) {
   question.append(element("h2", "question", turn.question), button("Edit", () => editQuestion(turn), "small edit"));
   turn.answers = element("div", "answers");
   turn.root.append(question, turn.answers);
-  showAnswer(turn);
-  byId("conversation").append(turn.root);
-}
-
-function showAnswer(turn) {
-  turn.answers.replaceChildren();
   turn.answer = new Answer(turn.answers, turn.record, opener(turn));
+  byId("conversation").append(turn.root);
 }
 
 const opener = (turn) => (passage, cited) => openPassage(turn.collection, passage, cited);

@@ -12,7 +12,7 @@ export const isSaving = () => load("localStorage", SAVES) !== "no";
 function conversations() {
   try {
     const found = JSON.parse(load("localStorage", NAME) ?? "[]");
-    return Array.isArray(found) ? found : [];
+    return found.filter((each) => each.turns.length);
   } catch {
     return [];
   }
