@@ -153,7 +153,10 @@ def test_forty_keys_receive_what_a_server_with_only_their_collections_would_send
     chance = random.Random(50)
     profiles = [{name: chance.choice(("", "", "read", "write")) for name in SIZES} for _ in range(10)]
     rights = [profiles[number % 10] for number in range(KEYS)]
-    keys = [add_key(key_file, f"key-{number}", **_lists(each)) for number, each in enumerate(rights)]
+    keys = [
+        add_key(key_file, f"key-{number}", read=_with(each, "read"), write=_with(each, "write"))
+        for number, each in enumerate(rights)
+    ]
     calls = list(requests_of({name: documents_of(name)[0].id for name in SIZES}))
     with (
         recorded_logs() as logs,
@@ -176,5 +179,5 @@ def test_forty_keys_receive_what_a_server_with_only_their_collections_would_send
     assert not [name for name in SIZES if name in written], "neither names nor words of collections"
 
 
-def _lists(rights: dict[str, str]) -> dict[str, list[str]]:
-    return {right: [name for name, own in rights.items() if own == right] for right in ("read", "write")}
+def _with(rights: dict[str, str], right: str) -> list[str]:
+    return [name for name, own in rights.items() if own == right]

@@ -32,7 +32,7 @@ from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.generation import GenerationRequest
 from antiphon.pipelines.server.passage_filter import check_filter
-from antiphon.pipelines.server.request_queue import CollectedText, GenerationJob, Started
+from antiphon.pipelines.server.request_queue import CollectedText, Delta, GenerationJob, Started
 from antiphon.pipelines.server.service import Service
 from antiphon.pipelines.server.streaming import run_in_thread
 from antiphon.retrieval import Passage
@@ -125,7 +125,7 @@ async def _read(job: GenerationJob, report: Report) -> CollectedText:
             text.add(event)
             if isinstance(event, Started):
                 await report(f"{len(event.passages)} passages found; writing the answer")
-            elif text.finished is None and monotonic() - reported >= TOKENS_REPORT_SECONDS:
+            elif isinstance(event, Delta) and event.tokens and monotonic() - reported >= TOKENS_REPORT_SECONDS:
                 await report(f"{len(text.tokens)} tokens written")
                 reported = monotonic()
     finally:

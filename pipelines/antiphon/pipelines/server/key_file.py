@@ -153,6 +153,8 @@ def add_key(
 def remove_key(path: Path, name: str) -> None:
     """Remove an API key from the file; a running server refuses it from the next request on.
 
+    Comments between its table and the next one are removed with it, because they may be about the key.
+
     Args:
         path: the file.
         name: the name of the key.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 from antiphon.pipelines.server.errors import ApiError, unsupported_parameter
@@ -11,6 +12,9 @@ from antiphon.retrieval.filters import COMPARE, Comparison, Filter, parse_filter
 
 MAX_CONDITIONS = 100
 """Maximum number of comparisons and operators in a filter; databases limit the depth of an expression."""
+
+MAX_DEPTH = 16
+"""Maximum depth of $and, $or and $not in each other; databases limit it, too."""
 
 MAX_INTEGER = 2**63 - 1
 """The largest integer of a database."""
@@ -30,9 +34,10 @@ def check_filter(where: MetadataFilter | None) -> None:
     """
     try:
         conditions = list(_conditions(parse_filter(where)))
-    except (ValueError, TypeError, RecursionError) as error:
-        message = "where is nested too deeply." if isinstance(error, RecursionError) else str(error)
-        raise ApiError(400, message, param="where") from error
+    except (ValueError, TypeError) as error:
+        raise ApiError(400, str(error), param="where") from error
+    except RecursionError as error:
+        raise _too_deep() from error
     if len(conditions) > MAX_CONDITIONS:
         message = f"where has {len(conditions)} comparisons and operators; the limit is {MAX_CONDITIONS}."
         raise unsupported_parameter("where", message)
@@ -46,11 +51,20 @@ def check_filter(where: MetadataFilter | None) -> None:
 
 
 def _conditions(condition: Filter | None) -> Iterator[Filter]:
-    if condition is not None:
-        yield condition
-    if condition is not None and not isinstance(condition, Comparison):
-        for part in condition.parts:
-            yield from _conditions(part)
+    """Yield the comparisons and operators of a filter, level by level."""
+    level = [] if condition is None else [condition]
+    for depth in count():
+        if not level:
+            return
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        yield from level
+        level = [part for each in level if not isinstance(each, Comparison) for part in each.parts]
+
+
+def _too_deep() -> ApiError:
+    message = f"where is nested too deeply; the limit is {MAX_DEPTH} of $and, $or and $not in each other."
+    return unsupported_parameter("where", message)
 
 
 def _integers(value: Any) -> Iterator[int]:
