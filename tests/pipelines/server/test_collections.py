@@ -186,11 +186,14 @@ def test_an_upload_beyond_the_quota_is_refused_with_the_figures(client: TestClie
 
 
 def nested_filter(depth: int) -> dict[str, Any]:
-    """Return a filter of `depth` operators in each other."""
-    if not depth:
-        return {"year": 1999}
-    inner = nested_filter(depth - 1)
-    return {"$not": inner} if depth % 2 else {"$or" if depth % 4 else "$and": [{"year": 1999}, inner]}
+    """Return a filter of `depth` operators in each other that the year 1999 matches."""
+    inner = nested_filter(depth - 1) if depth else {}
+    return {"$or" if depth % 2 else "$and": [{"year": 1999}, inner]} if depth else {"year": 1999}
+
+
+def negated_filter(depth: int) -> dict[str, Any]:
+    """Return the filter of the year 1999 in `depth` negations."""
+    return {"$not": negated_filter(depth - 1)} if depth else {"year": 1999}
 
 
 def cited(client: TestClient, where: dict[str, Any], path: str = "/v1/chat/completions") -> Any:
@@ -212,7 +215,7 @@ def test_an_answer_comes_from_passages_that_match_the_filter(client: TestClient)
         ({"source": {"$gt": "/home"}}, "where compares source with $gt; use $eq, $ne or $in."),
         ({"$or": [{"year": 1}, {"$not": {"source": {"$lte": "a"}}}]}, "where compares source with $lte"),
         ({"year": {"$in": [*range(200)]}}, "where has 201 comparisons and operators; the limit is 100."),
-        (nested_filter(17), "nested too deeply; the limit is 16"),
+        (negated_filter(17), "nested too deeply; the limit is 16"),
         ({"year": 2**63}, "more than 64 bits (for 'year')"),
         ({"year": {"$in": [[2**70]]}}, "more than 64 bits (for 'year')"),
     ],
@@ -228,6 +231,7 @@ def test_a_filter_that_cannot_be_used_is_refused_with_the_reason(
 def test_the_largest_filter_is_evaluated(client: TestClient) -> None:
     for where in (
         nested_filter(16),
+        negated_filter(16),
         {"year": {"$in": [*range(1901, 2000)]}},
         {"$or": [{"year": {"$gt": n}} for n in range(99)]},
     ):
