@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
+from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch.loading import choose_dtype
 from antiphon.accel.language_model import LanguageModel, Stream
 from antiphon.accel.processor import has_bfloat16_units
@@ -82,6 +84,19 @@ def test_a_corrupt_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
 
 
 SMALL: dict[str, Any] = {"vocab_size": 261, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize("engine", ["torch", "auto"])
+def test_a_checkpoint_without_some_weights_is_refused(tmp_path: Path, engine: EngineName) -> None:
+    """Transformers would fill them with random numbers."""
+    tiny_model().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for name in ("lm_head.weight", "model.norm.weight"):
+        del weights[name]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"has no weights named lm_head\.weight and 1 more: it is incomplete"):
+        LanguageModel.from_pretrained(tmp_path, engine=engine)
 
 
 def test_a_model_that_is_not_causal_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ def load_pretrained(
         model_kwargs: Passed to ``AutoModelForCausalLM.from_pretrained``.
 
     Raises:
-        ValueError: The checkpoint is not a causal language model, or the device does not exist.
+        ValueError: The checkpoint is not a causal language model or lacks weights, or the device does not exist.
         OSError: There is no such checkpoint, or the hub cannot be reached.
     """
     from safetensors import SafetensorError
@@ -86,11 +87,27 @@ def load_pretrained(
             "transformers checkpoint, or a name on the Hugging Face Hub, which must be within reach or already cached."
         ) from error
     model, report = loaded
+    _check_complete(name, report["missing_keys"])
     found = _checkpoint_files(name, shared)
     is_unchanged = files in ((), found)  # there were none if they have been downloaded now
-    if found and is_unchanged and not report["missing_keys"] and set(model_kwargs) <= RECORDED_OPTIONS:
+    if found and is_unchanged and set(model_kwargs) <= RECORDED_OPTIONS:
         engine_of(model).checkpoint = Checkpoint(found, _versions(model))
     return model, tokenizer
+
+
+def _check_complete(name: str, missing: Collection[str]) -> None:
+    """Refuse a checkpoint without some of the model's weights; transformers would make them up at random.
+
+    Raises:
+        ValueError: Weights are missing.
+    """
+    if missing:
+        first, *others = sorted(missing)
+        more = f" and {len(others)} more" if others else ""
+        raise ValueError(
+            f"The checkpoint {name!r} has no weights named {first}{more}: it is incomplete, or in a format that this "
+            "version of transformers does not read. Download it again, or use a checkpoint in another format."
+        )
 
 
 def checkpoint_of(model: PreTrainedModel) -> Checkpoint | None:
