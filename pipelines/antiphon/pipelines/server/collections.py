@@ -69,7 +69,7 @@ class Collection:
 
 
 def open_retrievers(folders: Mapping[str, Path], device: str | None = None) -> dict[str, Retriever]:
-    """Open indexes; those that one embedder made share it, and the model of their reranker.
+    """Open indexes; indexes of one embedder share it, and the model of the reranker.
 
     Args:
         folders: the folders of the indexes by the name of the collection.
