@@ -15,6 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
+from antiphon.pipelines.mcp.http import add_mcp
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.server.access_keys import AccessKeys
 from antiphon.pipelines.server.app import create_app
@@ -33,7 +34,7 @@ SIZES = {"amber": 2, "birch": 3, "coral": 5, "delta": 7}
 VOLATILE = re.compile(r"(chatcmpl-|cmpl-|resp_|msg_|rs_)[0-9a-f]{32}")
 """Ids that differ between two equal requests."""
 
-MESSAGES = [{"role": "user", "content": "Where is the vault of amber, birch, coral and delta?"}]
+QUESTION = "Where is the vault?"
 
 
 def documents_of(name: str) -> list[Passage]:
@@ -76,7 +77,9 @@ def served(model: LanguageModel, chosen: list[Collection], keys: AccessKeys, **l
     """Serve collections to keys."""
     settings = ServerSettings(**{"max_output_tokens": 4, "max_tenants": 500, **limits})
     service = make_service(model, settings, name="tiny", collections=chosen, keys=keys, embedder=HashEmbedder())
-    with TestClient(create_app(service), raise_server_exceptions=False) as client:
+    app = create_app(service)
+    add_mcp(app, service)
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 
@@ -84,27 +87,55 @@ def requests_of(passages: dict[str, str]) -> Iterator[tuple[str, str, dict[str, 
     """Yield requests to every endpoint, for each collection and for none."""
     for path in ("/v1/models", "/collections", "/documents", "/nowhere"):
         yield "GET", path, {}
-    chat = {"messages": MESSAGES, "max_tokens": 2, "plain": True}
+    chat = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 1, "plain": True}
     yield "POST", "/v1/chat/completions", {"json": {"model": "tiny", **chat}}
-    yield "POST", "/v1/completions", {"json": {"model": "tiny", "prompt": "The vault", "max_tokens": 2}}
+    yield "POST", "/v1/completions", {"json": {"model": "tiny", "prompt": "The vault", "max_tokens": 1}}
     yield "POST", "/v1/chat/completions", {"json": {"model": "none", **chat}}
     yield "POST", "/v1/embeddings", {"json": {"input": "vault"}}
     yield "POST", "/v1/rerank", {"json": {"query": "vault", "documents": ["The sea.", "The vault opens."]}}
-    for name in ("amber", "elder"):
-        body = {"model": "tiny", "collection": name, "where": {"n": 0}, "max_output_tokens": 2}
-        yield "POST", "/v1/responses", {"json": {"input": MESSAGES[0]["content"], **body}}
     for name in (*SIZES, "elder"):
-        own = {"params": {"collection": name}}
+        own, identifier = {"params": {"collection": name}}, passages.get(name, "none")
         yield "GET", "/documents", own
-        yield "GET", f"/v1/models/tiny+{name}", {}
-        yield "GET", f"/passages/{passages.get(name, 'none')}", {}
-        yield "GET", f"/passages/{passages.get(name, 'none')}", own
-        yield "GET", f"/passages/{passages.get(name, 'none')}/context", own
-        yield "GET", f"/passages/{passages.get(name, 'none')}/pages", own
+        yield "GET", f"/passages/{identifier}", {}
+        yield "GET", f"/passages/{identifier}/context", own
         yield "POST", "/documents", {**own, "files": {"file": ("a.exe", b"x")}}
-        yield "DELETE", "/documents", {"params": {"collection": name, "id": "uploaded/none.txt"}}
         yield "POST", "/v1/chat/completions", {"json": {"model": f"tiny+{name}", **chat, "stream": True}}
-        yield "POST", "/v1/completions", {"json": {"model": f"tiny+{name}", "prompt": "x"}}
+        if name in ("amber", "elder"):
+            yield "GET", f"/v1/models/tiny+{name}", {}
+            yield "GET", f"/passages/{identifier}", own
+            yield "GET", f"/passages/{identifier}/pages", own
+            yield "GET", f"/passages/{identifier}/page.png", {"params": {"collection": name, "page": 1}}
+            yield "DELETE", "/documents", {"params": {"collection": name, "id": "uploaded/none.txt"}}
+            body = {"model": "tiny", "collection": name, "where": {"n": 0}, "max_output_tokens": 1}
+            yield "POST", "/v1/responses", {"json": {"input": QUESTION, **body}}
+            yield "POST", "/v1/completions", {"json": {"model": "tiny", "collection": name, "prompt": "x"}}
+
+
+def mcp_calls(passages: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the methods and parameters of requests of MCP: lists, and a search and a passage of each collection."""
+    yield "tools/list", {}
+    yield "resources/list", {}
+    yield "tools/call", {"name": "search", "arguments": {"query": QUESTION}}
+    for name in (*SIZES, "elder"):
+        yield "tools/call", {"name": "search", "arguments": {"query": QUESTION, "collection": name, "k": 1}}
+    arguments = {"id": passages["amber"], "collection": "amber"}
+    yield "tools/call", {"name": "read_passage", "arguments": arguments}
+
+
+def mcp_responses(client: TestClient, key: str, passages: dict[str, str]) -> list[str]:
+    """Return the responses of a session of MCP."""
+    headers = {"Authorization": f"Bearer {key}", "Accept": "application/json, text/event-stream"}
+
+    def send(method: str, params: dict[str, Any]) -> Any:
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        response = client.post("/mcp", json=message, headers=headers)
+        assert response.status_code == 200, response.text
+        return response
+
+    information = {"name": "test", "version": "1"}
+    opened = send("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": information})
+    headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+    return [send(method, params).text for method, params in mcp_calls(passages)]
 
 
 def response_of(client: TestClient, key: str, method: str, path: str, sent: dict[str, Any]) -> tuple[int, str, Any]:
@@ -151,28 +182,34 @@ def test_forty_keys_receive_what_a_server_with_only_their_collections_would_send
     collections: dict[str, Collection], key_file: Path, typist: LanguageModel
 ) -> None:
     chance = random.Random(50)
-    profiles = [{name: chance.choice(("", "", "read", "write")) for name in SIZES} for _ in range(10)]
-    rights = [profiles[number % 10] for number in range(KEYS)]
+    profiles = [{name: chance.choice(("", "", "read", "write")) for name in SIZES} for _ in range(8)]
+    rights = [profiles[number % 8] for number in range(KEYS)]
     keys = [
         add_key(key_file, f"key-{number}", read=_with(each, "read"), write=_with(each, "write"))
         for number, each in enumerate(rights)
     ]
-    calls = list(requests_of({name: documents_of(name)[0].id for name in SIZES}))
+    passages = {name: documents_of(name)[0].id for name in SIZES}
+    calls = list(requests_of(passages))
     with (
         recorded_logs() as logs,
         served(typist, list(collections.values()), AccessKeys(file=key_file)) as client,
     ):
         received = [[response_of(client, key, *call) for call in calls] for key in keys]
+        over_mcp = [mcp_responses(client, key, passages) for key in keys]
         metrics = client.get("/metrics", headers={"Authorization": f"Bearer {keys[0]}"}).text
     for key, own in zip(keys, profiles, strict=False):
         allowed = [collections[name] for name in SIZES if own[name]]
         with served(typist, allowed, AccessKeys(file=key_file)) as alone:
             expected = [response_of(alone, key, *call) for call in calls]
+            expected_over_mcp = mcp_responses(alone, key, passages)
         bodies = "".join(f"{body}{headers}" for _, body, headers in expected)
         assert names_in(bodies) == {each.name for each in allowed}, "each collection with access is answered from"
-        for responses in (each for each, of in zip(received, rights, strict=True) if of is own):
-            for call, got, wanted in zip(calls, responses, expected, strict=True):
-                assert got == wanted, call
+        assert names_in("".join(expected_over_mcp)) == {each.name for each in allowed}
+        for responses, of_mcp, right in zip(received, over_mcp, rights, strict=True):
+            if right is own:
+                for call, got, wanted in zip(calls, responses, expected, strict=True):
+                    assert got == wanted, call
+                assert of_mcp == expected_over_mcp
     written = "\n".join([*logs, metrics])
     assert len(logs) >= KEYS * len(calls)
     assert not [key for key in keys if key.removeprefix("antiphon-") in written]
