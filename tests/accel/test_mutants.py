@@ -10,7 +10,16 @@ import pytest
 from antiphon.accel.engines.torch.batched_forward import batch_modes
 from antiphon.accel.engines.torch.engine import TorchEngine
 from antiphon.accel.engines.torch.traits import declared_traits
-from tests.accel import batch_mutants, mutants, test_batch, test_compiled, test_contract, test_engine, test_families
+from tests.accel import (
+    batch_mutants,
+    mutants,
+    test_batch,
+    test_compiled,
+    test_contract,
+    test_engine,
+    test_families,
+    test_score,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +68,7 @@ ROWS = [
         Row(
             mutants.accepted_rows_are_not_moved_in_paged_memory, ALIKE, ("random trees", "llama", "greedy", "openvino")
         ),
-        marks=test_contract.OPENVINO,
+        marks=test_score.OPENVINO,
     ),
     Row(
         mutants.recurrent_state_is_not_rewound,

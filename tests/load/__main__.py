@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ import typer
 
 from antiphon.pipelines import resolve_model
 from tests.load.clients import LoadResult, Target, run_clients
+from tests.load.collections import ServedCollections, make_collections
 from tests.load.crash_recovery import kill_and_restart
 from tests.load.questions import Question, load_questions
 from tests.load.servers import Command, RunningServer, log_tail, serving
@@ -51,7 +53,7 @@ def measure(command: Command, target: Target, questions: list[Question], *, clie
         RuntimeError: it does not start, or does not answer a first question, which warms it up.
     """
     with TemporaryDirectory() as folder, serving(command, Path(folder) / "log") as server:
-        at = Target(server.url, target.model, target.max_tokens, target.accepts_references)
+        at = replace(target, url=server.url)
         first = asyncio.run(run_clients(at, questions[-1:], clients=1, seconds=0.1, drain=FIRST_ANSWER_TIMEOUT))
         _check_answers(command, first, Path(folder) / "log")
         result, start = asyncio.run(_run_with_memory(at, server, questions, clients=clients, seconds=seconds))
@@ -124,6 +126,7 @@ def main(
     seconds: Annotated[float, typer.Option(min=1, help="Duration for each server.")] = 300,
     kill_seconds: Annotated[float, typer.Option(help="Duration of the crash recovery test; 0 skips it.")] = 60,
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    collections: Annotated[int, typer.Option(min=0, help="Collections of our server, each with a key.")] = 0,
     against: Annotated[
         list[Batching] | None, typer.Option(help="Mode of transformers' server; may be repeated.")
     ] = None,
@@ -132,9 +135,11 @@ def main(
     loaded, start = load_questions(questions, passages=passages), time.monotonic()
     folder = resolve_model(model)
     name = model if "/" not in model else Path(model).name
-    ours = measure(
-        Command.antiphon(model), Target("", name, max_tokens, True), loaded, clients=clients, seconds=seconds
-    )
+    target = Target("", name, max_tokens, True)
+    with TemporaryDirectory() as place:
+        served = make_collections(Path(place), loaded, collections) if collections else ServedCollections((), (), ())
+        command = Command.antiphon(model, served.options)
+        ours = measure(command, served.target(target), loaded, clients=clients, seconds=seconds)
     failed = bool(ours.errors or ours.malformed or ours.unfinished)
     commands = [Command.transformers(folder, is_batching=mode is Batching.BATCHING) for mode in against or ()]
     unbatched = Command.transformers(folder, is_batching=False)
@@ -143,8 +148,9 @@ def main(
         ratios.append(ours.tokens_per_second / theirs.tokens_per_second if theirs.tokens else float("inf"))
         typer.echo(f"  throughput {ratios[-1]:.2f} times as high")
     failed |= bool(commands) and min(ratios, default=0) < MIN_RATIO
+    kept = {"max_tokens": max_tokens, "collections": collections}
     if kill_seconds:
-        failed |= not kill_and_restart(model, loaded, clients=clients, seconds=kill_seconds, max_tokens=max_tokens)
+        failed |= not kill_and_restart(model, loaded, clients=clients, seconds=kill_seconds, **kept)
     typer.echo(f"{time.monotonic() - start:.0f} s in total")
     raise typer.Exit(code=1 if failed else 0)
 

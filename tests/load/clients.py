@@ -29,12 +29,18 @@ class Target:
         model: the model's name.
         max_tokens: the longest answer.
         accepts_references: whether it accepts ``references``.
+        keys: API keys, which the requests use in turns; if empty, none is sent.
     """
 
     url: str
     model: str
     max_tokens: int
     accepts_references: bool
+    keys: tuple[str, ...] = ()
+
+    def headers(self, number: int) -> dict[str, str]:
+        """Return the headers of a request by its number."""
+        return key_header(self.keys[number % len(self.keys)]) if self.keys else {}
 
     def body(self, question: Question) -> dict[str, Any]:
         """Return the body of a greedy, streaming request."""
@@ -47,6 +53,11 @@ class Target:
             "stream_options": {"include_usage": True},
         }
         return body | ({"references": question.passages} if self.accepts_references else {})
+
+
+def key_header(key: str) -> dict[str, str]:
+    """Return the header that sends an API key."""
+    return {"Authorization": f"Bearer {key}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +171,8 @@ async def _read_answer(
     http: httpx.AsyncClient, target: Target, question: Question, unfinished: dict[int, int], number: int
 ) -> AnswerTiming:
     start, first, tokens = perf_counter(), 0.0, 0
-    async with http.stream("POST", f"{target.url}/v1/chat/completions", json=target.body(question)) as response:
+    url, body = f"{target.url}/v1/chat/completions", target.body(question)
+    async with http.stream("POST", url, json=body, headers=target.headers(number)) as response:
         if response.status_code != 200:
             _raise_error(json.loads(await response.aread()), response.status_code)
         async for line in response.aiter_lines():

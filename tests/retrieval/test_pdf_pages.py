@@ -16,7 +16,7 @@ PAGES = pages_of(shown(lines("Bees and honey.")), shown(lines(*TEXTS)))
 def test_a_page_is_drawn_as_a_png_of_twice_its_points() -> None:
     image = Image.open(io.BytesIO(draw_page(PAGES, 2)))
     assert (image.format, image.size) == ("PNG", (1224, 1584))
-    assert image.convert("L").getextrema()[0] < 50, "the text is drawn"
+    assert min(image.convert("L").tobytes()) < 50, "the text is drawn"
 
 
 def test_a_huge_page_is_drawn_with_fewer_pixels() -> None:
