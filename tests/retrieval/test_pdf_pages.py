@@ -25,6 +25,13 @@ def test_a_huge_page_is_drawn_with_fewer_pixels() -> None:
     assert width * height <= 4_010_000
 
 
+def test_a_page_of_almost_no_height_is_not_drawn_at_its_width() -> None:
+    flat = PAGES.replace(b"/MediaBox [0 0 612 792]", b"/MediaBox [0 0 10000000 0.001]")
+    width, height = Image.open(io.BytesIO(draw_page(flat, 1))).size
+    assert 0 < width <= 20_000
+    assert height == 1
+
+
 def test_a_text_is_found_across_lines_and_hyphens() -> None:
     quote = "Old keys are\nkept for a month in case an administrator needs one."
     assert quote in read_pdf_document(PAGES, "keys.pdf").text

@@ -19,7 +19,8 @@ Box = tuple[float, float, float, float]
 """Left, top, right and bottom of a part of a page, from 0 to 1 of its size as displayed."""
 
 _MAX_PIXELS = 4_000_000
-_SCALE = 2.0  # pixels per point, unless the page is so large that it has more than the maximum number of pixels
+_MAX_SIDE = 20_000  # pixels; a page of no height has no area, but any width
+_SCALE = 2.0  # pixels per point, unless the page is so large that the image exceeds one of the maxima
 _GRID = 100_000  # the resolution of boxes
 _MIN_MATCH = 4  # characters; a shorter part of a text is anywhere on a page
 _PART = re.compile(r"\n|\t| {3,}")  # between lines, and between the cells of a table
@@ -39,7 +40,7 @@ def draw_page(data: bytes, number: int) -> bytes:
     with READING, open_pdf(data) as pdf:
         page = _page(pdf, number)
         width, height = page.get_size()
-        scale = min(_SCALE, (_MAX_PIXELS / max(width * height, 1.0)) ** 0.5)
+        scale = min(_SCALE, (_MAX_PIXELS / max(width * height, 1.0)) ** 0.5, _MAX_SIDE / max(width, height, 1.0))
         try:
             image = page.render(scale=scale).to_pil()
         except RuntimeError as error:
