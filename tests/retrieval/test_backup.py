@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import tarfile
@@ -118,6 +119,14 @@ def test_existing_documents_are_replaced_only_with_force(index: Path, tmp_path: 
     assert not (tmp_path / "new").exists()
 
 
+def test_other_files_next_to_the_uploads_are_neither_backed_up_nor_removed(index: Path, tmp_path: Path) -> None:
+    other = tmp_path / "shelf-uploads" / "my notes.txt"
+    other.write_text("kept")
+    assert backup_index(index, tmp_path / "b.tar").uploads == 1
+    assert restore_index(tmp_path / "b.tar", index, force=True).uploads == 1
+    assert other.read_text() == "kept"
+
+
 def rewritten(file: Path, change: Callable[[Members], None]) -> Path:
     """Write an archive again after a change of its members."""
     with tarfile.open(file) as archive:
@@ -165,6 +174,10 @@ def with_more(members: Members) -> None:
     members["uploads/1.txt"] = tarfile.TarInfo("uploads/1.txt"), b"more"
 
 
+def with_nested_manifest(members: Members) -> None:
+    members["manifest.json"] = members["manifest.json"][0], b"[" * 200_000
+
+
 def without_vectors(members: Members) -> None:
     del members["index/gen-000002/vectors.npy"]
 
@@ -183,6 +196,8 @@ def without_vectors(members: Members) -> None:
         (manifest_with(format=2), IndexMismatch, "backup of format 2, made by a newer version"),
         (manifest_with(files=3), IndexCorrupt, "manifest of another program"),
         (manifest_with(files={"index/CURRENT": {"bytes": "9"}}), IndexCorrupt, "manifest of another program"),
+        (manifest_with(files={"index/CURRENT": {"bytes": -9, "sha256": ""}}), IndexCorrupt, "of another program"),
+        (with_nested_manifest, IndexCorrupt, "cannot be read"),
     ],
 )
 def test_a_changed_or_unsafe_archive_is_refused_and_leaves_nothing(
@@ -217,6 +232,15 @@ def test_a_damaged_index_and_a_missing_one_are_not_backed_up(index: Path, tmp_pa
         backup_index(index, tmp_path / "b.tar")
     assert not (tmp_path / "b.tar").exists()
     assert not list(index.glob(".snapshot-*"))
+
+
+def test_an_index_of_a_newer_version_is_not_backed_up(index: Path, tmp_path: Path) -> None:
+    manifest = read_index(index).files / "manifest.json"
+    content = manifest.read_bytes().replace(b'"format": 3', b'"format": 4')
+    manifest.write_bytes(content)
+    (index / "CURRENT").write_text(f"{manifest.parent.name} {hashlib.sha256(content).hexdigest()}\n")
+    with pytest.raises(IndexMismatch, match=r"shelf has format 4; .* newer version"):
+        backup_index(index, tmp_path / "b.tar")
 
 
 def test_the_commands_back_up_and_restore(index: Path, tmp_path: Path) -> None:

@@ -30,7 +30,14 @@ from antiphon.retrieval.index_folder.generations import (
     require_index_folder,
     write_generation,
 )
-from antiphon.retrieval.index_folder.snapshot import SNAPSHOT, Snapshot, lock_uploads, take_snapshot, upload_files
+from antiphon.retrieval.index_folder.snapshot import (
+    SNAPSHOT,
+    UPLOAD_NAME,
+    Snapshot,
+    lock_uploads,
+    take_snapshot,
+    upload_files,
+)
 from antiphon.retrieval.index_folder.write_lock import WriteLock, file_mode, lock_for_writing
 
 BACKUP_FORMAT = 1
@@ -38,7 +45,7 @@ BACKUP_FORMAT = 1
 
 _MAX_MANIFEST = 64 * 2**20
 _COMPRESSED = (".gz", ".tgz")
-_MEMBER = re.compile(r"index/CURRENT|index/gen-\d{6,}/[\w][\w.-]*|uploads/[\w][\w.-]*")
+_MEMBER = re.compile(rf"index/CURRENT|index/gen-\d{{6,}}/\w[\w.-]*|uploads/{UPLOAD_NAME}")
 """Names of members: no absolute paths, no parent folders, no hidden files."""
 
 
@@ -72,6 +79,7 @@ def backup_index(folder: str | Path, file: str | Path, *, uploads: str | Path | 
     Raises:
         IndexNotFound: The folder contains no index.
         IndexCorrupt: A file of the index is missing or damaged.
+        IndexMismatch: This version cannot read the format of the index.
         ValueError: The file has another ending.
         OSError: The archive cannot be written.
     """
@@ -184,7 +192,7 @@ def _open_archive(file: Path) -> Iterator[tarfile.TarFile]:
             yield archive
     except (IndexCorrupt, IndexMismatch):
         raise
-    except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, ValueError, RecursionError) as error:
         raise _damaged(file, f"cannot be read ({error})") from error
 
 
@@ -211,10 +219,13 @@ def _read_manifest(file: Path, archive: tarfile.TarFile) -> dict[str, Any]:
 
 
 def _is_complete(manifest: dict[str, Any]) -> bool:
-    """Return whether a manifest has all fields with their types."""
+    """Return whether a manifest has all fields with their types, and no negative sizes."""
     types = {"created": str, "passages": int, "files": dict}
     return all(isinstance(manifest.get(name), kind) for name, kind in types.items()) and all(
-        isinstance(each, dict) and isinstance(each.get("bytes"), int) and isinstance(each.get("sha256"), str)
+        isinstance(each, dict)
+        and isinstance(each.get("bytes"), int)
+        and each["bytes"] >= 0
+        and isinstance(each.get("sha256"), str)
         for each in manifest["files"].values()
     )
 

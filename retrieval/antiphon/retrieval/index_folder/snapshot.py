@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.accel.files import remove_stale_folders, temporary_folder
-from antiphon.retrieval.errors import IndexCorrupt
+from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch
 from antiphon.retrieval.index_folder.disk_space import explain_full_disk
 from antiphon.retrieval.index_folder.generations import POINTER, Generation, index_version, read_generation
 from antiphon.retrieval.index_folder.write_lock import file_mode
@@ -19,6 +20,9 @@ UPLOADS_LOCK = ".uploads.lock"
 
 SNAPSHOT = ".snapshot-"
 """The prefix of temporary folders; a writer of the index does not remove them."""
+
+UPLOAD_NAME = r"\w[\w.-]*"
+"""A regular expression of the names of uploaded files, which the server chooses; other files are not uploads."""
 
 _LOCK_SECONDS = 60
 _STALE_SECONDS = 24 * 3600
@@ -65,10 +69,10 @@ def lock_uploads(folder: Path) -> Iterator[None]:
 
 
 def upload_files(uploads: Path | None) -> list[Path]:
-    """Return the files in a folder of uploads, sorted by name, without hidden ones; none if there is no folder."""
+    """Return the uploaded files in a folder, sorted by name, without hidden and other files; none without a folder."""
     if uploads is None or not uploads.is_dir():
         return []
-    return sorted(path for path in uploads.iterdir() if path.is_file() and not path.name.startswith("."))
+    return sorted(path for path in uploads.iterdir() if re.fullmatch(UPLOAD_NAME, path.name) and path.is_file())
 
 
 @contextmanager
@@ -82,6 +86,7 @@ def take_snapshot(folder: Path, uploads: Path | None) -> Iterator[Snapshot]:
     Raises:
         IndexNotFound: The folder contains no index.
         IndexCorrupt: A file of the index is missing, or differs from its checksum.
+        IndexMismatch: This version cannot read the format of the index.
         OSError: The links or, on file systems without them, the copies cannot be made.
     """
     with ExitStack() as stack, explain_full_disk(folder):
@@ -96,8 +101,8 @@ def take_snapshot(folder: Path, uploads: Path | None) -> Iterator[Snapshot]:
                 linked = {path.name: _link(path, target) for path in files}
         try:
             generation = read_generation(copy)
-        except IndexCorrupt as error:
-            raise IndexCorrupt(str(error).replace(str(copy), str(folder))) from error
+        except (IndexCorrupt, IndexMismatch) as error:
+            raise type(error)(str(error).replace(str(copy), str(folder))) from error
         yield Snapshot(generation, copy / POINTER, linked)
 
 
