@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from typer.testing import CliRunner
@@ -86,6 +87,19 @@ def test_the_console_shows_a_trace_as_a_tree_of_durations(retriever: Retriever, 
     assert [line[:40].strip() for line in lines] == ["answer", *STAGES, "chat typist", "prefill", "decode", "cite"]
     assert "100.0 %" in lines[0]
     assert "accepted_tokens=" in lines[-2]
+
+
+def test_spans_that_end_after_their_request_are_written_when_they_end() -> None:
+    out = io.StringIO()
+    tracer = export_traces("console", out).get_tracer("test")
+    request = tracer.start_span("request")
+    late = tracer.start_span("chat", trace.set_span_in_context(request))
+    part = tracer.start_span("decode", trace.set_span_in_context(late))
+    request.end()
+    part.end()
+    assert [line[:40].strip() for line in out.getvalue().splitlines()[1:]] == ["request"]
+    late.end()
+    assert [line[:40].strip() for line in out.getvalue().splitlines()[3:]] == ["chat", "decode"]
 
 
 def test_ask_prints_its_trace_on_standard_error(index_folder: Path) -> None:

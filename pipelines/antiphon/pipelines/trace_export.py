@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import TextIO
 
 from antiphon.pipelines.tracing import use_tracer_provider
@@ -32,6 +33,9 @@ ONLY_HTTP = (
 )
 
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+_MAX_WRITTEN = 1000
+"""Number of requests whose spans are expected after the request has ended."""
 
 _SHOWN = ("antiphon.", "gen_ai.usage.", "gen_ai.response.finish_", "http.response.", "error.")
 """The beginnings of the names of attributes that `format_trace` shows, without these beginnings."""
@@ -85,16 +89,26 @@ class TracePrinter(SpanExporter):
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._spans: dict[int, list[ReadableSpan]] = {}  # by trace
+        self._written: dict[int, None] = {}  # ids of root spans
+        self._lock = Lock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Collect spans, and write the traces whose root span is among them."""
-        for span in spans:
-            self._spans.setdefault(span.context.trace_id, []).append(span)
-            if span.parent is None or span.parent.is_remote:
-                found = self._spans.pop(span.context.trace_id)
-                self._out.write(format_trace(found))
-                self._out.flush()
+        with self._lock:
+            for span in spans:
+                self._add(span)
         return SpanExportResult.SUCCESS
+
+    def _add(self, span: ReadableSpan) -> None:
+        self._spans.setdefault(span.context.trace_id, []).append(span)
+        is_root = span.parent is None or span.parent.is_remote
+        if is_root:
+            self._written[span.context.span_id] = None
+            if len(self._written) > _MAX_WRITTEN:
+                del self._written[next(iter(self._written))]
+        if is_root or (span.parent is not None and span.parent.span_id in self._written):
+            self._out.write(format_trace(self._spans.pop(span.context.trace_id)))
+            self._out.flush()
 
     def shutdown(self) -> None:
         """Write the traces that are left."""
