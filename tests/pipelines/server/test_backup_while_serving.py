@@ -6,12 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.documents import stored_path
 from antiphon.retrieval import backup_index, read_index, restore_index
-from antiphon.retrieval.index_folder.snapshot import upload_files
+from antiphon.retrieval.index_folder import snapshot
+from antiphon.retrieval.index_folder.snapshot import lock_uploads, upload_files
 from tests.pipelines.server.conftest import Serve
 
 
@@ -66,3 +68,15 @@ def test_a_restored_document_is_listed_at_once_and_can_be_removed_again(serve: S
         assert "uploaded/a.txt" in listed
         assert client.delete("/documents", params={"id": "uploaded/a.txt"}).status_code == 200
         assert not stored_path(uploads, "uploaded/a.txt").exists()
+
+
+def test_a_change_while_another_process_holds_the_lock_is_to_be_tried_again(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_LOCK_SECONDS", 0.05)
+    with serve() as client:
+        with lock_uploads(index_folder(collection_of(client))):
+            refused = client.post("/documents", files={"file": ("a.txt", b"Visit a.")})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert "Another process" in refused.json()["error"]["message"]
+        assert client.post("/documents", files={"file": ("a.txt", b"Visit a.")}).status_code == 200

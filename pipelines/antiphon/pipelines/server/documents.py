@@ -34,6 +34,7 @@ from antiphon.retrieval.formats import SUFFIXES
 logger = logging.getLogger("antiphon.server")
 
 MAX_NAME_LENGTH = 120
+IN_USE = "Another process is changing the documents of this collection; try again."
 
 router = APIRouter(responses=ERRORS, tags=["Documents"])
 
@@ -242,5 +243,7 @@ def _remove(collection: Collection, retriever: Retriever, folder: Path, source: 
 
 def _write_error(error: OSError) -> ApiError:
     """Return the error of a folder that cannot be written; its path is logged and not sent."""
+    if isinstance(error, BlockingIOError):
+        return ApiError(503, IN_USE, headers={"Retry-After": "5"})
     logger.error("the documents cannot be changed", exc_info=error)
     return ApiError(500, f"The server cannot change its documents: {error.strerror or 'there is no room for them'}.")

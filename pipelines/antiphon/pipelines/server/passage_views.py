@@ -6,8 +6,9 @@ The file of a passage is an upload or the source that the index names. A client 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -17,6 +18,7 @@ from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.documents import stored_path
 from antiphon.pipelines.server.errors import ERRORS, ApiError
 from antiphon.pipelines.server.response_fields import file_name, passage_object
+from antiphon.pipelines.server.retrieval import NO_PASSAGE
 from antiphon.pipelines.server.service import access_of, service_of
 from antiphon.retrieval import LocalIndex, Passage
 from antiphon.retrieval.document_changes import UPLOADED
@@ -25,8 +27,12 @@ from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
 MAX_NEIGHBOURS = 50
 """Maximum number of passages before the requested one, and after it."""
 
-NO_PASSAGE = "The index has no passage with this id; its document may have been removed."
+MAX_PAGES = 10
+"""Maximum number of pages that are listed for a passage; one of pages with a word each may have hundreds."""
+
 NO_PAGE = "There is no image of this page: the passage is not from a PDF file, or the server does not have the file."
+
+_PDF_FILES = BoundedSemaphore(2)  # the number of PDF files in memory, because an indexed file has any size
 
 router = APIRouter(responses=ERRORS, tags=["Retrieval"])
 
@@ -42,6 +48,8 @@ def passage_context(
     """Return a passage between its neighbours in the document; ``before`` and ``after`` count the other passages."""
     index, passage = _passage(service_of(request).collection(collection, access), identifier)
     ids = index.ids_of(passage.source)
+    if passage.id not in ids:  # it was removed meanwhile
+        raise ApiError(404, NO_PASSAGE)
     place = ids.index(passage.id)
     first, end = max(place - around, 0), place + around + 1
     found = [each for each in map(index.passage, ids[first:end]) if each is not None]
@@ -64,14 +72,14 @@ def passage_pages(
 ) -> dict[str, Any]:
     """Return the pages that show the characters ``start`` to ``end`` of a passage, with the boxes of these characters.
 
-    A box has left, top, right and bottom, from 0 to 1 of the page.
+    These are at most ten, the first ones. A box has left, top, right and bottom, from 0 to 1 of the page.
     """
     chosen = service_of(request).collection(collection, access)
     _, passage = _passage(chosen, identifier)
-    data = _pdf_data(chosen, passage)
-    pages = [
-        {"page": number, "boxes": _find(data, number, text)} for number, text in parts_by_page(passage, start, end)
-    ]
+    parts = islice(parts_by_page(passage, start, end), MAX_PAGES)
+    with _PDF_FILES:
+        data = _pdf_data(chosen, passage)
+        pages = [{"page": number, "boxes": _find(data, number, text)} for number, text in parts]
     if not passage.source.startswith(UPLOADED) and not any(page["boxes"] for page in pages):
         raise ApiError(404, NO_PAGE)  # the file was replaced after it was indexed
     return {"object": "list", "data": pages}
@@ -88,14 +96,18 @@ def passage_page_image(
     """Return the image of a page that shows the passage."""
     chosen = service_of(request).collection(collection, access)
     _, passage = _passage(chosen, identifier)
-    data, parts = _pdf_data(chosen, passage), dict(parts_by_page(passage))
-    is_current = passage.source.startswith(UPLOADED) or any(_find(data, number, parts[number]) for number in parts)
-    if page not in parts or not is_current:
+    parts = dict(parts_by_page(passage))
+    if page not in parts:
         raise ApiError(404, NO_PAGE)
-    try:
-        image = draw_page(data, page)
-    except ValueError as error:
-        raise ApiError(404, NO_PAGE) from error
+    first = islice(parts.items(), MAX_PAGES)
+    with _PDF_FILES:
+        data = _pdf_data(chosen, passage)
+        if not passage.source.startswith(UPLOADED) and not any(_find(data, *part) for part in first):
+            raise ApiError(404, NO_PAGE)  # the file was replaced after it was indexed
+        try:
+            image = draw_page(data, page)
+        except ValueError as error:
+            raise ApiError(404, NO_PAGE) from error
     return Response(image, media_type="image/png", headers={"Cache-Control": "private, no-store"})
 
 

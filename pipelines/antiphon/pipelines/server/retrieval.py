@@ -19,6 +19,7 @@ from antiphon.retrieval import Embedder, Passage, Reranker
 MAX_TEXTS = 2048
 """Maximum number of texts in a request, as in OpenAI's API."""
 
+NO_PASSAGE = "The index has no passage with this id; its document may have been removed."
 TOKEN_IDS = (
     "input has token ids, but this embedder has another tokenizer; send texts. With LangChain's OpenAIEmbeddings set "
     "check_embedding_ctx_length=False."
@@ -126,5 +127,5 @@ def passage_by_id(
     passages = (each.index.passage(identifier) for each in chosen if each.index is not None)
     found = next((each for each in passages if each is not None), None)
     if found is None:
-        raise ApiError(404, "The index has no passage with this id; its document may have been removed.")
+        raise ApiError(404, NO_PASSAGE)
     return passage_object(found)
