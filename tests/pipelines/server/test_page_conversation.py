@@ -165,7 +165,7 @@ def test_the_key_is_asked_for_and_never_saved_with_conversations(browser: Any, t
         page = context.new_page()
         page.goto(address)
         page.locator("#unlock").wait_for()
-        assert not page.locator("#history").is_visible(), "whoever has no key sees no earlier conversations"
+        assert not page.locator("#history").is_visible(), "without a key they stay hidden"
         page.fill("#key", key)
         page.keyboard.press("Enter")
         page.wait_for_selector("#model option", state="attached")

@@ -28,6 +28,13 @@ DROP = """() => {
     data.items.add(new File(['x'], 'program.exe'));
     document.dispatchEvent(new DragEvent('drop', { dataTransfer: data, cancelable: true }));
 }"""
+DROP_OF_A_MOVED_FILE = """() => {
+    const file = (resolve, reject) => reject(new Error('The file was moved.'));
+    DataTransferItem.prototype.webkitGetAsEntry = () => ({ name: 'a.md', isFile: true, file });
+    const data = new DataTransfer();
+    data.items.add(new File(['x'], 'a.md'));
+    document.dispatchEvent(new DragEvent('drop', { dataTransfer: data, cancelable: true }));
+}"""
 DROPPED_FOLDER = """async () => {
     const { droppedFiles } = await import('/static/uploads.js');
     const file = (name) => ({ name, isFile: true, file: (resolve) => resolve(new File(['x'], name)) });
@@ -99,6 +106,11 @@ def test_a_folder_is_added_with_a_reason_for_each_file_that_is_not(page: Any, tm
     for name in ("notes - wax.md", "notes - old - wax.md"):
         page.get_by_label(f"Remove {name}").click()
         page.get_by_label(f"Remove {name}").wait_for(state="detached")
+
+
+def test_a_dropped_file_that_the_browser_cannot_read_is_reported(page: Any) -> None:
+    page.evaluate(DROP_OF_A_MOVED_FILE)
+    wait_for_text(page, "#documents-status", "The file was moved.")
 
 
 def test_progress_is_shown_and_adding_can_be_stopped(page: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ async function start() {
   try {
     await listModels();
     byId("unlock").hidden = true;
-    byId("history").hidden = false; // whoever has no key sees no earlier conversations
+    byId("history").hidden = false; // without a key they stay hidden
     showHistory();
     await listDocuments();
   } catch (error) {

@@ -75,6 +75,6 @@ export function enableUploads() {
     event.preventDefault();
     document.body.classList.remove("dropping");
     const items = [...event.dataTransfer.items].filter((item) => item.kind === "file");
-    await add(await droppedFiles(items)); // the event has its items only synchronously
+    await run(async () => add(await droppedFiles(items))); // the event has its items only synchronously
   });
 }
