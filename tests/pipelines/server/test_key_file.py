@@ -161,6 +161,55 @@ def test_a_file_that_cannot_be_read_again_leaves_the_keys_and_logs_none(
     assert server.access(bearer(key)).name == "eve"
 
 
+def test_a_file_that_could_not_be_opened_is_read_at_the_next_request(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = add_key(path, "ana", read=["law"], write=[])
+    server = AccessKeys(file=path)
+
+    def too_many_files(_: Path) -> Any:
+        raise OSError("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(access_keys, "read_key_file", too_many_files)
+        remove_key(path, "ana")
+        assert [is_accepted(server, key) for _ in range(2)] == [True, True]
+    assert len(caplog.records) == 1
+    assert not is_accepted(server, key), "the key is revoked"
+
+
+@pytest.mark.parametrize("key", ["", " ", "key\n", "\xa0key"])
+def test_a_key_that_no_client_can_send_is_refused_at_the_start(key: str) -> None:
+    with pytest.raises(ValueError, match="An API key is empty or has white space around it"):
+        AccessKeys(("good", key))
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "bearer   ", ""])
+def test_the_digest_of_nothing_lets_no_request_in(path: Path, header: str) -> None:
+    path.write_text(f'{COLLECTIONS}[keys.empty]\nsha256 = "{key_digest("")}"\nread = ["*"]\n')
+    with pytest.raises(ApiError) as refused:
+        AccessKeys(file=path).access(header)
+    assert refused.value.status == 401
+
+
+def test_a_file_of_windows_is_read_and_changed(path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbf" + COLLECTIONS.replace("\n", "\r\n").encode())
+    key = add_key(path, "ana", read=["law"], write=[])
+    assert AccessKeys(file=path).access(bearer(key)).name == "ana"
+
+
+def test_a_changed_file_keeps_its_owner_and_a_link_to_it_stays_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = path.with_name("link.toml")
+    link.symlink_to(path)
+    owners: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("os.chown", lambda *given: owners.append(given))
+    before = path.stat()
+    add_key(link, "ana", read=["law"], write=[])
+    assert owners == [(path, before.st_uid, before.st_gid)]
+    assert link.is_symlink()
+    assert "ana" in path.read_text()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -135,6 +135,8 @@ def test_other_origins_and_other_host_names_are_refused(serve: Serve) -> None:
         assert friend.headers["access-control-allow-origin"] == "https://friend.example"
         assert client.get("/v1/models", headers={"Origin": "http://testserver"}).status_code == 200
         assert client.get("/v1/models", headers={"Host": "rebound.example"}).status_code == 403
+        for malformed in ({"Host": "["}, {"Origin": "http://["}, {"Host": "testserver[", "Origin": "null"}):
+            assert client.get("/v1/models", headers=malformed).status_code == 403
 
 
 def test_a_read_only_server_refuses_uploads_and_deletions(serve: Serve) -> None:

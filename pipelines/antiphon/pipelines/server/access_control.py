@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 
@@ -13,6 +13,7 @@ from antiphon.pipelines.server.key_file import EVERYTHING
 from antiphon.pipelines.server.settings import ServerSettings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -54,11 +55,19 @@ def check_host_and_origin(headers: Headers, settings: ServerSettings) -> None:
         ApiError: 403.
     """
     host = headers.get("host", "")
-    if settings.allowed_hosts and urlsplit(f"//{host}").hostname not in settings.allowed_hosts:
+    if settings.allowed_hosts and _url(f"//{host}").hostname not in settings.allowed_hosts:
         raise ApiError(403, "This server does not answer to that host name; allow it with --allow-host.")
     origin = headers.get("origin")
-    if origin and origin not in settings.allowed_origins and urlsplit(origin).netloc != host:
+    if origin and origin not in settings.allowed_origins and _url(origin).netloc != host:
         raise ApiError(403, "Web pages of other origins may not use this server; allow them with --allow-origin.")
+
+
+def _url(text: str) -> SplitResult:
+    """Return the parts of a URL from a header, or refuse the request with 403."""
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise ApiError(403, "The header Host or Origin is not valid.") from error
 
 
 def check_listen_address(host: str, settings: ServerSettings, *, allow_without_key: bool) -> None:

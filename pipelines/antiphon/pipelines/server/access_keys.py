@@ -18,6 +18,10 @@ from antiphon.pipelines.server.key_file import KeyFile, key_digest, read_key_fil
 logger = logging.getLogger("antiphon.server")
 
 MINUTE = 60.0
+BLANK_KEY = (
+    "An API key is empty or has white space around it, so no client could send it. If it comes from an environment "
+    "variable or a file, check that the variable is set and the file is not empty."
+)
 
 
 class AccessKeys:
@@ -31,14 +35,17 @@ class AccessKeys:
         file: a file of collections and keys.
 
     Raises:
-        ValueError: the file is not valid.
+        ValueError: a given key is empty or has white space around it, or the file is not valid.
         OSError: the file cannot be read.
     """
 
     def __init__(self, given: Sequence[str] = (), file: Path | None = None) -> None:
+        if not all(key and key == key.strip() for key in given):
+            raise ValueError(BLANK_KEY)
         self._given = [Access(key_digest(key)) for key in given]
         self._file = file
         self._version: tuple[int, ...] | None = None
+        self._logged: tuple[int, ...] | None = None
         self._accepted = self._given
         self._lock = Lock()
         self.are_needed = bool(given)
@@ -61,9 +68,10 @@ class AccessKeys:
         if not self.are_needed:
             return Access()
         scheme, _, key = (authorization or "").partition(" ")
-        digest = key_digest(key.strip())
+        key = key.strip()
+        digest = key_digest(key)
         found = [each for each in self._accepted if compare_digest(digest, each.key)]
-        if scheme.lower() != "bearer" or not found:
+        if scheme.lower() != "bearer" or not key or not found:
             message = "This server needs an API key that it accepts; send it as: Authorization: Bearer KEY"
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         return found[0]
@@ -76,8 +84,14 @@ class AccessKeys:
                 return
             try:
                 self._use(read_key_file(self._file))
-            except (ValueError, OSError):
-                logger.exception("the file of API keys cannot be read again; the keys from before stay valid")
+            except (ValueError, OSError) as error:
+                if version != self._logged:
+                    logger.exception("the file of API keys cannot be read again; the keys from before stay valid")
+                self._logged = version
+                if isinstance(error, OSError):
+                    return  # the next request tries again, because the file may be valid and revoke a key
+            else:
+                self._logged = None
             self._version = version
 
     def _use(self, content: KeyFile) -> None:

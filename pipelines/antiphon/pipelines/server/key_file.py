@@ -6,9 +6,11 @@ salt or a slow hash, which protect passwords that people choose, would add nothi
 
 from __future__ import annotations
 
+import os
 import secrets
 import tomllib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -106,7 +108,7 @@ def read_key_file(path: Path) -> KeyFile:
 
 def _parsed(path: Path, content: bytes) -> KeyFile:
     try:
-        return KeyFile.model_validate(tomllib.loads(content.decode()))
+        return KeyFile.model_validate(tomllib.loads(content.decode("utf-8-sig")))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
     except UnicodeDecodeError:
@@ -173,9 +175,10 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _change_keys(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the table of keys and write the file, with its comments, if it is still valid."""
+    """Change the table of keys and write the file, with its comments and owner, if it is still valid."""
+    path = path.resolve()  # a link to the file stays a link
     with FileLock(path.with_name(f".{path.name}.lock"), timeout=10):
-        document = tomlkit.parse(path.read_text(encoding="utf-8"))
+        document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
         keys = document.setdefault("keys", tomlkit.table(is_super_table=True))
         change(keys)
         if not keys:  # a table must remain, because without one the server needs no key
@@ -183,4 +186,7 @@ def _change_keys(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
             document["keys"] = tomlkit.table()
         content = tomlkit.dumps(document).encode()
         _parsed(path, content)
-        write_file(path, content, mode=path.stat().st_mode & 0o777)
+        before = path.stat()
+        write_file(path, content, mode=before.st_mode & 0o777)
+        with suppress(OSError, AttributeError):  # otherwise a server could not read what root has changed
+            os.chown(path, before.st_uid, before.st_gid)
