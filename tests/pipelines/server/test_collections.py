@@ -185,6 +185,14 @@ def test_an_upload_beyond_the_quota_is_refused_with_the_figures(client: TestClie
     assert upload(client, "d.txt", b"e").status_code == 200
 
 
+def test_a_file_that_no_list_would_show_is_refused(client: TestClient, service: Service) -> None:
+    assert "it holds no text" in message(upload(client, "white.txt", "\u3000\u2003".encode() * 9), 400)
+    folder = service.collections["team"].uploads
+    assert folder is not None
+    listed = client.get("/documents", params={"collection": "team"}).json()["data"]
+    assert len([*folder.iterdir()]) == len([each for each in listed if each["uploaded"]])
+
+
 def nested_filter(depth: int) -> dict[str, Any]:
     """Return a filter of `depth` operators in each other that the year 1999 matches."""
     inner = nested_filter(depth - 1) if depth else {}

@@ -152,6 +152,8 @@ def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, 
         temporary.write_bytes(content)
         loaded = read_documents(temporary)
         passages = _passages(loaded.documents, str(temporary), source, retriever.embedder)
+        if not passages:  # no list and no quota would count the file
+            raise ValueError("it holds no text")
         with collection.locked():
             _check_quota(collection, folder, source, len(content), len(loaded.documents))
             _replace_passages(retriever, source, passages)
