@@ -108,6 +108,13 @@ def one_mode_of_three() -> Iterator[Any]:
             yield pytest.param(name, family, mode, engine, marks=marks)
 
 
+def every_second_cell() -> Iterator[Any]:
+    """Yield every cell; every second one is left to `make test-exhaustive`."""
+    for (row, (name, engine)), (column, family) in product(enumerate(CELLS), enumerate(FAMILIES)):
+        marks = [pytest.mark.exhaustive] if (row + column) % 2 else []
+        yield pytest.param(name, family, engine, marks=marks)
+
+
 @cache
 def model_of(family: str) -> Any:
     return tiny_model(family)
@@ -212,8 +219,7 @@ def test_a_lookahead_window_in_the_tree_changes_no_kept_row(name: str, mode: str
     assert any(token < 0 for asked in probes for token in asked) == (name == "all together")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("name", "engine"), CELLS)
+@pytest.mark.parametrize(("name", "family", "engine"), [*every_second_cell()])
 def test_tokens_and_logits_equal_plain_decoding_for_any_row_selection(
     name: str, family: str, engine: EngineName
 ) -> None:

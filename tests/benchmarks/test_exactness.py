@@ -22,7 +22,7 @@ from benchmarks import exactness
 from benchmarks.exactness import CertifiedOutputs, Exactness, load_cases, measure_exactness
 from tests.pipelines.recorded import antiphon, run_program
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 QUESTION = "How many eggs does a queen lay?"
 SAID = "The museum stands on the hill above the river."

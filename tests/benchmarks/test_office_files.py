@@ -10,7 +10,7 @@ from antiphon.pipelines.benchmark.answers import SpanQuestion, load_span_questio
 from antiphon.retrieval import load_documents
 from benchmarks.office_files import CORPUS, write_office_corpus
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")

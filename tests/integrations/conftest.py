@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from pytest_socket import disable_socket, enable_socket
 from typer.testing import CliRunner
 
@@ -41,12 +42,15 @@ def tiny() -> LanguageModel:
 
 
 @pytest.fixture(scope="session")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of all corpora."""
-    folder = tmp_path_factory.mktemp("corpora") / "index"
-    corpora = [str(path) for path in CORPORA.iterdir() if path.is_dir()]
-    done = CliRunner().invoke(app, ["index", *corpora, "--out", str(folder)])
-    assert done.exit_code == 0, done.output
+def index(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """An index of all corpora, which the first worker makes for all."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "corpora-index"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            corpora = [str(path) for path in CORPORA.iterdir() if path.is_dir()]
+            done = CliRunner().invoke(app, ["index", *corpora, "--out", str(folder)])
+            assert done.exit_code == 0, done.output
     return folder
 
 

@@ -46,4 +46,4 @@ def test_quit_and_exit_end_a_conversation(farewell: str, monkeypatch: pytest.Mon
 def test_serve_prints_the_address_of_the_page(host: str, page: str, capsys: pytest.CaptureFixture[str]) -> None:
     service: Any = SimpleNamespace(models=["reader", "reader+docs"])
     serve._show_addresses(service, host, 8123)
-    assert capsys.readouterr().err == f"Serving reader, reader+docs\nPage: {page}   API: {page}v1\n"
+    assert capsys.readouterr().err == f"Serving reader, reader+docs\nPage: {page}   API: {page}v1   MCP: {page}mcp\n"

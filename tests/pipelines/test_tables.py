@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 
 from antiphon.pipelines.benchmark.race import TITLES, RaceResult
 from antiphon.pipelines.benchmark.run import MethodRun
-from antiphon.pipelines.cli import bench, bench_speed, bench_vllm, bita, demo, doctor_report
+from antiphon.pipelines.cli import bench, bench_speed, bench_vllm, bita, demo, doctor_report, keys
 from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
 from antiphon.pipelines.training.bita import evaluate
 from benchmarks import (
@@ -77,6 +77,8 @@ def learned_figures() -> evaluate.GuessFigures:
 def tables() -> Iterator[tuple[str, ResultTable]]:
     """Yield every table that a command prints, with invented figures."""
     yield "demo", demo.race_table([raced(name) for name in TITLES])
+    rights = {"read": ["handbook"], "write": [], "requests_per_minute": unique_number()}
+    yield "keys", keys.key_table("Keys", [{"name": "ana", **rights}, {"name": "wiki-bot", **rights, "write": ["*"]}])
     yield "doctor", doctor_report.cost_table({64: {1: 0.0123, 2: 0.0456, 64: 1.789}, 918: {1: 0.0147, 2: 0.0258}})
     yield "drafting", drafting_cost.drafting_table(drafting_report())
     kinds = [

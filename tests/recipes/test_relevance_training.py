@@ -36,7 +36,7 @@ from recipes.relevance.line_encoder import (
     train_line_encoder,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 BEES = Passage.at("docs/bees.md", 0, "Honey keeps for years. Wax melts at 64 degrees.", {"title": "Bees"})
 BOATS = Passage.at("docs/boats.md", 0, "A sloop has one mast. Its keel is heavy.", {"title": "Boats"})

@@ -118,14 +118,6 @@ def test_options_that_can_change_weights_leave_the_checkpoint_unknown(saved: Pat
     assert checkpoint_of(model) is None
 
 
-def test_a_checkpoint_without_some_weights_is_unknown(tmp_path: Path) -> None:
-    model: Any = tiny_model()
-    weights = {name: each for name, each in model.state_dict().items() if name != "lm_head.weight"}
-    model.save_pretrained(tmp_path, state_dict=weights)
-    byte_tokenizer().save_pretrained(tmp_path)
-    assert checkpoint_of(load(tmp_path)) is None
-
-
 def test_a_stored_weight_that_agrees_with_a_sample_only_is_not_used(tmp_path: Path) -> None:
     stored = torch.zeros(2 * SAMPLE, 4)
     save_file({"weight": stored.bfloat16()}, tmp_path / "model.safetensors")

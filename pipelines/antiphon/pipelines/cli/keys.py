@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from antiphon.pipelines.rendering.tables import ResultTable
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys of a server with collections.")
 
@@ -50,7 +54,6 @@ def create(
 @app.command("list")
 def list_keys(file: File, as_json: AsJson = False) -> None:
     """List the keys with their collections, without digests."""
-    from antiphon.pipelines.rendering.tables import result_table
     from antiphon.pipelines.server.key_file import read_key_file
 
     keys = read_key_file(file).keys or {}
@@ -59,14 +62,28 @@ def list_keys(file: File, as_json: AsJson = False) -> None:
         for row in rows:
             typer.echo(json.dumps(row))
         return
+    console.out.print(key_table(f"Keys in {file}", rows) if rows else f"There are no keys in {file}.")
+
+
+def key_table(title: str, rows: Sequence[Mapping[str, Any]]) -> ResultTable:
+    """Return the table of keys.
+
+    Args:
+        title: the title of the table.
+        rows: name and rights of each key.
+    """
+    from antiphon.pipelines.rendering.tables import result_table
+
     shown = [
-        row
-        | {right: ", ".join(row[right]) or "none" for right in ("read", "write")}
-        | {"requests_per_minute": row["requests_per_minute"] or "the server's setting"}
+        {
+            **row,
+            **{right: ", ".join(row[right]) or "none" for right in ("read", "write")},
+            "requests_per_minute": row["requests_per_minute"] or "the server's setting",
+        }
         for row in rows
     ]
     columns = {"name": "key", "read": "reads", "write": "reads and changes", "requests_per_minute": "requests a minute"}
-    console.out.print(result_table(f"Keys in {file}", columns, shown) if rows else f"There are no keys in {file}.")
+    return result_table(title, columns, shown)
 
 
 @app.command()
