@@ -20,6 +20,7 @@ from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.access_keys import AccessKeys, RateLimit
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.key_file import add_key, key_digest, read_key_file, remove_key
+from antiphon.pipelines.server.settings import ServerSettings
 
 COLLECTIONS = """# Which team has which documents.
 [collections.law]
@@ -181,7 +182,7 @@ def test_a_file_that_could_not_be_opened_is_read_at_the_next_request(
 @pytest.mark.parametrize("key", ["", " ", "key\n", "\xa0key"])
 def test_a_key_that_no_client_can_send_is_refused_at_the_start(key: str) -> None:
     with pytest.raises(ValueError, match="An API key is empty or has white space around it"):
-        AccessKeys(("good", key))
+        ServerSettings(api_keys=("good", key))
 
 
 @pytest.mark.parametrize("header", ["Bearer", "Bearer ", "bearer   ", ""])

@@ -18,10 +18,6 @@ from antiphon.pipelines.server.key_file import KeyFile, key_digest, read_key_fil
 logger = logging.getLogger("antiphon.server")
 
 MINUTE = 60.0
-BLANK_KEY = (
-    "An API key is empty or has white space around it, so no client could send it. If it comes from an environment "
-    "variable or a file, check that the variable is set and the file is not empty."
-)
 
 
 class AccessKeys:
@@ -35,13 +31,11 @@ class AccessKeys:
         file: a file of collections and keys.
 
     Raises:
-        ValueError: a given key is empty or has white space around it, or the file is not valid.
+        ValueError: the file is not valid.
         OSError: the file cannot be read.
     """
 
     def __init__(self, given: Sequence[str] = (), file: Path | None = None) -> None:
-        if not all(key and key == key.strip() for key in given):
-            raise ValueError(BLANK_KEY)
         self._given = [Access(key_digest(key)) for key in given]
         self._file = file
         self._version: tuple[int, ...] | None = None
