@@ -68,6 +68,13 @@ def test_without_a_valid_key_every_guarded_endpoint_answers_401(
     assert response.json()["error"]["code"] == "invalid_api_key"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/documents"])
+def test_a_body_without_a_valid_key_is_not_read(locked: TestClient, path: str) -> None:
+    """A body that is read and is no JSON or form would be refused with another error."""
+    assert locked.post(path, content=iter([b"{", b"["]), headers={"Authorization": "Bearer three"}).status_code == 401
+    assert locked.post(path, content=b"{[", headers={"Authorization": "Bearer one"}).status_code == 400
+
+
 def test_either_key_is_accepted_and_the_page_needs_none(locked: TestClient) -> None:
     for key in ("one", "two"):
         headers = {"Authorization": f"Bearer {key}"}

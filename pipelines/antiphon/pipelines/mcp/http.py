@@ -140,5 +140,5 @@ def create_mcp_app(service: Service) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["Mcp-Session-Id"],
         )
-    app.add_middleware(RequestLimits, settings=settings, metrics=service.metrics)
+    app.add_middleware(RequestLimits, settings=settings, metrics=service.metrics, keys=service.keys)
     return app

@@ -60,7 +60,7 @@ def create_app(service: Service) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["Mcp-Session-Id"],
         )
-    app.add_middleware(RequestLimits, settings=settings, metrics=service.metrics)
+    app.add_middleware(RequestLimits, settings=settings, metrics=service.metrics, keys=service.keys)
     return app
 
 

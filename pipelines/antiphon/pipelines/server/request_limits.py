@@ -20,6 +20,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 
 from antiphon.pipelines.server.access_control import check_host_and_origin
+from antiphon.pipelines.server.access_keys import AccessKeys
 from antiphon.pipelines.server.errors import ApiError, BodyError, error_response, shutdown_error
 from antiphon.pipelines.server.http_trace import CURRENT_REQUEST, start_http_span
 from antiphon.pipelines.server.metrics import ServerMetrics
@@ -78,6 +79,11 @@ class RequestBody:
         self._timeout = timeout
         self._start = asyncio.get_running_loop().time()
         self._received = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is no body, or all of it has been received."""
+        return self._is_complete
 
     @property
     def is_arriving(self) -> bool:
@@ -144,10 +150,12 @@ class RequestLimits:
         app: the ASGI application.
         settings: limits, allowed hosts and allowed origins.
         metrics: counts requests by path and status.
+        keys: the accepted API keys; a body without one of them is not read.
     """
 
-    def __init__(self, app: App, settings: ServerSettings, metrics: ServerMetrics) -> None:
+    def __init__(self, app: App, settings: ServerSettings, metrics: ServerMetrics, keys: AccessKeys) -> None:
         self._app = app
+        self._keys = keys
         self._settings = settings
         self._metrics = metrics
 
@@ -185,6 +193,8 @@ class RequestLimits:
             check_host_and_origin(headers, self._settings)
             if body.content_length > max_bytes:
                 raise too_large(max_bytes)
+            if not body.is_complete:  # all endpoints that read a body need a key
+                self._keys.access(headers.get("authorization"))
             await self._app(inner, body.receive, respond)
         except ApiError as error:
             await error_response(error)(scope, receive, respond)
