@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -51,12 +52,12 @@ async def test_an_answer_reports_its_stages_and_its_tokens(connect: Connect, ser
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_cancelled_call_stops_decoding_after_the_current_forward_pass(
-    service: Service, gate: Gate, mode: str
+    service: Service, gate: Gate, mode: Any
 ) -> None:
     log = ProgressLog()
     gate.permits.release()
     server = make_mcp_server(ServiceSource(lambda: service), is_local=True)
-    async with Client(server, mode=mode) as client:  # type: ignore[arg-type]
+    async with Client(server, mode=mode) as client:
         async with anyio.create_task_group() as tasks:
 
             async def ask() -> None:
