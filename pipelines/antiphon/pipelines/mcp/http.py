@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from antiphon.pipelines.mcp.service_source import ACCESS
 from antiphon.pipelines.server import readiness
-from antiphon.pipelines.server.errors import add_error_handlers
-from antiphon.pipelines.server.request_limits import Message, Receive, RequestLimits, Scope, Send
+from antiphon.pipelines.server.base_app import make_base_app
+from antiphon.pipelines.server.request_limits import Message, Receive, Scope, Send
 from antiphon.pipelines.server.service import Service
 
 if TYPE_CHECKING:
@@ -117,28 +116,7 @@ def create_mcp_app(service: Service) -> FastAPI:
     Args:
         service: the service.
     """
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            service.queue.close()
-
-    app = FastAPI(title="Antiphon MCP", lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.service = service
-    app.state.is_draining = False
-    add_error_handlers(app)
+    app = make_base_app(service, title="Antiphon MCP", openapi_url=None)
     app.include_router(readiness.router)
     add_mcp(app, service)
-    settings = service.settings
-    if settings.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=settings.allowed_origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id"],
-        )
-    app.add_middleware(RequestLimits, settings=settings, metrics=service.metrics, keys=service.keys)
     return app
