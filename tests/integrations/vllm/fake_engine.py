@@ -124,13 +124,17 @@ class Engine:
         request.steps += 1
         return emitted
 
-    def _propose(self, sampled: list[list[int]], scheduled: dict[str, int]) -> list[list[int]]:
+    def fill_batch(self) -> None:
+        """Write the tokens of the running requests into the batch."""
         self.input_batch.req_ids = [request.name for request in self.running]
         for row, request in enumerate(self.running):
             tokens = request.tokens
             self.ids[row, : len(tokens)] = tokens
             self.counts[row] = len(tokens)
             self.input_batch.num_prompt_tokens[row] = len(request.prompt)
+
+    def _propose(self, sampled: list[list[int]], scheduled: dict[str, int]) -> list[list[int]]:
+        self.fill_batch()
         self.proposer.prepare_step(self, scheduled)
         return self.proposer.propose(sampled, self.counts, self.ids, slot_mappings=None)
 

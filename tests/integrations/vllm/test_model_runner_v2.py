@@ -16,7 +16,7 @@ import torch
 
 from antiphon.integrations.vllm import model_runner_v2
 from antiphon.integrations.vllm.admission import Sources
-from antiphon.integrations.vllm.plugin import patch_worker
+from antiphon.integrations.vllm.model_runner_v1 import patch_worker
 from antiphon.integrations.vllm.speculator import Speculator
 from tests.integrations.vllm.fake_engine import RequestStates, sampling_params
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.integrations.vllm import plugin
+from antiphon.integrations.vllm import model_runner_v1, plugin
 from antiphon.integrations.vllm.admission import ADMITTED, SLICE_CHARACTERS
 
 VOCAB_SIZE = 300
@@ -236,7 +236,7 @@ def test_greedy_requests_are_verified_with_vllms_argmax_kernel_on_cpus(
     logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 0.0]])
     for sample in (other_sample, rejection_sample):
         monkeypatch.setattr(fake_vllm.sampler, "rejection_sample", sample, raising=False)
-        plugin.patch_worker(SimpleNamespace(speculative_config=SimpleNamespace(num_speculative_tokens=3)))
+        model_runner_v1.patch_worker(SimpleNamespace(speculative_config=SimpleNamespace(num_speculative_tokens=3)))
     patched = fake_vllm.sampler.rejection_sample
     assert patched([1, 1], logits, sampling_metadata=SimpleNamespace(all_greedy=True)).tolist() == [1, 0]
     assert kernel_calls == [torch.Tensor]
@@ -249,8 +249,8 @@ def test_each_draft_token_gets_the_value_of_its_request(dtype: torch.dtype) -> N
     """Three requests with two, no and three draft tokens; the last one is greedy, which vLLM writes as 0."""
     given = torch.tensor([3, 5, 0], dtype=dtype)
     ends = torch.tensor([2, 2, 5], dtype=torch.int32)
-    found = plugin.expand_batch_to_tokens(given, ends, 5, replace_from=0, replace_to=1)
+    found = model_runner_v1.expand_batch_to_tokens(given, ends, 5, replace_from=0, replace_to=1)
     assert found.tolist() == [3, 3, 1, 1, 1]
     assert found.dtype == dtype
-    assert plugin.expand_batch_to_tokens(given, ends, 5).tolist() == [3, 3, 0, 0, 0]
+    assert model_runner_v1.expand_batch_to_tokens(given, ends, 5).tolist() == [3, 3, 0, 0, 0]
     assert given.tolist() == [3, 5, 0]

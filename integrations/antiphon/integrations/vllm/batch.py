@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,6 +11,12 @@ from typing import Any, Protocol, runtime_checkable
 
 METHOD = "custom_class"
 """Value of ``method`` in vLLM's ``--speculative-config`` that selects a drafter of this package."""
+
+HEAD_TOKENS = "ANTIPHON_HEAD_TOKENS"
+"""Environment variable: number of tokens that the model's own head drafts; setting it adds references to the head."""
+
+HEAD_METHODS = frozenset({"eagle", "eagle3", "mtp"})
+"""Values of ``method`` that draft with a head of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +76,25 @@ def drafter_class(speculative_config: Any) -> type | None:
     except (ImportError, AttributeError, ValueError):
         return None
     return named if isinstance(named, type) and issubclass(named, BatchDrafter) else None
+
+
+def head_tokens() -> int:
+    """Return the value of `HEAD_TOKENS`, or 0 if it is not set.
+
+    Raises:
+        ValueError: It is no number.
+    """
+    given = os.environ.get(HEAD_TOKENS, "0")
+    if not given.isdecimal():
+        raise ValueError(f"{HEAD_TOKENS} is {given!r}; give the number of tokens that the head drafts in a step.")
+    return int(given)
+
+
+def combines_head(speculative_config: Any) -> bool:
+    """Return whether this server drafts with the model's own head and from references."""
+    return getattr(speculative_config, "method", None) in HEAD_METHODS and head_tokens() > 0
+
+
+def reads_references(speculative_config: Any) -> bool:
+    """Return whether the server with this speculative configuration uses the references of requests."""
+    return drafter_class(speculative_config) is not None or combines_head(speculative_config)

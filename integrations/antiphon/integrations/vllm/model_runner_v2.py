@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from sys import modules
 from typing import Any
 
-from antiphon.integrations.vllm.batch import METHOD, drafter_class
+from antiphon.integrations.vllm.batch import METHOD, combines_head, drafter_class
 from antiphon.integrations.vllm.patching import has_function, missing, patch_function
 from antiphon.integrations.vllm.speculator import Speculator
 
@@ -43,7 +43,7 @@ def register_model_runner_v2() -> None:
     if patch_function(SPECULATORS, MAKE, _with_our_speculator, needs=MAKE_PARAMETERS):
         if RUNNER_MODULE in modules:  # it has imported the function by name
             patch_function(RUNNER_MODULE, MAKE, _with_our_speculator, needs=MAKE_PARAMETERS)
-        patch_function(CONFIG, UNSUPPORTED, _without_our_method)
+        patch_function(CONFIG, UNSUPPORTED, _with_our_features)
     elif _is_required():
         log.warning("Antiphon does not draft in Model Runner V2: %s", missing(f"{SPECULATORS}.{MAKE}"))
 
@@ -57,12 +57,14 @@ def _is_required() -> bool:
         return False
 
 
-def _without_our_method(unsupported_features: Callable[[Any], list[str]]) -> Callable[[Any], list[str]]:
-    """Remove our method from the features that V2 does not support."""
+def _with_our_features(unsupported_features: Callable[[Any], list[str]]) -> Callable[[Any], list[str]]:
+    """Remove our method from the features that V2 does not support, and add references together with a head."""
 
     @wraps(unsupported_features)
     def found(config: Any) -> list[str]:
         features = unsupported_features(config)
+        if combines_head(config.speculative_config):
+            return [*features, "references together with the model's head"]
         if drafter_class(config.speculative_config) is None or not _is_required():
             return features
         return [feature for feature in features if METHOD not in feature]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
 from antiphon.accel.drafting.calibration import Calibration
-from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.draft import Draft, DrafterFactory
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.accel.drafting.row_selection import ScoredDraft
 from antiphon.integrations.vllm.admission import read_sources
 from antiphon.integrations.vllm.batch import BatchRow
 from antiphon.integrations.vllm.batch_budget import BatchBudget
-from antiphon.integrations.vllm.plugin import patch_worker
+from antiphon.integrations.vllm.model_runner_v1 import patch_worker
 from antiphon.integrations.vllm.request_drafter import RequestDrafter
 
 log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
@@ -32,6 +33,19 @@ class Runner(Protocol):
 
     requests: Mapping[str, Any]
     input_batch: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A proposed draft of a request, to be cut to the tokens that are worth their cost.
+
+    Attributes:
+        scored: The draft, a chain, with the acceptance chance of each token.
+        take: Returns the first tokens of the draft, given their number, and remembers that they are verified.
+    """
+
+    scored: ScoredDraft
+    take: Callable[[Draft, int], list[int]]
 
 
 class Proposer:
@@ -106,9 +120,9 @@ class Proposer:
         if runner is None:
             return drafts
         with self.guard():
-            decoding = [index for index, emitted in enumerate(sampled_token_ids) if len(emitted)]
-            rows = [_row(runner, index, int(num_tokens_no_spec[index]), token_ids_cpu[index]) for index in decoding]
-            for index, draft in zip(decoding, self.draft(rows, self._scheduled_rows, runner.requests), strict=True):
+            rows = batch_rows(runner, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            found = self.draft([*rows.values()], self._scheduled_rows, runner.requests)
+            for index, draft in zip(rows, found, strict=True):
                 drafts[index] = draft
         return drafts
 
@@ -132,29 +146,40 @@ class Proposer:
             scheduled: Number of rows of each request in the step that was just computed, by request id.
             running: Ids of all requests that have not ended; the state of all others is dropped.
         """
+        return self._cut(rows, self._propose_chains(rows, scheduled, running))
+
+    def _propose_chains(
+        self, rows: Sequence[BatchRow], scheduled: Mapping[str, int], running: Container[str]
+    ) -> dict[int, Chain]:
+        """Give the new tokens to the drafter of every request, and return the chain that it proposes for each row."""
         self._observe_step_time(scheduled, self._clock())
         self._drop_ended(running)
-        # 1. The drafter of every request receives the new tokens and proposes a chain.
-        proposed: dict[int, tuple[RequestDrafter, ScoredDraft]] = {}
+        chains: dict[int, Chain] = {}
         for index, row in enumerate(rows):
             if self._failed.get(row.request_id) is row.owner:
                 continue
             try:
                 drafter = self._updated(row)
-                most = self.num_draft_tokens if row.max_draft_tokens is None else row.max_draft_tokens
-                proposed[index] = drafter, drafter.propose(min(most, self.num_draft_tokens))
+                chains[index] = Chain(drafter.propose(self._most(row)), drafter.take)
             except Exception as error:  # noqa: BLE001  # the other requests continue
                 self._fail(row, error)
-        # 2. The budget cuts each chain to the tokens whose expected gain exceeds their cost in this batch.
+        return chains
+
+    def _cut(self, rows: Sequence[BatchRow], chains: Mapping[int, Chain]) -> list[list[int]]:
+        """Cut each chain to the tokens whose expected gain exceeds their cost in this batch; return all drafts."""
         drafts: list[list[int]] = [[] for _ in rows]
-        counts = self.budget.allocate(
-            [scored for _, scored in proposed.values()], num_without_draft=len(rows) - len(proposed)
-        )
-        for (index, (drafter, scored)), kept in zip(proposed.items(), counts, strict=True):
-            drafts[index] = drafter.take(scored.draft, min(kept, self.num_draft_tokens))
+        scored = [chain.scored for chain in chains.values()]
+        counts = self.budget.allocate(scored, num_without_draft=len(rows) - len(chains))
+        for (index, chain), kept in zip(chains.items(), counts, strict=True):
+            drafts[index] = chain.take(chain.scored.draft, min(kept, self.num_draft_tokens))
         self._proposed_rows = {row.request_id: 1 + len(draft) for row, draft in zip(rows, drafts, strict=True)}
         self._ended = self._clock()
         return drafts
+
+    def _most(self, row: BatchRow) -> int:
+        """Return the maximum number of tokens of a request's next draft."""
+        most = self.num_draft_tokens if row.max_draft_tokens is None else row.max_draft_tokens
+        return min(most, self.num_draft_tokens)
 
     def _observe_step_time(self, scheduled: Mapping[str, int], now: float) -> None:
         """Learn the step's duration if it ran exactly the proposed rows, which excludes steps with prefill."""
@@ -194,8 +219,23 @@ class Proposer:
             )
 
 
+def batch_rows(
+    runner: Runner, sampled_token_ids: Sequence[Sequence[int]], num_tokens_no_spec: Any, token_ids_cpu: Any
+) -> dict[int, BatchRow]:
+    """Return the rows of Model Runner V1's batch that emitted tokens, by index.
+
+    Args:
+        runner: vLLM's model runner.
+        sampled_token_ids: Tokens that the step emitted for row i; empty during its prefill.
+        num_tokens_no_spec: Number of tokens of prompt and answer of row i, shape (rows,).
+        token_ids_cpu: Those tokens, shape (rows, tokens).
+    """
+    decoding = [index for index, emitted in enumerate(sampled_token_ids) if len(emitted)]
+    return {index: _row(runner, index, int(num_tokens_no_spec[index]), token_ids_cpu[index]) for index in decoding}
+
+
 def _row(runner: Runner, index: int, num_tokens: int, tokens: Any) -> BatchRow:
-    """Return one row of Model Runner V1's batch; ``tokens`` has shape (maximum length,)."""
+    """Return one row of the batch; ``tokens`` has shape (maximum length,)."""
     request_id = runner.input_batch.req_ids[index]
     owner = runner.requests[request_id]
     num_prompt_tokens = int(runner.input_batch.num_prompt_tokens[index])

@@ -1,0 +1,152 @@
+"""The connection with vLLM's EAGLE and MTP heads in Model Runner V1, so that references and a head draft together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import wraps
+from inspect import signature
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from antiphon.integrations.vllm.batch import HEAD_METHODS, HEAD_TOKENS, combines_head, head_tokens
+from antiphon.integrations.vllm.model_runner_v1 import is_first_rank, patch_sampling_on_cpu
+from antiphon.integrations.vllm.patching import missing, patch_function, vllm_version
+
+if TYPE_CHECKING:
+    from antiphon.integrations.vllm.head_proposer import HeadProposer
+
+log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
+
+WORKER, INIT = "vllm.v1.worker.worker_base:WorkerWrapperBase", "init_device"
+PROPOSE, NEEDS = "propose_draft_token_ids", frozenset({"scheduler_output", "sampled_token_ids"})
+PREPARE = "prepare_inputs"
+SCHEDULED, NUM_TOKENS = "vllm.v1.core.sched.output:SchedulerOutput", "num_spec_tokens_to_schedule"
+
+SKIPPABLE = "EagleProposer"
+"""vLLM's drafter class that computes no more than the KV cache if it is asked for no tokens."""
+
+
+def register_head() -> None:
+    """Combine references with the head in each worker, if `HEAD_TOKENS` is set."""
+    if head_tokens() and not patch_function(WORKER, INIT, _with_references):
+        log.warning("Antiphon: references are not combined with a head: %s", missing(f"{WORKER}.{INIT}"))
+
+
+def _with_references(init_device: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(init_device)
+    def init_and_combine(wrapper: Any, *arguments: Any, **options: Any) -> None:
+        init_device(wrapper, *arguments, **options)
+        combine(wrapper.vllm_config, wrapper.worker.model_runner)
+
+    return init_and_combine
+
+
+def combine(vllm_config: Any, runner: Any) -> None:
+    """Make a model runner draft from references, or with the model's head, per request and step.
+
+    Args:
+        vllm_config: vLLM's configuration.
+        runner: The model runner of this worker.
+
+    Raises:
+        ValueError: The configuration or the version of vLLM does not allow it.
+    """
+    from antiphon.integrations.vllm.head_proposer import HeadProposer
+
+    speculation = vllm_config.speculative_config
+    if not combines_head(speculation):
+        methods = ", ".join(sorted(HEAD_METHODS))
+        log.warning("Antiphon: %s has no effect, because it needs one of the methods %s.", HEAD_TOKENS, methods)
+        return
+    if obstacle := _obstacle(vllm_config, runner):
+        raise ValueError(f"Antiphon cannot combine references with the model's head: {obstacle}")
+    if not hasattr(runner, "drafter"):
+        return  # only the last pipeline stage drafts
+    patch_sampling_on_cpu()
+    _separate_lengths(runner.drafter)
+    proposer = None
+    if is_first_rank():
+        proposer = HeadProposer(vllm_config, head_tokens(), patch=lambda _: None)
+        log.info(
+            "Antiphon combines references with the model's own head (%s): up to %d tokens a step from prompts, "
+            "references and predictions, or %d from the head, in Model Runner V1 of vLLM %s.",
+            speculation.method,
+            speculation.num_speculative_tokens,
+            head_tokens(),
+            vllm_version(),
+        )
+    # Workers that share the head's computation have to run it the same number of times.
+    parallel = vllm_config.parallel_config
+    is_alone = parallel.world_size == 1 and parallel.data_parallel_size == 1
+    bind(runner, proposer, can_skip=is_alone and type(runner.drafter).__name__ == SKIPPABLE)
+
+
+def _obstacle(vllm_config: Any, runner: Any) -> str:
+    """Return why the head of this server cannot be combined with references; empty if it can."""
+    speculation = vllm_config.speculative_config
+    if getattr(vllm_config, "use_v2_model_runner", False):
+        return "this is possible in Model Runner V1 only; set VLLM_USE_V2_MODEL_RUNNER=0."
+    if not getattr(speculation, "disable_padded_drafter_batch", False):
+        return 'drafts have different lengths; add "disable_padded_drafter_batch": true to --speculative-config.'
+    if getattr(speculation, "draft_sample_method", "greedy") != "greedy":
+        return 'the head has to draft greedily; remove "draft_sample_method" from --speculative-config.'
+    if head_tokens() > speculation.num_speculative_tokens:
+        return (
+            f"{HEAD_TOKENS} is {head_tokens()} and num_speculative_tokens is {speculation.num_speculative_tokens}; "
+            "the head cannot draft more tokens than that."
+        )
+    propose = getattr(runner, PROPOSE, None)
+    if propose is None or not signature(propose).parameters.keys() >= NEEDS:
+        return missing(f"{type(runner).__name__}.{PROPOSE}({', '.join(sorted(NEEDS))})")
+    drafter = getattr(runner, "drafter", None)
+    if drafter is not None and not hasattr(drafter, PREPARE):
+        return missing(f"{type(drafter).__name__}.{PREPARE}")
+    if NUM_TOKENS not in getattr(resolve_name(SCHEDULED), "__dataclass_fields__", {}):
+        return missing(f"{SCHEDULED}.{NUM_TOKENS}")
+    return ""
+
+
+def _separate_lengths(drafter: Any) -> None:
+    """Give the head its own tensor of text lengths.
+
+    On CPUs vLLM 0.32 has one tensor for the lengths on the host and on the device if drafts have different lengths, and
+    adds each token of the head to both, so that the head would attend to memory after the text.
+    """
+    prepare_inputs = getattr(drafter, PREPARE)
+
+    @wraps(prepare_inputs)
+    def prepare(*arguments: Any, **options: Any) -> Any:
+        metadata, *others = prepare_inputs(*arguments, **options)
+        if metadata.seq_lens is metadata.seq_lens_cpu_upper_bound:
+            metadata.seq_lens = metadata.seq_lens.clone()
+        return metadata, *others
+
+    setattr(drafter, PREPARE, prepare)
+
+
+def bind(runner: Any, proposer: HeadProposer | None, *, can_skip: bool) -> None:
+    """Replace the function by which a model runner makes the drafts of a step.
+
+    Args:
+        runner: The model runner.
+        proposer: Chooses the draft of each request; None on a rank whose drafts vLLM ignores.
+        can_skip: Whether the head may draft nothing in a step in which no request needs its tokens.
+    """
+    propose = getattr(runner, PROPOSE)
+    order = signature(propose)
+
+    @wraps(propose)
+    def propose_draft_token_ids(*arguments: Any, **options: Any) -> list[list[int]]:
+        given = order.bind(*arguments, **options)
+        scheduled, sampled = given.arguments["scheduler_output"], given.arguments["sampled_token_ids"]
+        is_wanted = proposer is None or proposer.begin_step(runner, scheduled.num_scheduled_tokens, sampled)
+        # The head always runs, because its KV cache needs all tokens.
+        given.arguments["scheduler_output"] = changed = copy(scheduled)
+        num_tokens = min(head_tokens(), scheduled.num_spec_tokens_to_schedule)
+        changed.num_spec_tokens_to_schedule = num_tokens if is_wanted or not can_skip else 0
+        drafts: Sequence[list[int]] = propose(*given.args, **given.kwargs).tolist()
+        return list(drafts) if proposer is None else proposer.end_step(drafts)
+
+    setattr(runner, PROPOSE, propose_draft_token_ids)

@@ -1,0 +1,126 @@
+"""The connection with vLLM's Model Runner V1: drafts of `Proposer`, and sampling with drafts on CPUs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from pkgutil import resolve_name
+from typing import Any
+
+from antiphon.integrations.vllm.batch import BatchDrafter
+from antiphon.integrations.vllm.patching import TESTED, has_function, missing, patch_function, vllm_version
+
+log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
+
+RUNNER, PROPOSE = "vllm.v1.worker.gpu_model_runner:GPUModelRunner", "propose_draft_token_ids"
+RANK = "vllm.distributed.parallel_state:get_tensor_model_parallel_rank"
+PLATFORM = "vllm.platforms:current_platform"
+SAMPLER, EXPAND = "vllm.v1.sample.rejection_sampler", "expand_batch_to_tokens"
+REJECT, PLAIN_SAMPLER, GREEDY = "rejection_sample", "vllm.v1.sample.sampler:Sampler", "greedy_sample"
+
+
+def patch_worker(vllm_config: Any) -> None:
+    """Make Model Runner V1 call `BatchDrafter.prepare_step`, unless V2 runs, and log which one drafts.
+
+    Args:
+        vllm_config: vLLM's configuration.
+    """
+    runner = 2 if getattr(vllm_config, "use_v2_model_runner", False) else 1
+    if runner == 1:
+        if not patch_function(RUNNER, PROPOSE, _with_prepare_step):
+            log.warning("Antiphon: nothing is drafted: %s", missing(f"{RUNNER}.{PROPOSE}"))
+            return
+        patch_sampling_on_cpu()
+    if not is_first_rank():
+        return  # vLLM uses the drafts of the first tensor-parallel rank only
+    found = vllm_version()
+    tested = "" if found.startswith(TESTED) else f" (tested with {' and '.join(TESTED)})"
+    log.info(
+        "Antiphon drafts from prompts, references and predictions, up to %d tokens a step, in Model Runner V%d of "
+        "vLLM %s%s.",
+        vllm_config.speculative_config.num_speculative_tokens,
+        runner,
+        found,
+        tested,
+    )
+
+
+def _with_prepare_step(propose: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(propose)
+    def propose_draft_token_ids(runner: Any, scheduler_output: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(runner.drafter, BatchDrafter) and is_first_rank():
+            runner.drafter.prepare_step(runner, scheduler_output.num_scheduled_tokens)
+        return propose(runner, scheduler_output, *arguments, **options)
+
+    return propose_draft_token_ids
+
+
+def is_first_rank() -> bool:
+    """Return whether this process is the first tensor-parallel rank; vLLM ignores the drafts of the others."""
+    try:
+        return bool(resolve_name(RANK)() == 0)
+    except (ImportError, AttributeError, AssertionError):
+        return True
+
+
+def patch_sampling_on_cpu() -> None:
+    """On CPUs, sample draft tokens at their request's temperature, and verify greedy requests with a faster kernel.
+
+    vLLM's CPU kernel writes temperature, top-k and top-p into a copy that it throws away, and samples by uninitialised
+    memory: with every drafter, and for greedy requests too if another request of the batch is sampled. Steps without
+    drafts have an argmax kernel that steps with drafts do not use.
+    """
+    if not _is_cpu():
+        return
+    if has_function(SAMPLER, EXPAND):
+        setattr(resolve_name(SAMPLER), EXPAND, expand_batch_to_tokens)
+    if has_function(PLAIN_SAMPLER, GREEDY, {"logits"}):
+        patch_function(SAMPLER, REJECT, _with_greedy_argmax, needs={"target_logits", "sampling_metadata"})
+
+
+def _with_greedy_argmax(rejection_sample: Callable[..., Any]) -> Callable[..., Any]:
+    from torch import Tensor
+
+    order, greedy_sample = signature(rejection_sample), getattr(resolve_name(PLAIN_SAMPLER), GREEDY)
+
+    class GreedyLogits(Tensor):
+        """Logits whose argmax over the vocabulary is computed by vLLM's kernel."""
+
+        def argmax(self, *_: Any, **__: Any) -> Any:
+            return greedy_sample(self.as_subclass(Tensor))
+
+    @wraps(rejection_sample)
+    def sample(*arguments: Any, **options: Any) -> Any:
+        given = order.bind(*arguments, **options)
+        logits = given.arguments["target_logits"]
+        if given.arguments["sampling_metadata"].all_greedy and logits.shape[0]:
+            given.arguments["target_logits"] = logits.as_subclass(GreedyLogits)
+        return rejection_sample(*given.args, **given.kwargs)
+
+    return sample
+
+
+def _is_cpu() -> bool:
+    try:
+        return bool(resolve_name(PLATFORM).is_cpu())
+    except (ImportError, AttributeError):
+        return False
+
+
+def expand_batch_to_tokens(
+    x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> Any:
+    """Return entry i of ``x`` once for each draft token of request i; a replacement of vLLM's function on CPUs.
+
+    Args:
+        x: Tensor of shape (requests,).
+        cu_num_tokens: Number of draft tokens of the requests up to and including i, shape (requests,).
+        num_tokens: Number of draft tokens of all requests.
+        replace_from: Value that is replaced in the result.
+        replace_to: Its replacement.
+    """
+    counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
+    values = x.repeat_interleave(counts, output_size=num_tokens)
+    return values.masked_fill(values == replace_from, replace_to)
