@@ -58,7 +58,7 @@ def graph_of(model: Any) -> Any:
 def engine_of(model: Any, *, memory: int = MEMORY, chunk: int = 512, precision: str = "f32") -> OpenVINOEngine:
     traits = declared_traits(model)
     windows = [window for window in windows_of(traits) if window]
-    graph = PagedGraph(graph_of(model), precision=precision, threads=1)
+    graph = PagedGraph(graph_of(model).clone(), precision=precision, threads=1, weights=list(OWNERS))
     return OpenVINOEngine(
         graph, memory=memory, window=min(windows, default=None), max_positions=traits.max_positions, prefill_chunk=chunk
     )

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 from antiphon.accel.engines.torch.traits import declared_traits
+from antiphon.accel.processor import processor_flags
 from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
@@ -14,8 +16,8 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.mlp import find_gated_blocks, merge_gate_and_up
-from antiphon.accel.engines.openvino.weights import attach_weights
+from antiphon.accel.engines.openvino.mlp import find_gated_blocks, fuse_products, merge_gate_and_up
+from antiphon.accel.engines.openvino.weights import TemporaryWeights, attach_weights
 from tests.accel.openvino.builders import MEMORY, expect_plain, step, text_of, tree_of
 
 TEXT = text_of(40)
@@ -38,7 +40,7 @@ def test_adjacent_products_are_merged_and_the_logits_stay_those_of_a_plain_forwa
     before, blocks = num_products(graph), len(find_gated_blocks(graph))
     assert blocks == mapped.config.num_hidden_layers
     engine = OpenVINOEngine(PagedGraph(graph, precision="f32", threads=1, weights=owners), memory=MEMORY)
-    assert num_products(graph) == before - blocks
+    assert num_products(graph) == before - blocks - 1  # the head is a graph of its own
     draft = tree_of(text_of(5, seed=2))
     expect_plain(mapped, TEXT, draft, step(engine, engine.sequence(), TEXT, draft))
 
@@ -60,3 +62,56 @@ def test_blocks_without_a_gate_are_left_alone() -> None:
     owners = attach_weights(graph, model)
     assert find_gated_blocks(graph) == []
     assert merge_gate_and_up(graph, owners) == 0
+
+
+def kinds(graph: Any) -> set[str]:
+    """Return the element types of large constants."""
+    constants = (node for node in graph.get_ops() if node.get_type_name() == "Constant")
+    return {each.get_element_type().get_type_name() for each in constants if each.get_byte_size() > 4096}
+
+
+def half_model(*, largest: float = 0.0) -> Any:
+    """Return a model in bfloat16; one of its MLP weights is ``largest`` if that is not 0."""
+    model = tiny_model("llama", intermediate_size=128).bfloat16()
+    if largest:
+        model.model.layers[-1].mlp.down_proj.weight.data[0, 0] = largest
+    return model
+
+
+def test_weights_of_fused_blocks_keep_their_values_in_float16() -> None:
+    model = half_model()
+    graph, memory = paged_model(model, declared_traits(model)), TemporaryWeights()
+    owners = attach_weights(graph, model)
+    assert fuse_products(graph, memory) == len(find_gated_blocks(graph)) == model.config.num_hidden_layers
+    assert len(memory) == 3 * model.config.num_hidden_layers
+    assert "f16" in kinds(graph)
+    assert owners
+    layer = model.model.layers[0].mlp
+    for product, weights in zip(find_gated_blocks(graph)[0].products, (layer.gate_proj, layer.up_proj), strict=False):
+        constant = product.input_value(1).get_node().input_value(0).get_node()
+        assert constant.get_element_type().get_type_name() == "f16"
+        assert torch.equal(torch.from_numpy(constant.data.copy()).bfloat16(), weights.weight)
+
+
+def test_blocks_with_weights_that_float16_does_not_have_are_not_fused() -> None:
+    model = half_model(largest=1e5)
+    graph = paged_model(model, declared_traits(model))
+    owners = attach_weights(graph, model)
+    assert fuse_products(graph, TemporaryWeights()) == 0
+    assert "f16" not in kinds(graph)
+    assert owners
+
+
+@pytest.mark.skipif("amx_bf16" not in processor_flags(), reason="OpenVINO fuses MLP blocks on CPUs with AMX only")
+def test_fused_blocks_give_the_same_logits_after_their_weights_were_freed() -> None:
+    model = half_model()
+    logits = []
+    for fuses in (False, True):
+        graph = paged_model(model, declared_traits(model))
+        owners = attach_weights(graph, model)
+        compiled = PagedGraph(graph, precision="bf16", threads=2, weights=owners, fuses_mlp=fuses)
+        assert compiled.has_temporary_weights == fuses
+        engine, draft = OpenVINOEngine(compiled, memory=MEMORY), tree_of(text_of(5, seed=2))
+        assert not any(any(each[:]) for each in compiled._memory._maps)
+        logits.append(step(engine, engine.sequence(), TEXT, draft).tensor())
+    torch.testing.assert_close(logits[1], logits[0], atol=0.05 * float(logits[0].std()), rtol=0)

@@ -15,6 +15,10 @@ from antiphon.accel.engines.protocol import CachedSequence
 class TokenSampler(Protocol):
     """Chooses the model's next token from its logits."""
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it reads the most likely tokens only."""
+
     def bind(self, logits: Logits) -> Callable[[int], int]:
         """Return a function from a row of one forward pass to the model's next token after that row."""
 

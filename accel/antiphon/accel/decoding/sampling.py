@@ -55,12 +55,23 @@ class Sampler:
         """Start to sum up the log-probability of chosen tokens."""
         self.log_probability = 0.0
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is chosen and no other logits are read."""
+        kept = (self.scores, self.logits, self.log_probability)
+        return not self.sample and not self.processors and all(each is None for each in kept)
+
     def bind(self, logits: Logits) -> Callable[[int], int]:
         """Return a function from a row of one forward pass to the model's next token after that row."""
-        choose = self._choice(logits)
+        if self.is_greedy:
+            return logits.argmax
+        tensor = logits.tensor()
+
+        def choose(row: int) -> int:
+            return self._choose(tensor[row + 1 : row + 2])
+
         if self.log_probability is None:
             return choose
-        tensor = logits.tensor()
 
         def tracked(row: int) -> int:
             token = choose(row)
@@ -69,12 +80,6 @@ class Sampler:
             return token
 
         return tracked
-
-    def _choice(self, logits: Logits) -> Callable[[int], int]:
-        if self.sample or self.processors or self.scores is not None or self.logits is not None:
-            tensor = logits.tensor()
-            return lambda row: self._choose(tensor[row + 1 : row + 2])
-        return logits.argmax
 
     @torch.no_grad()
     def _choose(self, row: Tensor) -> int:

@@ -239,7 +239,7 @@ class Scheduler:
             step.draft, step.is_shared = draft, True
         padded = list(drafts) if cost is None else _pad_one(group, pending, drafts, cost, sum(rows))
         inputs = [
-            SequenceInput(request.sequence, own, draft, request.prefill_chunk)
+            SequenceInput(request.sequence, own, draft, request.prefill_chunk, needs_best=request.sampler.is_greedy)
             for request, own, draft in zip(requests, pending, padded, strict=True)
         ]
         # 3. Forward pass over all sequences.

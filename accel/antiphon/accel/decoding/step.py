@@ -94,7 +94,8 @@ def decode_step(engine: Engine, step: StepRequest) -> Step:
             step.num_rows = len(pending) + len(padded)
         # 3. Forward pass over p + k rows; each draft row attends to the context and to its own ancestors.
         #    Logits (1 + k, vocab): after the last pending token (the root), and after every draft row.
-        logits = forward_alone(engine, step, SequenceInput(sequence, pending, padded, request.prefill_chunk))
+        inputs = SequenceInput(sequence, pending, padded, request.prefill_chunk, needs_best=request.sampler.is_greedy)
+        logits = forward_alone(engine, step, inputs)
         return selected, logits if padded is selected else logits.head(len(selected))
 
     step.draft, logits = engine.lock.run(select_and_forward)

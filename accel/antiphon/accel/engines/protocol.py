@@ -137,12 +137,15 @@ class SequenceInput:
         pending: Confirmed tokens that are not cached yet, at least one; they start at position ``sequence.length``.
         draft: Draft tree whose root is the last pending token, as `CachedSequence.fit` returned it.
         prefill_chunk: Maximum number of prompt tokens per forward pass; None for the engine's default.
+        needs_best: Whether the caller will ask for most likely tokens. An engine that computes them in another way than
+            all logits then does so in this forward pass; otherwise when it is asked.
     """
 
     sequence: CachedSequence
     pending: Tokens
     draft: Draft = EMPTY
     prefill_chunk: int | None = None
+    needs_best: bool = False
 
 
 class AnonymousTenant:

@@ -167,6 +167,8 @@ class TableOutput:
 class GreedySampler:
     """Chooses the most likely token after every row."""
 
+    is_greedy = True
+
     def bind(self, logits: Logits) -> Callable[[int], int]:
         """See `antiphon.accel.decoding.running_request.TokenSampler.bind`."""
         return logits.argmax

@@ -14,8 +14,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from antiphon.accel.drafting.draft import Logits
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import SequenceRows
+from antiphon.accel.engines.openvino.lm_head import HeadLogits, PassLogits
 
 FORCED_LOGIT = 2.0**15
 """Logit of the recorded token: above every logit of a real model, and exact in every precision."""
@@ -91,11 +93,17 @@ class EngineForcing:
         """Force the engine to emit an answer; the arguments are those of `TeacherForcing.follow`."""
         self._start, self._answer = start, np.array([*answer, self._end])
 
-    def _run_forced(self, sequences: Sequence[SequenceRows]) -> NDArray[np.float32]:
-        logits = self._run(sequences)
-        positions = np.concatenate([each.positions[-each.num_logits :] for each in sequences])
-        index = (positions + 1 - self._start).clip(0, len(self._answer) - 1)
-        logits[np.arange(len(logits)), self._answer[index]] = FORCED_LOGIT
+    def _run_forced(self, sequences: Sequence[SequenceRows], **options: bool) -> list[Logits]:
+        return [
+            self._forced(logits, rows.positions[len(rows.positions) - rows.num_logits :])
+            for logits, rows in zip(self._run(sequences, **options), sequences, strict=True)
+        ]
+
+    def _forced(self, logits: Logits, positions: NDArray[np.int64]) -> Logits:
+        tokens = self._answer[(positions + 1 - self._start).clip(0, len(self._answer) - 1)]
+        if isinstance(logits, HeadLogits):
+            return ForcedLogits(logits.source, logits.rows, tokens)
+        logits.tensor()[torch.arange(len(tokens)), torch.from_numpy(tokens)] = FORCED_LOGIT
         return logits
 
     def __enter__(self) -> EngineForcing:
@@ -103,3 +111,42 @@ class EngineForcing:
 
     def __exit__(self, *failure: object) -> None:
         del self._graph.run
+
+
+class ForcedLogits(HeadLogits):
+    """The logits of an OpenVINO engine's head with a recorded token as the argmax of each row; the work stays the same.
+
+    Args:
+        source: The logits of the forward pass.
+        rows: Its rows of one sequence.
+        tokens: The recorded token after each row, shape (rows,).
+    """
+
+    def __init__(self, source: PassLogits, rows: range, tokens: NDArray[np.int64]) -> None:
+        super().__init__(source, rows)
+        self._tokens = tokens
+
+    def argmax(self, row: int) -> int:
+        """Find the model's token, and return the recorded one."""
+        super().argmax(row)
+        return int(self._tokens[row + 1])
+
+    def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """See `Logits.top_k`."""
+        places = [self.rows[row + 1] for row in rows], self._tokens[[row + 1 for row in rows]]
+        logits = self.source.approximate()
+        own = logits[places]
+        logits[places] = FORCED_LOGIT
+        found = super().top_k(rows, k)
+        logits[places] = own
+        return found
+
+    def head(self, rows: int) -> ForcedLogits:
+        """See `Logits.head`."""
+        return ForcedLogits(self.source, self.rows[: 1 + rows], self._tokens[: 1 + rows])
+
+    def tensor(self) -> torch.Tensor:
+        """See `Logits.tensor`."""
+        logits = super().tensor().clone()
+        logits[torch.arange(len(logits)), torch.from_numpy(self._tokens)] = FORCED_LOGIT
+        return logits

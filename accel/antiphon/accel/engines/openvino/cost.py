@@ -31,7 +31,7 @@ Attention over several rows first packs the blocks of the context; a plain step 
 
 ROUNDS = 6
 SECONDS = 2.0
-STEP_VERSION = 6
+STEP_VERSION = 7
 """Version of the code that runs forward passes. Raise it when their cost changes: stored costs are then ignored."""
 
 
@@ -129,7 +129,7 @@ def _time_forward(engine: OpenVINOEngine, context: int, count: int) -> float:
     sequence = engine.uninitialized_sequence(context)
     tokens = [1 + index % 200 for index in range(count)]
     started = perf_counter()
-    logits = engine.forward([SequenceInput(sequence, tokens[:1], chain(tokens[1:]))])[0]
+    logits = engine.forward([SequenceInput(sequence, tokens[:1], chain(tokens[1:]), needs_best=True)])[0]
     for row in range(-1, count - 1):
         logits.argmax(row)
     seconds = perf_counter() - started

@@ -9,7 +9,6 @@ from weakref import WeakSet
 from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_stats, make_budget
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocksError
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
@@ -112,6 +111,8 @@ class OpenVINOEngine:
         self._cost: StepCost | None = None
         self._find_bigrams = find_bigrams
         self._bigrams: Bigrams | None = None
+        if graph.has_temporary_weights:
+            self._release_temporary_weights()
 
     @property
     def batch_cost(self) -> CostModel | None:
@@ -231,13 +232,7 @@ class OpenVINOEngine:
         with self._memory.lock:
             self._reserve(sequences, [len(left) + len(each.draft) for each, left in zip(inputs, pending, strict=True)])
             rows = [s.begin_forward(left, i.draft) for s, i, left in zip(sequences, inputs, pending, strict=True)]
-        logits = self.graph.run(rows)
-        # 3. Split the logits, (sum of 1 + rows, vocab), into those of each sequence.
-        answers: list[Logits] = []
-        for each in rows:
-            answers.append(NumpyLogits(logits[: each.num_logits]))
-            logits = logits[each.num_logits :]
-        return answers
+        return self.graph.run(rows, needs_best=any(each.needs_best for each in inputs))
 
     def _forward_new_sequence(self, draft: Draft, root: int) -> Tensor:
         """Return the logits of a draft below a root token, without any context: (1 + rows, vocab)."""
@@ -245,6 +240,13 @@ class OpenVINOEngine:
         logits = self.forward([SequenceInput(sequence, (root,), draft)])[0].tensor()
         sequence.reset()
         return logits
+
+    def _release_temporary_weights(self) -> None:
+        """Run a forward pass, in which OpenVINO packs the weights, and free their source."""
+        sequence = self.uninitialized_sequence(1)
+        self.forward([SequenceInput(sequence, (0,))])
+        sequence.reset()
+        self.graph.release_temporary_weights()
 
     def _next_chunk(self, given: SequenceInput, pending: Sequence[int]) -> int:
         """Return how many pending tokens to prefill now, without logits; 0 if the final pass can compute them all."""

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.accel.engines.openvino.mlp import keep_products_apart, merge_gate_and_up
+from antiphon.accel.drafting.draft import Logits
+from antiphon.accel.engines.numpy_logits import NumpyLogits
+from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits, split_head
+from antiphon.accel.engines.openvino.mlp import FUSED, fuse_products, keep_products_apart, merge_gate_and_up
 from antiphon.accel.engines.openvino.paged_attention import CacheShape, set_cache_shapes
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage
 from antiphon.accel.engines.openvino.runtime import core
-from antiphon.accel.engines.openvino.weights import Owners
+from antiphon.accel.engines.openvino.weights import Owners, TemporaryWeights
 
 if TYPE_CHECKING:
     import openvino
@@ -58,6 +61,7 @@ class PagedGraph:
         precision: Precision of computation and of the KV cache, "f32" or "bf16".
         threads: Number of threads.
         weights: Owners of the memory of the graph's constants, see `weights.attach_weights`.
+        fuses_mlp: Whether to fuse the products of MLP blocks, which takes memory until the first forward pass.
         is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.
             Activations are not quantized: a difference in their last bit could become a difference of a token.
 
@@ -72,17 +76,24 @@ class PagedGraph:
         precision: str,
         threads: int,
         weights: Owners | None = None,
+        fuses_mlp: bool = False,
         is_compressed: bool = False,
     ) -> None:
         self.precision = precision
         self.threads = threads
         self.cache_shapes: list[CacheShape] = set_cache_shapes(graph)
-        self.vocab_size = int(graph.outputs[0].get_partial_shape()[2].get_length())
         weights = [] if weights is None else weights
-        if precision != "f32":
-            keep_products_apart(graph)
-        if weights and not is_compressed:
-            merge_gate_and_up(graph, weights)
+        head = split_head(graph) if weights and not is_compressed else None
+        self.lm_head = None if head is None else LMHead(head, precision=precision, threads=threads)
+        self._output_size = int(graph.outputs[0].get_partial_shape()[2].get_length())
+        self.vocab_size = self._output_size if self.lm_head is None else self.lm_head.vocab_size
+        self._memory = TemporaryWeights()
+        num_fused = fuse_products(graph, self._memory) if fuses_mlp else 0
+        if not num_fused:
+            if precision != "f32":
+                keep_products_apart(graph)
+            if weights and not is_compressed:
+                merge_gate_and_up(graph, weights)
         options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": precision,
             "KV_CACHE_PRECISION": precision,  # the default, 8 bits, would change the model's outputs
@@ -93,6 +104,8 @@ class PagedGraph:
             options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
         self._weights = weights
         self._compiled = core().compile_model(graph, "CPU", options)
+        # Only the fused operation is known to read its weights once.
+        self.has_temporary_weights = num_fused > 0 and self._num_fused() == num_fused
         self._request: Any = self._compiled.create_infer_request()
         self._ports = {name: port for port in self._compiled.inputs for name in port.names}
         self._storage: BlockStorage | None = None
@@ -103,11 +116,29 @@ class PagedGraph:
         for name, tensor in storage.tensors().items():
             self._request.set_tensor(name, tensor)
 
-    def run(self, sequences: Sequence[SequenceRows]) -> NDArray[np.float32]:
+    def release_temporary_weights(self) -> None:
+        """Free the memory of weights that OpenVINO has packed into its own memory in the first forward pass."""
+        if self.has_temporary_weights:
+            self._memory.release()
+
+    def _num_fused(self) -> int:
+        nodes = self._compiled.get_runtime_model().get_ops()
+        return sum(node.get_rt_info()["layerType"].astype(str) == FUSED for node in nodes)
+
+    def release_exact_head(self) -> None:
+        """Free the memory of the head that computes all logits; it is compiled again when they are needed."""
+        if self.lm_head is not None:
+            self.lm_head.release_exact()
+
+    def run(self, sequences: Sequence[SequenceRows], *, needs_best: bool = False) -> list[Logits]:
         """Run one forward pass over the rows of several sequences.
 
+        Args:
+            sequences: The rows of each sequence.
+            needs_best: Whether the caller needs the most likely tokens, which are then prepared in this call.
+
         Returns:
-            The requested logits of all sequences one after the other, shape (sum of ``num_logits``, vocab), as a copy.
+            The requested logits of each sequence.
         """
         import openvino
 
@@ -133,12 +164,18 @@ class PagedGraph:
         }
         for name, numbers in inputs.items():
             self._request.set_tensor(self._ports[name], openvino.Tensor(numbers))
-        logits = np.empty((1, len(logit_rows), self.vocab_size), dtype=np.float32)
-        self._request.set_output_tensor(openvino.Tensor(logits, shared_memory=True))
+        output = np.empty((1, len(logit_rows), self._output_size), dtype=np.float32)
+        self._request.set_output_tensor(openvino.Tensor(output, shared_memory=True))
         self._request.start_async()  # unlike `infer`, which hides the error if a kernel refuses its inputs
         self._request.wait()
-        answers: NDArray[np.float32] = logits[0]
-        return answers
+        ends = np.cumsum([rows.num_logits for rows in sequences]).tolist()
+        parts = [range(end - rows.num_logits, end) for rows, end in zip(sequences, ends, strict=True)]
+        if self.lm_head is None:
+            return [NumpyLogits(output[0, part.start : part.stop]) for part in parts]
+        logits = PassLogits(self.lm_head, output[0])
+        if needs_best:
+            logits.approximate()
+        return [HeadLogits(logits, part) for part in parts]
 
 
 def _offsets(counts: Sequence[int]) -> NDArray[np.int32]:

@@ -44,6 +44,7 @@ from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.engines.torch.traits import declared_traits
+from antiphon.accel.processor import processor_flags
 
 if TYPE_CHECKING:
     import openvino
@@ -57,6 +58,9 @@ most this share of the available memory."""
 
 WORKING_MEMORY, SELF_TEST_MEMORY = 2 * 10**8, 2**28
 """Bytes that compilation needs besides the weights; size of the KV cache in the self-test of a reduced model."""
+
+FUSING = "amx_bf16"
+"""Instruction set with which OpenVINO runs whole MLP blocks as one operation."""
 
 MIN_HUGE = 2**26
 """Models with fewer bytes of weights stay on pages of the usual size: the processor's caches hold most of them."""
@@ -119,6 +123,7 @@ def load_engine(
         if is_new or result is None:
             report(STAGE, 1, NUM_STAGES)
             result = _test(engine, model, weights)
+            engine.graph.release_exact_head()
             report(STAGE, 2, NUM_STAGES)
     except UnsupportedModelError as error:
         result = Compatibility(f"OpenVINO cannot run this model: {error}.")
@@ -170,6 +175,16 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
     if getattr(model, "is_quantized", False):
         return "The model is quantized in a format that only torch runs."
     return None if weights else _memory_shortage(model)
+
+
+def _fuses_mlp(model: PreTrainedModel) -> bool:
+    """Return whether the CPU has the operation for whole MLP blocks, and memory for their weights in float16.
+
+    Fused blocks need one more copy of their weights until the first forward pass.
+    """
+    if model.dtype != torch.bfloat16 or FUSING not in processor_flags():
+        return False
+    return 2 * _weight_bytes(model) + WORKING_MEMORY <= available_memory()
 
 
 def _memory_shortage(model: PreTrainedModel) -> str | None:
@@ -260,6 +275,7 @@ def _compile(
         weights=owners,
         precision=PRECISIONS[_dtype_name(model.dtype)],
         threads=torch.get_num_threads(),
+        fuses_mlp=not weights and _fuses_mlp(model),
         is_compressed=bool(weights),
     )
     engine = OpenVINOEngine(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from antiphon.accel.engines.openvino.weights import DECOMPRESSION, Owners
+from antiphon.accel.engines.openvino.weights import Owners, TemporaryWeights, constant_memory, shared_constant
 
 if TYPE_CHECKING:
     import openvino
+
+FUSED = "LLMMLP"
+"""OpenVINO's name of the operation of a whole MLP block."""
 
 ACTIVATIONS, UNREACHED = ("Swish", "Gelu"), 3e38
 """Activations of MLP blocks, and the bounds of a clamp that changes no value."""
@@ -20,15 +24,23 @@ ACTIVATIONS, UNREACHED = ("Swish", "Gelu"), 3e38
 
 @dataclass(frozen=True, slots=True)
 class GatedBlock:
-    """The part of an MLP block that computes ``activation(gate) * up``. Attributes are nodes and inputs of the graph.
+    """An MLP block that computes ``down(activation(gate) * up)``. Attributes are nodes and inputs of the graph.
 
     Attributes:
         activation: The activation, whose input is the gate product.
         up: Input of the multiplication that reads the other product.
+        down: The product that reads the multiplication.
     """
 
     activation: Any
     up: Any
+    down: Any
+
+    @property
+    def products(self) -> list[Any]:
+        """The gate, up and down products of weights; None for one that is computed otherwise."""
+        outputs = [self.activation.input_value(0), self.up.get_source_output(), self.down.output(0)]
+        return [_product(output) for output in outputs]
 
 
 def find_gated_blocks(graph: openvino.Model) -> list[GatedBlock]:
@@ -44,8 +56,43 @@ def _gated_block(product: Any) -> Iterator[GatedBlock]:
     for gate, up in ((first, second), (second, first)):
         activation = gate.get_source_output().get_node()
         if activation.get_type_name() in ACTIVATIONS:
-            yield GatedBlock(activation, up)
+            yield GatedBlock(activation, up, product)
             return
+
+
+def fuse_products(graph: openvino.Model, memory: TemporaryWeights) -> int:
+    """Give all MLP blocks weights in float16, so that OpenVINO fuses the three products of a block into one operation.
+
+    On CPUs with AMX a step with fused blocks takes a tenth less time (0.5 billion weights in bfloat16, 16 rows: 65
+    instead of 75 ms). The operation accepts weights in float16 only, and packs them in bfloat16 for itself when the
+    graph is compiled. Weights of more than 0.00006 keep their value; smaller ones change by at most 3e-8.
+
+    Args:
+        graph: The graph, which is changed.
+        memory: Memory for the weights in float16, which can be freed after the first forward pass.
+
+    Returns:
+        The number of blocks; 0 if one of them has other weights, and nothing is changed.
+    """
+    blocks = [block.products for block in find_gated_blocks(graph)]
+    constants = [_constant(product) if product is not None else None for block in blocks for product in block]
+    if any(each is None or each.get_element_type().get_type_name() != "bf16" for each in constants):
+        return 0
+    halves = [weights for each in constants if (weights := _as_float16(each, memory)) is not None]
+    if len(halves) < len(constants):
+        return 0
+    for product, weights in zip((product for block in blocks for product in block), halves, strict=True):
+        product.input(1).replace_source_output(shared_constant(weights, "f16"))
+    graph.validate_nodes_and_infer_types()
+    return len(blocks)
+
+
+def _as_float16(constant: Any, memory: TemporaryWeights) -> NDArray[np.float16] | None:
+    """Return a constant's bfloat16 values in float16, or None if one of them is too large."""
+    weights = torch.from_numpy(constant_memory(constant)).view(torch.bfloat16)
+    halves = memory.array(tuple(weights.shape), np.float16)
+    extremes = torch.from_numpy(halves).copy_(weights).aminmax()
+    return halves if all(torch.isfinite(each) for each in extremes) else None
 
 
 def keep_products_apart(graph: openvino.Model) -> None:
@@ -77,7 +124,7 @@ def merge_gate_and_up(graph: openvino.Model, owners: Owners) -> int:
     """
     merged = 0
     for block in find_gated_blocks(graph):
-        pair = [_product(block.activation.input_value(0)), _product(block.up.get_source_output())]
+        pair = block.products[:2]
         if None not in pair and pair[0].input_value(0) == pair[1].input_value(0):
             merged += _merge(pair, owners)
     graph.validate_nodes_and_infer_types()
@@ -105,26 +152,18 @@ def _constant(product: Any) -> Any:
 
 def _merge(pair: list[Any], owners: Owners) -> bool:
     """Replace two products by one if the weights of one begin where those of the other end."""
-    import openvino
     from openvino import opset13
 
     pair = sorted(pair, key=lambda product: int(_constant(product).data.ctypes.data))
     first, second = (_constant(product) for product in pair)
     sizes = [list(constant.get_output_shape(0)) for constant in (first, second)]
-    start, kind = int(first.data.ctypes.data), first.get_element_type()
-    num_bytes = [int(np.prod(size)) * kind.size for size in sizes]
-    is_adjacent = int(second.data.ctypes.data) == start + num_bytes[0]
-    if not is_adjacent or kind != second.get_element_type() or sizes[0][1] != sizes[1][1]:
+    kind = first.get_element_type()
+    end = int(first.data.ctypes.data) + int(np.prod(sizes[0])) * kind.size
+    if int(second.data.ctypes.data) != end or kind != second.get_element_type() or sizes[0] != sizes[1]:
         return False
-    values = np.dtype(np.uint16 if kind.size == 2 else np.float32)
-    memory = (ctypes.c_char * sum(num_bytes)).from_address(start)
-    array = np.frombuffer(memory, dtype=values).reshape(sizes[0][0] + sizes[1][0], sizes[0][1])
+    array = constant_memory(first, 2)
     owners.append(array)  # the memory itself belongs to the arrays that the first constants share, also owners
-    weights = openvino.op.Constant(openvino.Tensor(array, openvino.Shape(list(array.shape)), kind)).output(0)
-    if kind.size == 2:
-        unpacked = opset13.convert(weights, "f32")
-        unpacked.get_rt_info()[DECOMPRESSION] = ""
-        weights = unpacked.output(0)
+    weights = shared_constant(array, kind.get_type_name())
     product = opset13.matmul(pair[0].input_value(0), weights, False, True)
     axis, lengths = np.array(-1, dtype=np.int64), np.array([size[0] for size in sizes], dtype=np.int64)
     parts = opset13.variadic_split(product, opset13.constant(axis), opset13.constant(lengths))

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Tokens, chain, path_to
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Logits, Tokens, chain, path_to
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.sequence import PagedSequence
 from antiphon.accel.engines.protocol import AnonymousTenant, SequenceInput
@@ -31,6 +31,9 @@ MAX_WINDOW = 1024
 
 FLOAT32_TOLERANCE = 1e-3
 """Allowed mean difference in float32, in standard deviations of the logits."""
+
+ARGMAX_TOLERANCE = 1e-3
+"""Allowed distance of the most likely token's logit from the largest one, in standard deviations of the logits."""
 
 NOISE_FACTOR, MIN_TOLERANCE, MAX_TOLERANCE = 3.0, 0.15, 0.3
 """Allowed mean difference in half precision: a multiple of the model's own rounding noise, within these limits.
@@ -130,7 +133,8 @@ def _test_step(
     fitted = sequence.fit(draft, len(draft), len(draft))
     text = [*text, text[0]]
     logits = engine.forward([SequenceInput(sequence, text[-1:], fitted)])[0]
-    distance = _draft_distance(logits.tensor().numpy(), reference, text, fitted)
+    wrong = _argmax_distance(logits)  # before all logits are known, which would be used instead
+    distance = max(wrong, _draft_distance(logits.tensor().numpy(), reference, text, fitted))
     path = path_to(fitted, len(fitted) - 1)
     sequence.keep(path)
     return distance, [*text, *(fitted.tokens[row] for row in path)]
@@ -150,6 +154,14 @@ def _test_batch(engine: OpenVINOEngine, reference: ReferenceLogits, texts: Seque
         _draft_distance(logits.tensor().numpy(), reference, text, draft)
         for logits, text, draft in zip(all_logits, texts, fitted, strict=True)
     )
+
+
+def _argmax_distance(logits: Logits) -> float:
+    """Return 0 if the most likely token of every row has the largest logit, except for rounding; otherwise infinity."""
+    tokens = [logits.argmax(row) for row in range(ROOT, len(logits) - 1)]
+    array = logits.tensor().numpy()
+    missing = (array.max(axis=1) - array[range(len(array)), tokens]).max()
+    return 0.0 if missing <= ARGMAX_TOLERANCE * array.std() else float("inf")
 
 
 def _draft_distance(logits: NDArray[np.float32], reference: ReferenceLogits, text: list[int], draft: Draft) -> float:

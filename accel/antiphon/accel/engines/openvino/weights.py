@@ -6,6 +6,8 @@ that no weight is copied or stored twice. Weights in float32 that are exact in 1
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,9 @@ SMALL = 4096
 
 DECOMPRESSION = "decompression_0"
 """Mark of a conversion that OpenVINO leaves in the graph. Without it, the weights are unpacked to float32 in memory."""
+
+KINDS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+"""OpenVINO's names of element types."""
 
 SAMPLE = 4096
 """Number of values by which a weight is recognised in a checkpoint file."""
@@ -72,19 +77,46 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
 
 def _constant(weight: Tensor, name: str, owners: Owners) -> Any:
     """Return a float32 output whose constant shares the weight's memory, which is added to ``owners``."""
+    array = (weight.view(torch.uint16) if weight.dtype != torch.float32 else weight).numpy()
+    owners.append(array)
+    return shared_constant(array, KINDS[weight.dtype], name)
+
+
+def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
+    """Return a float32 output of a graph whose constant shares the memory of an array.
+
+    Args:
+        array: The values; 16-bit ones as their bits in uint16. It must outlive the graph and its compiled form.
+        kind: Element type, "bf16", "f16" or "f32".
+        name: Name of the constant.
+    """
     import openvino
     from openvino import opset13
 
-    types = {torch.bfloat16: openvino.Type.bf16, torch.float16: openvino.Type.f16, torch.float32: openvino.Type.f32}
-    array = (weight.view(torch.uint16) if weight.dtype != torch.float32 else weight).numpy()
-    owners.append(array)
-    constant = openvino.op.Constant(openvino.Tensor(array, openvino.Shape(list(weight.shape)), types[weight.dtype]))
-    constant.set_friendly_name(name)
-    if weight.dtype == torch.float32:
+    kinds = {"bf16": openvino.Type.bf16, "f16": openvino.Type.f16, "f32": openvino.Type.f32}
+    constant = openvino.op.Constant(openvino.Tensor(array, openvino.Shape(list(array.shape)), kinds[kind]))
+    if name:
+        constant.set_friendly_name(name)
+    if kind == "f32":
         return constant.output(0)
     unpacked = opset13.convert(constant, "f32")
     unpacked.get_rt_info()[DECOMPRESSION] = ""
     return unpacked.output(0)
+
+
+def constant_memory(constant: Any, count: int = 1) -> NDArray[Any]:
+    """Return a matrix over the memory of a 16-bit or float32 constant, 16-bit values as their bits in uint16.
+
+    Args:
+        constant: A constant of two dimensions.
+        count: Number of matrices of this size, one after the other in memory, that the result covers.
+    """
+    rows, columns = (int(size) for size in constant.get_output_shape(0))
+    kind: type[Any] = np.uint16 if constant.get_element_type().size == 2 else np.float32
+    size = count * rows * columns * np.dtype(kind).itemsize
+    memory: Any = (ctypes.c_char * size).from_address(int(constant.data.ctypes.data))
+    array: NDArray[Any] = np.frombuffer(memory, dtype=kind).reshape(count * rows, columns)
+    return array
 
 
 def _as_half(weight: Tensor) -> Tensor:
@@ -97,6 +129,33 @@ def _is_exact(half: Tensor, weight: Tensor) -> bool:
     """Return whether 16-bit values equal float32 ones, part by part, so that no whole copy is made."""
     parts = (slice(start, start + SMALL) for start in range(0, len(weight), SMALL))
     return all(torch.equal(half[part].float(), weight[part]) for part in parts)
+
+
+class TemporaryWeights:
+    """Memory of constants that OpenVINO packs into its own memory; it is freed after the graph's first forward pass.
+
+    The address range stays reserved, because the graph still refers to it, and reads as zeros. Systems without the
+    system call `madvise` keep the memory.
+    """
+
+    def __init__(self) -> None:
+        self._maps: list[mmap.mmap] = []
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def array(self, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+        """Return a new array of zeros in this memory."""
+        count = int(np.prod(shape))
+        size = max(count * np.dtype(dtype).itemsize, 1)
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        self._maps.append(mmap.mmap(-1, size, **private))
+        return np.frombuffer(self._maps[-1], dtype=dtype, count=count).reshape(shape)
+
+    def release(self) -> None:
+        """Free the memory."""
+        for each in self._maps if hasattr(mmap, "MADV_DONTNEED") else ():
+            each.madvise(mmap.MADV_DONTNEED)
 
 
 class _StoredWeights:

@@ -1,0 +1,128 @@
+"""The LM head in 8 bits finds the candidates; the most likely token is always that of the model's own weights."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from antiphon.accel.drafting.draft import ROOT
+from antiphon.accel.engines.protocol import SequenceInput
+from antiphon.accel.testing.tiny import tiny_model
+
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+
+from antiphon.accel.engines.openvino.lm_head import HeadLogits, HeadWeights, LMHead, PassLogits
+from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
+
+VOCAB, HIDDEN = 1000, 80
+"""The hidden size is no multiple of the group in which hidden values are quantized."""
+
+
+def bits(matrix: torch.Tensor) -> NDArray[np.uint16]:
+    return matrix.bfloat16().view(torch.uint16).numpy()
+
+
+def head_of(matrix: torch.Tensor, precision: str = "f32") -> LMHead:
+    return LMHead(HeadWeights(bits(matrix), "bf16"), precision=precision, threads=1)
+
+
+def matrix_with_near_ties(seed: int, scale: float) -> torch.Tensor:
+    """Return a head with rows that differ in their last bit from others, equal rows, an outlier, and a row of zeros."""
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn((VOCAB, HIDDEN), generator=generator) * scale
+    matrix[500:700] = matrix[300:500] * (1 + 2**-7 * torch.randint(-1, 2, (200, HIDDEN), generator=generator))
+    matrix[700:800] = matrix[200:300]
+    matrix[800, 3] = 50 * scale
+    matrix[801] = 0
+    return matrix.bfloat16().float()
+
+
+@given(
+    seed=st.integers(0, 10**6), scale=st.sampled_from([1e-4, 0.02, 30.0]), precision=st.sampled_from(["f32", "bf16"])
+)
+def test_the_most_likely_token_is_that_of_the_exact_weights(seed: int, scale: float, precision: str) -> None:
+    matrix = matrix_with_near_ties(seed, scale)
+    head = head_of(matrix, precision)
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn((6, HIDDEN), generator=generator)
+    hidden[1] = matrix[seed % VOCAB] / scale  # a certain token, with near ties
+    hidden[2, ::7] *= 300  # outliers
+    hidden[3] = 0
+    source = PassLogits(head, hidden.numpy())
+    read = torch.from_numpy(source.hidden)
+    logits = HeadLogits(source, range(6))
+    exact = matrix.double() @ read.double().T
+    assert [logits.argmax(row) for row in range(-1, 5)] == exact.argmax(0).tolist()
+
+
+@given(seed=st.integers(0, 10**6))
+def test_approximate_logits_stay_within_their_bound(seed: int) -> None:
+    matrix = matrix_with_near_ties(seed, 0.02)
+    head = head_of(matrix)
+    hidden = torch.randn((3, HIDDEN), generator=torch.Generator().manual_seed(seed)).numpy()
+    approximate = head.approximate_logits(hidden)
+    exact = hidden @ matrix.numpy().T
+    for row in range(3):
+        assert (np.abs(approximate[row] - exact[row]) <= head.error_bounds(hidden[row])).all()
+    assert np.abs(approximate - exact).max() > 0
+
+
+def test_tokens_are_compared_by_all_weights_if_none_can_be_ruled_out() -> None:
+    head = head_of(torch.ones((VOCAB, HIDDEN)))
+    hidden = np.ones((1, HIDDEN), dtype=np.float32)
+    assert HeadLogits(PassLogits(head, hidden), range(1)).argmax(ROOT) == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_hidden_states_without_a_number_give_the_token_of_the_exact_head(value: float) -> None:
+    head = head_of(matrix_with_near_ties(0, 0.02))
+    hidden = np.full((1, HIDDEN), value, dtype=np.float32)
+    logits = HeadLogits(PassLogits(head, hidden), range(1))
+    assert logits.argmax(ROOT) == int(logits.tensor()[0].numpy().argmax())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma", "gpt2"])
+def test_engines_with_this_head_return_the_logits_of_a_plain_forward_pass(family: str) -> None:
+    model = model_of(family)
+    engine = engine_of(model)
+    assert engine.graph.lm_head is not None
+    text, draft = text_of(30), tree_of(text_of(5, seed=2))
+    logits = step(engine, engine.sequence(), text, draft)
+    best = [logits.argmax(row) for row in range(-1, len(draft))]
+    expect_plain(model, text, draft, logits)
+    assert best == logits.tensor().argmax(-1).tolist()
+
+
+def test_logits_of_a_shared_pass_are_computed_once_for_all_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(model_of())
+    head = engine.graph.lm_head
+    assert head is not None
+    calls: list[tuple[str, int]] = []
+
+    def counted(name: str, original: Any) -> Any:
+        def call(hidden: Any) -> Any:
+            calls.append((name, len(hidden)))
+            return original(hidden)
+
+        return call
+
+    for name in ("approximate_logits", "exact_logits"):
+        monkeypatch.setattr(head, name, counted(name, getattr(head, name)))
+    inputs = [SequenceInput(engine.sequence(), text_of(9, seed=seed), needs_best=seed == 1) for seed in range(3)]
+    answers = engine.forward(inputs)
+    assert calls == [("approximate_logits", 3)]
+    for logits in answers:
+        logits.argmax(ROOT)
+        logits.tensor()
+    assert calls == [("approximate_logits", 3), ("exact_logits", 3)]
+
+
+def test_a_model_whose_logits_are_scaled_keeps_its_head_in_the_graph() -> None:
+    model: Any = tiny_model("granite")
+    engine = engine_of(model)
+    assert engine.graph.lm_head is None
+    assert step(engine, engine.sequence(), text_of(9)).vocab_size == model.config.vocab_size
