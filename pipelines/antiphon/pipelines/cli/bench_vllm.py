@@ -13,7 +13,7 @@ import typer
 from antiphon.accel.processor import processor_name
 from antiphon.pipelines.benchmark.facts import command_line, instruction_sets
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
-from antiphon.pipelines.benchmark.vllm.engines import OURS, PLAIN, SPECULATION
+from antiphon.pipelines.benchmark.vllm.engines import BOTH, HEAD, OURS, PLAIN, SPECULATION
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.bench_speed import AsJsonToo
 from antiphon.pipelines.progress import Progress
@@ -58,6 +58,9 @@ def vllm(
     method: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(SPECULATION)}; may be repeated.", show_default="all")
     ] = None,
+    head: Annotated[
+        str, typer.Option(help=f"Folder of an EAGLE head of the model, for the methods {HEAD} and {BOTH}.")
+    ] = "",
     batch: Annotated[
         list[int] | None,
         typer.Option(help="Number of concurrent requests; may be repeated.", show_default="1, 4 and 16"),
@@ -89,11 +92,13 @@ def vllm(
     from antiphon.pipelines.models.bundled import resolve_model
 
     console.quiet_libraries()
-    methods, batches = method or list(SPECULATION), batch or list(BATCHES)
+    methods = method or [name for name in SPECULATION if head or name not in (HEAD, BOTH)]
+    batches = batch or list(BATCHES)
     samples = load_samples(file, limit=sum(max(limit, each) for each in batches) + warm_up)
     jobs = vllm_jobs(load_language_model(model), samples, sources, passages)
     # SmolLM2's KV cache needs a gigabyte for 45,000 tokens in bfloat16: more requests must not be preempted.
     place: dict[str, Any] = {"threads": threads, "eager": not compiled, "gigabytes": 1 if max(batches) <= 16 else 2}
+    place["head"] = head
     settings = VLLMSettings(str(python), resolve_model(model), dtype, window, max(batches), **place)
     how: dict[str, Any] = {"batches": batches, "limit": max_new_tokens, "least": limit, "warm_up": warm_up}
     with console.progress_bars() as report:
@@ -138,4 +143,4 @@ def _show(facts: dict[str, Any], *, as_json: bool) -> None:
 
 def is_lossless(rows: list[dict[str, Any]]) -> bool:
     """Return whether all our outputs equal those of vLLM without drafts."""
-    return all(row["identical"] == 1 for row in rows if row["method"] in (PLAIN, OURS))
+    return all(row["identical"] == 1 for row in rows if row["method"] in (PLAIN, OURS, BOTH))

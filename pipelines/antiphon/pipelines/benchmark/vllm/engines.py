@@ -16,6 +16,8 @@ from typing import IO, Any
 from antiphon.pipelines.benchmark.vllm.worker import Decoded, EngineAnswer
 
 PLAIN, OURS = "plain", "antiphon"
+HEAD, BOTH = "eagle", "antiphon-eagle"
+"""Methods that draft with an EAGLE head: alone, and together with references."""
 
 WORKER = Path(__file__).with_name("worker.py")
 """Program that vLLM's own Python interpreter runs."""
@@ -31,10 +33,15 @@ SPECULATION: Mapping[str, Mapping[str, Any] | None] = MappingProxyType(
             "model": "antiphon.integrations.vllm.Proposer",
             "num_speculative_tokens": 16,
         },
+        HEAD: {"method": "eagle", "num_speculative_tokens": 4},
+        BOTH: {"method": "eagle", "num_speculative_tokens": 16, "disable_padded_drafter_batch": True},
     }
 )
 """vLLM's ``--speculative-config`` of each method. ``suffix`` needs arctic-inference, and also drafts from answers of
-earlier requests."""
+earlier requests. The last two need the folder of an EAGLE head."""
+
+HEAD_TOKENS = {"ANTIPHON_HEAD_TOKENS": "4"}
+"""Environment of `BOTH`: number of tokens that the head drafts."""
 
 LOG_TAIL = 2000
 """Characters of an engine's log that an error message shows."""
@@ -54,6 +61,7 @@ class VLLMSettings:
         threads: Threads per engine; None for vLLM's choice.
         eager: Whether to leave out torch.compile.
         environment: Additional environment variables.
+        head: Folder of the model's EAGLE head; needed by `HEAD` and `BOTH`.
     """
 
     python: str
@@ -65,6 +73,7 @@ class VLLMSettings:
     threads: int | None = None
     eager: bool = True
     environment: dict[str, str] = field(default_factory=dict)
+    head: str = ""
 
     def arguments(self, method: str) -> dict[str, Any]:
         """Return the engine's arguments. Prefix caching is off: a repeated prompt is processed again."""
@@ -73,7 +82,8 @@ class VLLMSettings:
         speculation = SPECULATION[method]
         if speculation is None:
             return common
-        return common | {"speculative_config": dict(speculation), "per_request_spec_decode_metrics": "summary"}
+        head = {"model": self.head} if method in (HEAD, BOTH) else {}
+        return common | {"speculative_config": {**speculation, **head}, "per_request_spec_decode_metrics": "summary"}
 
 
 class VLLMEngine:
@@ -151,10 +161,13 @@ def open_engines(methods: Sequence[str], settings: VLLMSettings) -> Iterator[lis
         settings: Settings of all engines.
 
     Raises:
-        ValueError: a method is unknown, or its engine does not start; the message has the end of its log.
+        ValueError: a method is unknown or needs a head, or an engine does not start; the message has the end of its
+            log.
     """
     if unknown := [name for name in methods if name not in SPECULATION]:
         raise ValueError(f"There is no method {unknown[0]!r}; choose from {', '.join(SPECULATION)}.")
+    if not settings.head and (headless := [name for name in methods if name in (HEAD, BOTH)]):
+        raise ValueError(f"The method {headless[0]!r} needs an EAGLE head; give its folder.")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         engines = []
         for name in methods:
@@ -167,6 +180,7 @@ def open_engines(methods: Sequence[str], settings: VLLMSettings) -> Iterator[lis
 
 def _start(name: str, settings: VLLMSettings, log: Path) -> VLLMEngine:
     own = {"VLLM_CPU_KVCACHE_SPACE": str(settings.gigabytes), "VLLM_NO_USAGE_STATS": "1"}
+    own |= HEAD_TOKENS if name == BOTH else {}
     if settings.threads is not None:
         own |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(settings.threads)}
     # By path, because vLLM's environment may have another version of this package; -P keeps this folder off its path.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.benchmark.jobs import sample_case
 from antiphon.pipelines.benchmark.samples import RecordedSample
-from antiphon.pipelines.benchmark.vllm.engines import OURS, PLAIN
+from antiphon.pipelines.benchmark.vllm.engines import BOTH, HEAD, OURS, PLAIN
 from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def figures_with_ratios(figures: Sequence[BatchFigures]) -> list[dict[str, Any]]
     speeds = {each.name: each.tokens_per_second for each in figures}
     plain = next(each for each in figures if each.name == PLAIN)
     ngram = max((speed for name, speed in speeds.items() if name.startswith("ngram")), default=None)
-    lookup = max((speed for name, speed in speeds.items() if name not in (PLAIN, OURS)), default=None)
+    lookup = max((speed for name, speed in speeds.items() if name not in (PLAIN, OURS, HEAD, BOTH)), default=None)
     return [
         each.as_dict()
         | {
@@ -224,7 +224,7 @@ def vllm_jobs(
 
 def _jobs_for(engine: BatchEngine, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the jobs for an engine; only ours gets the sources of drafts."""
-    return [job if engine.name == OURS else {**job, "sources": {}} for job in jobs]
+    return [job if engine.name in (OURS, BOTH) else {**job, "sources": {}} for job in jobs]
 
 
 def _merged(parts: Sequence[Decoded]) -> Decoded:
