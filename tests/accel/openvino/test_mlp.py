@@ -91,7 +91,10 @@ def test_weights_of_fused_blocks_keep_their_values_in_float16() -> None:
         assert [each.get_element_type().get_type_name() for each in found] == ["f16"] * 3
         halves = [torch.from_numpy(each.data.copy()).float() for each in found]
         distances = [
-            max(float((own - weight.float()).abs().max()) for own, weight in zip(halves, mlp.parameters(), strict=True))
+            max(
+                float((own - weight.detach().float()).abs().max())
+                for own, weight in zip(halves, mlp.parameters(), strict=True)
+            )
             for mlp in (layer.mlp for layer in model.model.layers)
         ]
         assert min(distances) <= 3e-8
