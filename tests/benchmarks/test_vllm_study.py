@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,22 @@ def test_settings_are_vllms_own_words(settings: VLLMSettings) -> None:
     bounds = [[each[f"prompt_lookup_{end}"] for end in ("min", "max")] for each in ngrams]
     assert bounds == [[2, 5], [1, 3]]
     assert [each["num_speculative_tokens"] for each in ngrams] == [5, 8]
+
+
+def test_a_head_drafts_alone_and_together_with_references(settings: VLLMSettings) -> None:
+    with_head = replace(settings, head="folder")
+    alone, both = (with_head.arguments(name)["speculative_config"] for name in ("eagle", "antiphon-eagle"))
+    assert [each["model"] for each in (alone, both)] == ["folder"] * 2
+    assert both["disable_padded_drafter_batch"]
+    assert "model" not in settings.arguments("ngram-5")["speculative_config"]
+    with (
+        pytest.raises(ValueError, match="'antiphon-eagle' needs an EAGLE head"),
+        open_engines(["antiphon-eagle"], settings),
+    ):
+        pass
+    engines = [RecordingEngine(name) for name in ("plain", "eagle", "antiphon-eagle")]
+    measure_vllm(engines, jobs(2), batches=[1], limit=6, least=1)
+    assert [bool(engine.jobs[0][0]["sources"]) for engine in engines] == [False, False, True]
 
 
 def test_what_stands_in_a_prompt_and_what_is_only_drafted_from(tiny: LanguageModel) -> None:
