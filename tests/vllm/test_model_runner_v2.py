@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from tests.vllm.server import ENVIRONMENT, ROOT
+from tests.vllm.engine_process import greedy_answer, outputs, start
 
 pytestmark = [
     pytest.mark.skipif("ANTIPHON_VLLM" not in os.environ, reason="needs an environment of vLLM's own: make test-vllm"),
@@ -25,11 +22,9 @@ SPECULATION = {
     "model": "tests.vllm.checked_proposer.CheckedProposer",
     "num_speculative_tokens": 6,
 }
-PROGRAM = Path(__file__).with_name("model_runner_v2.py")
 NEW_TOKENS = 16
-UNAVAILABLE = ("No module named 'triton'", "Model Runner V2 requires Triton")
 NUM_REQUESTS, ABORTED = 12, (5, 8)
-BLOCKS = {"block_size": 32, "num_gpu_blocks_override": 11}
+BLOCKS = {"max_num_seqs": 8, "block_size": 32, "num_gpu_blocks_override": 11}
 """Blocks of the KV cache: each request needs two to its end, so that some of eight requests are preempted."""
 
 ANY_PROMPTS = [[Random(number).randrange(32, 127) for _ in range(26)] for number in range(NUM_REQUESTS)]
@@ -42,38 +37,6 @@ PARAMETERS: list[dict[str, Any]] = [
     {"max_tokens": NEW_TOKENS, "choice": ["a red house", CHOICE.decode()]},
     {"max_tokens": NEW_TOKENS, "stop_token_ids": list(range(32))},
 ]
-
-
-def start(folder: Path, name: str, requests: list[dict[str, Any]], **engine: Any) -> tuple[Any, Path]:
-    """Start the program; return its process and the file of its outputs."""
-    fixed: dict[str, Any] = {
-        "model": str(folder / "model"),
-        "dtype": "float32",
-        "enforce_eager": True,
-        "max_model_len": 256,
-    }
-    fixed |= {"max_num_seqs": 8, "gpu_memory_utilization": 0.1} | BLOCKS
-    job = {"engine": fixed | engine, "requests": requests, "aborted": ABORTED, "file": str(folder / f"{name}.json")}
-    environment = (
-        os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT), "ANTIPHON_VIOLATIONS": str(folder / "violations")}
-    )
-    python = Path(os.environ["ANTIPHON_VLLM"]).with_name("python")
-    with (folder / f"{name}.log").open("wb") as log, (folder / f"{name}.in").open("w+", encoding="utf-8") as given:
-        json.dump(job, given)
-        given.seek(0)
-        process = subprocess.Popen([python, PROGRAM], stdin=given, stdout=log, stderr=log, env=environment)
-    return process, folder / f"{name}.json"
-
-
-def outputs(process: Any, file: Path) -> dict[str, Any]:
-    """Return what the program wrote; skip the test if V2 cannot run on this machine."""
-    process.wait(800)
-    log = file.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
-    if found := [each for each in UNAVAILABLE if each in log]:
-        pytest.skip(f"Model Runner V2 cannot run here: {found[0]}")
-    assert process.returncode == 0, log[-4000:]
-    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +56,7 @@ def folder(model: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_outputs_with_drafts_equal_those_without(folder: Path, model: PreTrainedModel) -> None:
     """The references are the model's own answers, to the same prompt or to its neighbour's."""
-    answers = [greedy_answer(model, prompt) for prompt in ANY_PROMPTS]
+    answers = [greedy_answer(model, prompt, NEW_TOKENS) for prompt in ANY_PROMPTS]
     parameters = (PARAMETERS * 2)[:NUM_REQUESTS]
     plain: list[dict[str, Any]] = [
         {"prompt": prompt, "parameters": each} for prompt, each in zip(ANY_PROMPTS, parameters, strict=True)
@@ -102,7 +65,11 @@ def test_outputs_with_drafts_equal_those_without(folder: Path, model: PreTrained
         each | {"sources": {"references": [*each["prompt"][-4:], *answers[number - number % 3 // 2], -1, *CHOICE]}}
         for number, each in enumerate(plain)
     ]
-    both = [start(folder, "plain", plain), start(folder, "drafted", drafted, speculative_config=SPECULATION)]
+    how: dict[str, Any] = {"is_v2": True, "aborted": ABORTED}
+    both = [
+        start(folder, "plain", plain, BLOCKS, **how),
+        start(folder, "drafted", drafted, BLOCKS | {"speculative_config": SPECULATION}, **how),
+    ]
     try:
         results = [outputs(*each) for each in both]
     finally:
@@ -121,10 +88,3 @@ def test_outputs_with_drafts_equal_those_without(folder: Path, model: PreTrained
     assert "in Model Runner V2 of vLLM" in (folder / "drafted.log").read_text()
     steps = [sum(each[name]["steps"] for name in finished) for each in (with_drafts, without)]
     assert steps[0] < 0.8 * steps[1], "too few drafts were accepted for this test to mean much"
-
-
-def greedy_answer(model: PreTrainedModel, prompt: list[int]) -> list[int]:
-    """Return transformers' greedy answer to a prompt."""
-    tokens = model.generate(torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False)  # type: ignore[operator]
-    answer: list[int] = tokens[0, len(prompt) :].tolist()
-    return answer

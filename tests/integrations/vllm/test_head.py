@@ -255,7 +255,7 @@ def test_a_worker_drafts_from_references_and_the_head_only_computes_its_kv_cache
 
 
 def test_the_head_does_not_count_its_tokens_twice_on_cpus(vllm: dict[str, Any]) -> None:
-    metadata, indices = start(vllm).drafter.prepare_inputs([3, 4])  # type: ignore[misc]
+    metadata, indices = start(vllm).drafter.prepare_inputs([3, 4])
     metadata.seq_lens_cpu_upper_bound += 1
     assert (metadata.seq_lens.tolist(), indices) == ([3, 4], "indices")
 

@@ -1,7 +1,7 @@
-"""Program for vLLM's Python interpreter: run requests in Model Runner V2 on a CPU, by the interpreter of Triton.
+"""Program for vLLM's Python interpreter: run requests in one engine, in Model Runner V1 or V2.
 
-V2 needs Triton, whose release on PyPI cannot compile for CPUs. Its interpreter runs the kernels in Python, at some two
-seconds a step. It reads the job as JSON from standard input and writes the outputs as JSON to the file named there.
+It reads the job as JSON from standard input and writes the outputs as JSON to the file named there. V2 needs Triton,
+whose release on PyPI cannot compile for CPUs. Its interpreter runs the kernels in Python, at some two seconds a step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
-ENVIRONMENT = {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-
+INTERPRETER = {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "1"}
 
 STEPS_BEFORE_ABORT = 20
 """Number of steps, added over all requests, after which the requests to abort are aborted."""
@@ -24,7 +23,7 @@ STEPS_BEFORE_ABORT = 20
 
 def use_interpreter() -> None:
     """Make vLLM believe that Triton compiles for CPUs; must run before vLLM is imported."""
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(INTERPRETER)
     resolve_name("triton.backends:backends")["cpu"] = SimpleNamespace(driver=None, compiler=None)
     builder = resolve_name("triton.runtime.interpreter:InterpreterBuilder")
     store = builder.create_masked_store
@@ -53,8 +52,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Return the output of each request, with the number of steps that emitted its tokens, and all preemptions.
 
     Args:
-        job: ``engine`` holds the engine's arguments; ``requests`` holds prompt, parameters and sources of each;
-            ``aborted`` holds the numbers of requests to abort after a few steps.
+        job: ``is_v2`` chooses the model runner; ``engine`` holds the engine's arguments; ``requests`` holds prompt,
+            parameters and sources of each; ``aborted`` holds the numbers of requests to abort after a few steps.
     """
     preempted = record_preemptions()
     engine = resolve_name("vllm:LLMEngine").from_engine_args(resolve_name("vllm:EngineArgs")(**job["engine"]))
@@ -101,6 +100,8 @@ def described(output: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    use_interpreter()
     work = json.load(sys.stdin)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if work["is_v2"]:
+        use_interpreter()
     Path(work["file"]).write_text(json.dumps(run(work)), encoding="utf-8")
