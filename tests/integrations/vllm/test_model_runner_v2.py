@@ -16,6 +16,7 @@ import torch
 
 from antiphon.integrations.vllm import model_runner_v2
 from antiphon.integrations.vllm.admission import Sources
+from antiphon.integrations.vllm.batch import HEAD_TOKENS
 from antiphon.integrations.vllm.model_runner_v1 import patch_worker
 from antiphon.integrations.vllm.speculator import Speculator
 from tests.integrations.vllm.fake_engine import RequestStates, sampling_params
@@ -172,6 +173,16 @@ def test_v2_is_used_if_vllm_has_no_other_model_runner(
     monkeypatch.delitem(sys.modules, "vllm.v1.worker.gpu_model_runner")
     assert unsupported(vllm) == ["dual batch overlap"]
     assert unsupported(vllm, NGRAM) == ["dual batch overlap", "speculative method 'ngram'"]
+
+
+def test_v1_is_used_for_references_together_with_a_head(
+    vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_runner_v2.register_model_runner_v2()
+    eagle = SimpleNamespace(method="eagle", model="head", num_speculative_tokens=6)
+    assert unsupported(vllm, eagle) == ["dual batch overlap"]
+    monkeypatch.setenv(HEAD_TOKENS, "3")
+    assert unsupported(vllm, eagle) == ["dual batch overlap", "references together with the model's head"]
 
 
 def test_other_drafters_stay_vllms_own(vllm: dict[str, ModuleType]) -> None:
