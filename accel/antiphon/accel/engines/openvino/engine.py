@@ -155,6 +155,7 @@ class OpenVINOEngine:
         """See `ModelEngine.bigrams`."""
         if self._find_bigrams is not None and (self.window is None or self.window > MIN_BIGRAM_WINDOW):
             self._bigrams = self._find_bigrams(self._forward_new_sequence)
+            self.graph.release_exact_head()
         self._find_bigrams = None
         return self._bigrams
 
