@@ -21,6 +21,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
             "engines/protocol",
             "engines/torch",
             "files",
+            "processor",
         },
         "engines/selection": {"engines/openvino", "engines/protocol", "engines/torch"},
         "decoding": {"drafting", "engines/openvino", "engines/protocol", "engines/selection", "engines/torch"},
