@@ -126,3 +126,13 @@ def test_a_model_whose_logits_are_scaled_keeps_its_head_in_the_graph() -> None:
     engine = engine_of(model)
     assert engine.graph.lm_head is None
     assert step(engine, engine.sequence(), text_of(9)).vocab_size == model.config.vocab_size
+
+
+def test_the_exact_head_is_used_if_the_approximate_one_leaves_too_many_candidates() -> None:
+    head = head_of(torch.ones((3000, HIDDEN)))
+    hidden = np.ones((1, HIDDEN), dtype=np.float32)
+    for _ in range(40):
+        logits = HeadLogits(PassLogits(head, hidden), range(1))
+        assert logits.argmax(ROOT) == 0
+    assert head.is_vague
+    assert logits.source.is_exact

@@ -61,6 +61,7 @@ class PagedGraph:
         precision: Precision of computation and of the KV cache, "f32" or "bf16".
         threads: Number of threads.
         weights: Owners of the memory of the graph's constants, see `weights.attach_weights`.
+        splits_head: Whether to compute the head apart, see `lm_head`.
         fuses_mlp: Whether to fuse the products of MLP blocks, which takes memory until the first forward pass.
         is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.
             Activations are not quantized: a difference in their last bit could become a difference of a token.
@@ -76,6 +77,7 @@ class PagedGraph:
         precision: str,
         threads: int,
         weights: Owners | None = None,
+        splits_head: bool = True,
         fuses_mlp: bool = False,
         is_compressed: bool = False,
     ) -> None:
@@ -83,7 +85,7 @@ class PagedGraph:
         self.threads = threads
         self.cache_shapes: list[CacheShape] = set_cache_shapes(graph)
         weights = [] if weights is None else weights
-        head = split_head(graph) if weights and not is_compressed else None
+        head = split_head(graph) if splits_head and weights and not is_compressed else None
         self.lm_head = None if head is None else LMHead(head, precision=precision, threads=threads)
         self._output_size = int(graph.outputs[0].get_partial_shape()[2].get_length())
         self.vocab_size = self._output_size if self.lm_head is None else self.lm_head.vocab_size

@@ -36,6 +36,16 @@ SLACK = 1.05
 ROUNDING = 1e-5
 """Relative error of a sum of products in float32; sums of 16,384 random products are 1e-6 apart."""
 
+MAX_CANDIDATES, CANDIDATES_RATE = 2048, 0.05
+"""Mean number of candidates above which the exact head is used instead, and the rate at which the mean follows.
+
+Rescoring so many takes as long as the exact product. Real texts have some 30, but hidden states with a few very large
+values have a larger quantization error.
+"""
+
+MIN_BYTES = 2**27
+"""Smaller heads stay in the graph: the saved time would not pay for finding the candidates."""
+
 BLOCK = 512
 """Number of rows of the head that are converted at a time: they fit into the processor's cache."""
 
@@ -103,12 +113,17 @@ class LMHead:
         self._lock = Lock()
         memory = TemporaryWeights()
         quantized, scales, self._bounds = _quantize(weights, memory)
-        self._largest_bounds = self._bounds.max(0)
+        self._mean_candidates = 0.0
         self._approximate = _compile(_quantized_product(quantized, scales), "f32", threads)
         self._run(self._approximate, np.zeros((1, self.hidden_size), dtype=np.float32))  # packs the weights
         self._memory = memory
         memory.release()
         self._exact: Any = None  # compiled when logits are first needed: sampling, processors, logprobs
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether too many tokens are candidates, so that exact logits are found faster."""
+        return self._mean_candidates > MAX_CANDIDATES
 
     def as_read(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return hidden states rounded to the precision in which the exact head reads them."""
@@ -145,10 +160,9 @@ class LMHead:
         best = int(approximate.argmax())
         if not np.isfinite(approximate[best]):
             return int(self.exact_logits(hidden[None])[0].argmax())
-        scales = _bound_scales(hidden)
-        least = approximate[best] - self._bounds[best] @ scales
-        near = np.flatnonzero(approximate >= least - self._largest_bounds @ scales)
-        near = near[approximate[near] + self._bounds[near] @ scales >= least]
+        bounds = self.error_bounds(hidden)
+        near = np.flatnonzero(approximate + bounds >= approximate[best] - bounds[best])
+        self._mean_candidates += (len(near) - self._mean_candidates) * CANDIDATES_RATE
         if len(near) == 1:
             return best
         exact = hidden.astype(np.float64)
@@ -158,7 +172,8 @@ class LMHead:
 
     def error_bounds(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the largest possible error of each approximate logit of a row, shape (vocab,)."""
-        return self._bounds @ _bound_scales(hidden)
+        length, error = _bound_scales(hidden)
+        return self._bounds[0] * length + self._bounds[1] * error
 
     def _run(self, request: Any, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         import openvino
@@ -189,11 +204,18 @@ class PassLogits:
     def approximate(self) -> NDArray[np.float32]:
         """Return approximate logits, or exact ones if they are known, shape (rows, vocab)."""
         with self._lock:
+            if self._exact is None and self.lm_head.is_vague:
+                self._exact = self.lm_head.exact_logits(self.hidden)
             if self._exact is not None:
                 return self._exact
             if self._approximate is None:
                 self._approximate = self.lm_head.approximate_logits(self.hidden)
             return self._approximate
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the model's logits are known."""
+        return self._exact is not None
 
     def exact(self) -> NDArray[np.float32]:
         """Return the model's logits, shape (rows, vocab)."""
@@ -225,8 +247,10 @@ class HeadLogits:
 
     def argmax(self, row: int) -> int:
         """See `Logits.argmax`."""
-        place = self.rows[row + 1]
-        return self.source.lm_head.best_token(self.source.approximate()[place], self.source.hidden[place])
+        place, logits = self.rows[row + 1], self.source.approximate()
+        if self.source.is_exact:
+            return int(logits[place].argmax())
+        return self.source.lm_head.best_token(logits[place], self.source.hidden[place])
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """See `Logits.top_k`. Order and probabilities follow the approximate logits."""
@@ -249,12 +273,12 @@ def _quantize(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:
     """Return the weights in 8 bits, the scale of each row, and the norms that bound the error of its logit.
 
-    The norms, shape (vocab, 2), are those of the row's error and of the quantized row.
+    The norms, shape (2, vocab), are those of the row's error and of the quantized row.
     """
     vocab, hidden = weights.values.shape
     quantized = memory.array((vocab, hidden), np.int8)
     result = torch.from_numpy(quantized)
-    scales, bounds = torch.empty((vocab, 1)), torch.empty((vocab, 2))
+    scales, bounds = torch.empty((vocab, 1)), torch.empty((2, vocab))
     steps = torch.empty((BLOCK, hidden))
     for start in range(0, vocab, BLOCK):
         part = slice(start, start + BLOCK)
@@ -264,19 +288,19 @@ def _quantize(
         torch.div(rows, scale, out=restored).round_().clamp_(-LARGEST, LARGEST)
         result[part], scales[part] = restored, scale
         restored.mul_(scale)
-        bounds[part, 0] = torch.linalg.vector_norm(rows - restored, dim=1)
-        bounds[part, 1] = torch.linalg.vector_norm(restored, dim=1)
+        bounds[0, part] = torch.linalg.vector_norm(rows - restored, dim=1)
+        bounds[1, part] = torch.linalg.vector_norm(restored, dim=1)
     return quantized, scales.numpy(), bounds.mul_(1 + ROUNDING).numpy()
 
 
-def _bound_scales(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the factors of a row's norms in the bound of its error: the norms of ``h`` and ``h - g``, shape (2,)."""
+def _bound_scales(hidden: NDArray[np.float32]) -> tuple[np.float32, np.float32]:
+    """Return the factors of a row's norms in the bound of its error: the norms of ``h`` and of ``h - g``."""
     padded = np.zeros(-(-len(hidden) // GROUP_SIZE) * GROUP_SIZE)
     padded[: len(hidden)] = np.abs(hidden)
     length = float(np.linalg.norm(padded))
     half_steps = padded.reshape(-1, GROUP_SIZE).max(1) / LARGEST / 2
     error = SLACK * float(np.sqrt(GROUP_SIZE * (half_steps**2).sum())) + ROUNDING * length
-    return np.array([length, error], dtype=np.float32)
+    return np.float32(length), np.float32(error)
 
 
 def _quantized_product(quantized: NDArray[np.int8], scales: NDArray[np.float32]) -> openvino.Model:

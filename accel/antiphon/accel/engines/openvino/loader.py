@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from antiphon.accel.available_memory import available_memory
 from antiphon.accel.drafting.draft import Draft
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
-from antiphon.accel.engines.openvino import compression
+from antiphon.accel.engines.openvino import compression, lm_head
 from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
@@ -177,6 +177,13 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
     return None if weights else _memory_shortage(model)
 
 
+def _head_bytes(model: PreTrainedModel) -> int:
+    """Return the size of the LM head's matrix in 16 bits, in bytes; 0 if the model has none."""
+    head = model.get_output_embeddings()
+    weight = getattr(head, "weight", None)
+    return 0 if weight is None else 2 * weight.numel()
+
+
 def _fuses_mlp(model: PreTrainedModel) -> bool:
     """Return whether the CPU has the operation for whole MLP blocks, and memory for their weights in float16.
 
@@ -275,6 +282,7 @@ def _compile(
         weights=owners,
         precision=PRECISIONS[_dtype_name(model.dtype)],
         threads=torch.get_num_threads(),
+        splits_head=_head_bytes(model) >= lm_head.MIN_BYTES,
         fuses_mlp=not weights and _fuses_mlp(model),
         is_compressed=bool(weights),
     )
