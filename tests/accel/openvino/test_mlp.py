@@ -40,7 +40,7 @@ def test_adjacent_products_are_merged_and_the_logits_stay_those_of_a_plain_forwa
     before, blocks = num_products(graph), len(find_gated_blocks(graph))
     assert blocks == mapped.config.num_hidden_layers
     engine = OpenVINOEngine(PagedGraph(graph, precision="f32", threads=1, weights=owners), memory=MEMORY)
-    assert num_products(graph) == before - blocks - 1  # the head is a graph of its own
+    assert num_products(graph) == before - blocks - 1  # the head is a separate graph
     draft = tree_of(text_of(5, seed=2))
     expect_plain(mapped, TEXT, draft, step(engine, engine.sequence(), TEXT, draft))
 

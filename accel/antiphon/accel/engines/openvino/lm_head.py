@@ -39,7 +39,7 @@ ROUNDING = 1e-5
 MAX_CANDIDATES, CANDIDATES_RATE = 2048, 0.05
 """Mean number of candidates above which the exact head is used instead, and the rate at which the mean follows.
 
-Rescoring so many takes as long as the exact product. Real texts have some 30, but hidden states with a few very large
+Rescoring 2,048 tokens takes as long as the exact product. Real texts have some 30, but hidden states with single large
 values have a larger quantization error.
 """
 
@@ -173,7 +173,8 @@ class LMHead:
     def error_bounds(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the largest possible error of each approximate logit of a row, shape (vocab,)."""
         length, error = _bound_scales(hidden)
-        return self._bounds[0] * length + self._bounds[1] * error
+        bounds: NDArray[np.float32] = self._bounds[0] * length + self._bounds[1] * error
+        return bounds
 
     def _run(self, request: Any, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         import openvino
