@@ -122,7 +122,7 @@ def test_the_head_drafts_nothing_while_references_are_expected_to_match_better()
 
 
 def test_tokens_of_a_head_that_is_always_wrong_are_no_longer_verified() -> None:
-    """The estimate of all requests is the start of the next one's."""
+    """A new request starts with the estimate of all earlier ones."""
     proposer = make_proposer()
     first, second = Request("a", [7, 8], ANSWER), Request("b", [7, 8], ANSWER)
     run(first, wrong, proposer)

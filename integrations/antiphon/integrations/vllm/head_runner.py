@@ -25,7 +25,7 @@ PREPARE = "prepare_inputs"
 SCHEDULED, NUM_TOKENS = "vllm.v1.core.sched.output:SchedulerOutput", "num_spec_tokens_to_schedule"
 
 SKIPPABLE = "EagleProposer"
-"""vLLM's drafter class that computes no more than the KV cache if it is asked for no tokens."""
+"""vLLM's drafter class that computes the KV cache only if no tokens are requested."""
 
 
 def register_head() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.openvino.runtime import core
-from antiphon.accel.engines.openvino.weights import TemporaryWeights, constant_memory, shared_constant
+from antiphon.accel.engines.openvino.weights import TemporaryWeights, constant_memory, shared_constant, weights_of
 
 if TYPE_CHECKING:
     import openvino
@@ -82,19 +82,12 @@ def split_head(graph: openvino.Model) -> HeadWeights | None:
     """
     result = graph.get_results()[0]
     product = result.input_value(0).get_node()
-    if product.get_type_name() != "MatMul" or product.get_attributes() != {"transpose_a": False, "transpose_b": True}:
-        return None
-    weights = product.input_value(1).get_node()
-    if weights.get_type_name() == "Convert":
-        weights = weights.input_value(0).get_node()
-    if weights.get_type_name() != "Constant" or len(weights.get_output_shape(0)) != 2:
-        return None
-    kind = weights.get_element_type().get_type_name()
-    if kind not in ("bf16", "f16", "f32"):
+    weights = weights_of(product)
+    if weights is None:
         return None
     result.input(0).replace_source_output(product.input_value(0))
     graph.validate_nodes_and_infer_types()
-    return HeadWeights(constant_memory(weights), kind)
+    return HeadWeights(constant_memory(weights), weights.get_element_type().get_type_name())
 
 
 class LMHead:

@@ -1,4 +1,4 @@
-"""Changes to the MLP blocks of a graph before it is compiled: speed and memory, never values."""
+"""Changes to the MLP blocks of a graph before it is compiled, for speed and memory; `fuse_products` rounds weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from antiphon.accel.engines.openvino.weights import Owners, TemporaryWeights, constant_memory, shared_constant
+from antiphon.accel.engines.openvino.weights import (
+    Owners,
+    TemporaryWeights,
+    constant_memory,
+    shared_constant,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     import openvino
@@ -75,7 +81,7 @@ def fuse_products(graph: openvino.Model, memory: TemporaryWeights) -> int:
         The number of blocks; 0 if one of them has other weights, and nothing is changed.
     """
     blocks = [block.products for block in find_gated_blocks(graph)]
-    constants = [_constant(product) if product is not None else None for block in blocks for product in block]
+    constants = [weights_of(product) if product is not None else None for block in blocks for product in block]
     if any(each is None or each.get_element_type().get_type_name() != "bf16" for each in constants):
         return 0
     halves = [weights for each in constants if (weights := _as_float16(each, memory)) is not None]
@@ -136,26 +142,15 @@ def _product(output: Any) -> Any:
     node = output.get_node()
     if node.get_type_name() == "Clamp":
         node = node.input_value(0).get_node()
-    if node.get_type_name() != "MatMul" or node.get_attributes() != {"transpose_a": False, "transpose_b": True}:
-        return None
-    return node if _constant(node) is not None else None
-
-
-def _constant(product: Any) -> Any:
-    """Return the constant with a product's weights, (outputs, inputs), or None if they are no plain constant."""
-    node = product.input_value(1).get_node()
-    if node.get_type_name() == "Convert":
-        node = node.input_value(0).get_node()
-    is_matrix = node.get_type_name() == "Constant" and len(node.get_output_shape(0)) == 2
-    return node if is_matrix and node.get_element_type().get_type_name() in ("bf16", "f16", "f32") else None
+    return node if weights_of(node) is not None else None
 
 
 def _merge(pair: list[Any], owners: Owners) -> bool:
     """Replace two products by one if the weights of one begin where those of the other end."""
     from openvino import opset13
 
-    pair = sorted(pair, key=lambda product: int(_constant(product).data.ctypes.data))
-    first, second = (_constant(product) for product in pair)
+    pair = sorted(pair, key=lambda product: int(weights_of(product).data.ctypes.data))
+    first, second = (weights_of(product) for product in pair)
     sizes = [list(constant.get_output_shape(0)) for constant in (first, second)]
     kind = first.get_element_type()
     end = int(first.data.ctypes.data) + int(np.prod(sizes[0])) * kind.size

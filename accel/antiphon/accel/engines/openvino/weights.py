@@ -104,6 +104,17 @@ def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
     return unpacked.output(0)
 
 
+def weights_of(node: Any) -> Any:
+    """Return the constant with the weights, (outputs, inputs), if a node is a product with plain weights, else None."""
+    if node.get_type_name() != "MatMul" or node.get_attributes() != {"transpose_a": False, "transpose_b": True}:
+        return None
+    constant = node.input_value(1).get_node()
+    if constant.get_type_name() == "Convert":
+        constant = constant.input_value(0).get_node()
+    is_matrix = constant.get_type_name() == "Constant" and len(constant.get_output_shape(0)) == 2
+    return constant if is_matrix and constant.get_element_type().get_type_name() in KINDS.values() else None
+
+
 def constant_memory(constant: Any, count: int = 1) -> NDArray[Any]:
     """Return a matrix over the memory of a 16-bit or float32 constant, 16-bit values as their bits in uint16.
 
