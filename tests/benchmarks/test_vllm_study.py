@@ -103,11 +103,23 @@ def test_figures_of_several_rounds_are_medians_with_the_extremes_of_the_ratios()
     assert ours["method"] == "antiphon"
     assert [ours[f"x_lookup{each}"] for each in ("", "_least", "_most")] == [1.25, 0.875, 1.5]
     assert [ours[f"x_plain{each}"] for each in ("", "_least")] == [2.0, 1.4]
-    assert (ours["requests"], ours["identical"]) == (2, 0.5)
+    assert (ours["requests"], ours["identical"], ours["rounds"]) == (2, 0.5, 3)
     alone = median_figures(
         [figures_with_ratios(measure_vllm([RecordingEngine("plain")], jobs(3), batches=[1], limit=6, least=2))]
     )
     assert [alone[0][key] for key in ("x_lookup", "x_lookup_least", "x_lookup_most")] == [None] * 3
+
+
+def test_an_interruption_keeps_the_batch_sizes_that_were_measured() -> None:
+    class Interrupted(RecordingEngine):
+        def decode(self, jobs: Sequence[Mapping[str, Any]], limit: int) -> Decoded:
+            if len(jobs) == 2:
+                raise KeyboardInterrupt
+            return super().decode(jobs, limit)
+
+    engines = [RecordingEngine("plain"), Interrupted("antiphon")]
+    figures = measure_vllm(engines, jobs(7), batches=[1, 2, 3], limit=6, least=1)
+    assert [(each.name, each.at_once) for each in figures] == [("plain", 1), ("antiphon", 1)]
 
 
 def test_a_worker_counts_steps_drafts_and_the_time_beside_prompts(settings: VLLMSettings) -> None:

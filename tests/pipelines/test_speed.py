@@ -175,23 +175,46 @@ def test_rows_and_forward_passes_of_transformers_are_counted(follower_model: Lan
     assert lookup.drafted == sum(fed) - len(fed)
 
 
+class Noting:
+    """A method that computes nothing: notes each call in ``order``, and is interrupted at call number ``ends_at``."""
+
+    is_baseline = False
+
+    def __init__(self, name: str, order: list[tuple[str, int]], ends_at: int | None = None) -> None:
+        self.name, self.order, self.ends_at = name, order, ends_at
+
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
+        if len(self.order) == self.ends_at:
+            raise KeyboardInterrupt
+        self.order.append((self.name, len(job.prompt)))
+        return MethodRun((0, 1, 2), seconds=2.0, first_token_seconds=1.0, steps=2, drafted=0)
+
+
+TWO_JOBS = [Job((1,)), Job((1, 2))]
+
+
 def test_methods_take_turns(follower_model: LanguageModel) -> None:
     order: list[tuple[str, int]] = []
-
-    class Noting:
-        is_baseline = False
-
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-            order.append((self.name, len(job.prompt)))
-            return MethodRun((0, 1, 2), seconds=2.0, first_token_seconds=1.0, steps=2, drafted=0)
-
-    jobs = [Job((1,)), Job((1, 2))]
-    measure_speed(follower_model, jobs, [Noting(GREEDY), Noting("blend")], limit=3, rounds=2, warm_up=1)
+    methods = [Noting(GREEDY, order), Noting("blend", order)]
+    measure_speed(follower_model, TWO_JOBS, methods, limit=3, rounds=2, warm_up=1)
     one_round = [(GREEDY, 1), ("blend", 1), (GREEDY, 2), ("blend", 2)]
     assert order == [(GREEDY, 1), ("blend", 1), *one_round, *one_round]
+
+
+@pytest.mark.parametrize(("calls", "rounds", "jobs"), [(2, 1, 1), (3, 1, 1), (4, 1, 2), (7, 1, 2), (9, 2, 2)])
+def test_an_interruption_keeps_what_every_method_has_decoded(
+    calls: int, rounds: int, jobs: int, follower_model: LanguageModel
+) -> None:
+    order: list[tuple[str, int]] = []
+    methods = [Noting(GREEDY, order, calls), Noting("blend", order, calls)]
+    measured = measure_speed(follower_model, TWO_JOBS, methods, limit=3, rounds=3, warm_up=0).methods
+    assert [[len(each) for each in figures.rounds] for figures in measured] == [[jobs] * rounds] * 2
+
+
+def test_an_interruption_before_the_first_figures_is_raised(follower_model: LanguageModel) -> None:
+    order: list[tuple[str, int]] = []
+    with pytest.raises(KeyboardInterrupt):
+        measure_speed(follower_model, TWO_JOBS, [Noting(GREEDY, order, 0)], limit=3, rounds=1, warm_up=0)
 
 
 def test_methods_are_distinct_with_greedy_decoding_first() -> None:

@@ -153,7 +153,9 @@ def measure_speed(
 ) -> Speed:
     """Decode every job by every method in turn.
 
-    Jobs with an answer are replayed: the model's compute is real, and teacher forcing makes it emit the answer.
+    Jobs with an answer are replayed: the model's compute is real, and teacher forcing makes it emit the answer. After
+    KeyboardInterrupt, the figures of what was decoded by every method are returned: the complete rounds, or the jobs of
+    the first one.
 
     Args:
         language_model: Model that decodes.
@@ -172,20 +174,33 @@ def measure_speed(
         raise ValueError(f"rounds is {rounds} and warm_up {warm_up}; at least 1 round and 0 jobs are needed.")
     if not methods or methods[0].name != GREEDY:
         raise ValueError(f"The first method needs to be {GREEDY!r}: all others are compared with it.")
-    runs: dict[str, list[list[MethodRun]]] = {method.name: [[] for _ in range(rounds)] for method in methods}
+    measured: list[list[list[MethodRun]]] = []
     with _decoding(language_model, jobs, methods, limit) as decode:
         for job in jobs[:warm_up]:
             for method in methods:
                 decode(method, job)
-        for number in range(rounds):
-            for done, job in enumerate(jobs):
-                if report is not None:
-                    report("Decoding", number * len(jobs) + done, rounds * len(jobs))
-                for method in methods:
-                    runs[method.name][number].append(decode(method, job))
+        try:
+            for number in range(rounds):
+                measured.append([])
+                for done, job in enumerate(jobs):
+                    if report is not None:
+                        report("Decoding", number * len(jobs) + done, rounds * len(jobs))
+                    measured[-1].append([decode(method, job) for method in methods])
+        except KeyboardInterrupt:
+            measured = _complete(measured)
     if report is not None:
-        report("Decoding", rounds * len(jobs), rounds * len(jobs))
-    return Speed(tuple(MethodFigures(method.name, runs[method.name], method.is_baseline) for method in methods))
+        report("Decoding", sum(map(len, measured)), sum(map(len, measured)))
+    by_method = [[[runs[index] for runs in jobs_done] for jobs_done in measured] for index in range(len(methods))]
+    return Speed(tuple(MethodFigures(each.name, by_method[i], each.is_baseline) for i, each in enumerate(methods)))
+
+
+def _complete(measured: list[list[list[MethodRun]]]) -> list[list[list[MethodRun]]]:
+    """Return the complete rounds, or the first one as far as it came; KeyboardInterrupt if nothing was measured."""
+    if len(measured) > 1:
+        return measured if len(measured[-1]) == len(measured[0]) else measured[:-1]
+    if not measured or not measured[0]:
+        raise KeyboardInterrupt
+    return measured
 
 
 @contextmanager

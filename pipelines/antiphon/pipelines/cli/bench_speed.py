@@ -128,8 +128,9 @@ def speed(
 ) -> None:
     """Compare the decoding speed of transformers, OpenVINO GenAI and every drafter on the same prompts.
 
-    An architecture has random weights; its compute is real, and it emits the recorded answers. The exit code is 1 if
-    one of our outputs in float32 differs from greedy decoding.
+    An architecture has random weights; its compute is real, and it emits the recorded answers. Ctrl-C ends the
+    measurement and shows what was measured. The exit code is 1 if one of our outputs in float32 differs from greedy
+    decoding.
     """
     from antiphon.pipelines.benchmark.chart import check_chart, draw
     from antiphon.pipelines.benchmark.jobs import make_jobs
@@ -149,8 +150,10 @@ def speed(
     how: dict[str, Any] = {"limit": max_new_tokens, "rounds": rounds, "warm_up": warm_up}
     with console.progress_bars() as report:
         measured = measure_speed(loaded, jobs, methods, report=report, **how)
-    facts = run_facts("speed", name, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(samples)}
-    facts |= prompts | {"prompt_tokens": round(sum(len(job.prompt) for job in jobs) / len(jobs), 1), "rounds": rounds}
+    done = measured.methods[0].rounds
+    lengths = [len(job.prompt) for job in jobs[: len(done[0])]]
+    facts = run_facts("speed", name, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(lengths)}
+    facts |= prompts | {"prompt_tokens": round(sum(lengths) / len(lengths), 1), "rounds": len(done)}
     facts |= {"max_new_tokens": max_new_tokens, "rows": num_draft_tokens, "methods": measured.as_dict()}
     _show(facts)
     if shape is not None:

@@ -84,7 +84,8 @@ def vllm(
     """Compare vLLM without drafts, with its own draft methods, and with Antiphon, on the same prompts in turn.
 
     Every method has its own engine, all running at the same time: about 2 GB of memory each with SmolLM2. No engine
-    decodes a prompt twice. The exit code is 1 if one of our outputs in float32 differs from vLLM without drafts.
+    decodes a prompt twice. Ctrl-C ends the measurement and shows the batch sizes that were measured. The exit code is 1
+    if one of our outputs in float32 differs from vLLM without drafts.
     """
     from antiphon.pipelines.benchmark.vllm.engines import VLLMSettings
     from antiphon.pipelines.benchmark.vllm.measure import vllm_jobs
@@ -103,7 +104,8 @@ def vllm(
     how: dict[str, Any] = {"batches": batches, "limit": max_new_tokens, "least": limit, "warm_up": warm_up}
     with console.progress_bars() as report:
         version, figures = _measure_rounds(rounds, methods, settings, jobs, report=report, **how)
-    facts: dict[str, Any] = {"kind": "vllm", "command": command_line(), "model": model, "rounds": rounds}
+    done = max(rows[0]["rounds"] for rows in figures.values())
+    facts: dict[str, Any] = {"kind": "vllm", "command": command_line(), "model": model, "rounds": done}
     facts |= {"dtype": dtype, "vllm": version, "processor": processor_name(), "units": instruction_sets()}
     facts |= {"file": Path(file).name, "sources": sources, "passages": passages, "max_new_tokens": max_new_tokens}
     _show(facts | {"batches": figures}, as_json=as_json)
@@ -112,7 +114,10 @@ def vllm(
 def _measure_rounds(
     rounds: int, methods: Sequence[str], settings: VLLMSettings, jobs: Sequence[Any], *, report: Progress, **how: Any
 ) -> tuple[str, dict[str, list[dict[str, Any]]]]:
-    """Return vLLM's version, and the figures of each batch size; each round has new engines, in another order."""
+    """Return vLLM's version, and the figures of each batch size; each round has new engines, in another order.
+
+    After KeyboardInterrupt, the batch sizes that were measured in some round are returned.
+    """
     from antiphon.pipelines.benchmark.vllm.engines import open_engines
     from antiphon.pipelines.benchmark.vllm.measure import figures_with_ratios, measure_vllm, median_figures
 
@@ -124,15 +129,19 @@ def _measure_rounds(
             version = engines[0].version
             figures = measure_vllm(engines, jobs, report=report, **how)
         for at_once, done in measured.items():
-            rows = figures_with_ratios([one for one in figures if str(one.at_once) == at_once])
-            done.append(sorted(rows, key=lambda row: methods.index(row["method"])))
-    return version, {at_once: median_figures(done) for at_once, done in measured.items()}
+            if own := [one for one in figures if str(one.at_once) == at_once]:
+                done.append(sorted(figures_with_ratios(own), key=lambda row: methods.index(row["method"])))
+        if len(figures) < len(methods) * len(measured):  # interrupted
+            break
+    if not any(measured.values()):
+        raise KeyboardInterrupt
+    return version, {at_once: median_figures(done) for at_once, done in measured.items() if done}
 
 
 def _show(facts: dict[str, Any], *, as_json: bool) -> None:
     what = f"{facts['model']}, {facts['dtype']}, vLLM {facts['vllm']}, {facts['sources']}"
-    rounds = f", medians of {facts['rounds']} rounds" if facts["rounds"] > 1 else ""
     for at_once, rows in facts["batches"].items():
+        rounds = f", medians of {rows[0]['rounds']} rounds" if rows[0]["rounds"] > 1 else ""
         title = f"{rows[0]['requests']} requests, {at_once} at once{rounds}: {what}"
         console.out.print(result_table(title, COLUMNS, rows))
     if as_json:

@@ -106,6 +106,7 @@ class LMHead:
         self._lock = Lock()
         memory = TemporaryWeights()
         quantized, scales, self._bounds = _quantize(weights, memory)
+        self._largest_bounds = self._bounds.max(1).astype(np.float64)
         self._mean_candidates = 0.0
         self._approximate = _compile(_quantized_product(quantized, scales), "f32", threads)
         self._run(self._approximate, np.zeros((1, self.hidden_size), dtype=np.float32))  # packs the weights
@@ -144,7 +145,7 @@ class LMHead:
 
         With weights ``w``, their quantized form ``q``, hidden states ``h``, and their quantized form ``g``, a logit's
         error is ``|wh - qg| <= |w - q| |h| + |q| |h - g|``, by the Cauchy-Schwarz inequality. A token is a candidate if
-        its largest possible logit reaches the smallest possible one of the token with the best approximate logit.
+        its largest possible logit reaches the exact one of the token with the best approximate logit.
 
         Args:
             approximate: Approximate logits of one row, shape (vocab,).
@@ -153,20 +154,23 @@ class LMHead:
         best = int(approximate.argmax())
         if not np.isfinite(approximate[best]):
             return int(self.exact_logits(hidden[None])[0].argmax())
-        bounds = self.error_bounds(hidden)
-        near = np.flatnonzero(approximate + bounds >= approximate[best] - bounds[best])
+        exact = torch.from_numpy(hidden).double()
+        least = float(self._weights.rows(np.array([best])).double() @ exact)
+        scales = _bound_scales(hidden)
+        # First with the largest bound of all tokens: that reads the logits once, and few tokens are left.
+        threshold = np.nextafter(np.float32(least - scales @ self._largest_bounds), np.float32(-np.inf))
+        near = np.flatnonzero(approximate >= threshold)
+        near = near[approximate[near] + scales @ self._bounds[:, near] >= least]
         self._mean_candidates += (len(near) - self._mean_candidates) * CANDIDATES_RATE
         if len(near) == 1:
             return best
-        exact = hidden.astype(np.float64)
         parts = (near[start : start + BLOCK] for start in range(0, len(near), BLOCK))
-        logits = np.concatenate([self._weights.rows(part).numpy().astype(np.float64) @ exact for part in parts])
-        return int(near[int(logits.argmax())])
+        logits = torch.cat([self._weights.rows(part).double() @ exact for part in parts])
+        return int(near[int(logits.numpy().argmax())])
 
-    def error_bounds(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+    def error_bounds(self, hidden: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the largest possible error of each approximate logit of a row, shape (vocab,)."""
-        length, error = _bound_scales(hidden)
-        bounds: NDArray[np.float32] = self._bounds[0] * length + self._bounds[1] * error
+        bounds: NDArray[np.float64] = _bound_scales(hidden) @ self._bounds
         return bounds
 
     def _run(self, request: Any, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -287,14 +291,14 @@ def _quantize(
     return quantized, scales.numpy(), bounds.mul_(1 + ROUNDING).numpy()
 
 
-def _bound_scales(hidden: NDArray[np.float32]) -> tuple[np.float32, np.float32]:
+def _bound_scales(hidden: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the factors of a row's norms in the bound of its error: the norms of ``h`` and of ``h - g``."""
     padded = np.zeros(-(-len(hidden) // GROUP_SIZE) * GROUP_SIZE)
     padded[: len(hidden)] = np.abs(hidden)
     length = float(np.linalg.norm(padded))
     half_steps = padded.reshape(-1, GROUP_SIZE).max(1) / LARGEST / 2
     error = SLACK * float(np.sqrt(GROUP_SIZE * (half_steps**2).sum())) + ROUNDING * length
-    return np.float32(length), np.float32(error)
+    return np.array([length, error])
 
 
 def _quantized_product(quantized: NDArray[np.int8], scales: NDArray[np.float32]) -> openvino.Model:

@@ -115,8 +115,8 @@ def figures_with_ratios(figures: Sequence[BatchFigures]) -> list[dict[str, Any]]
 def median_figures(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Return the medians of the figures of one batch size over several rounds, for each method.
 
-    ``x_plain_least``, ``x_lookup_least`` and ``x_lookup_most`` are the extremes of the ratios over all rounds, and
-    ``identical`` is the smallest share.
+    ``x_plain_least``, ``x_lookup_least`` and ``x_lookup_most`` are the extremes of the ratios over all rounds,
+    ``identical`` is the smallest share, and ``rounds`` the number of rounds.
 
     Args:
         rounds: For each round the result of `figures_with_ratios`, with the methods in any order.
@@ -128,6 +128,7 @@ def median_figures(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[s
         ratios = [row["x_lookup"] for row in own if row["x_lookup"] is not None]
         merged |= {key: min(row[each] for row in own) for key, each in LEAST.items()}
         merged |= {"x_lookup_least": min(ratios, default=None), "x_lookup_most": max(ratios, default=None)}
+        merged |= {"rounds": len(own)}
         rows.append(merged)
     return rows
 
@@ -151,7 +152,8 @@ def measure_vllm(
     """Decode by every engine in turn, batch size by batch size.
 
     Every batch size has its own prompts, because some methods remember earlier answers. The engines take turns after
-    each batch, so that a machine that becomes slower does so for all.
+    each batch, so that a machine that becomes slower does so for all. KeyboardInterrupt ends the measurement after the
+    last complete batch size.
 
     Args:
         engines: One engine per method, one of them without drafts.
@@ -177,17 +179,21 @@ def measure_vllm(
     for engine in engines:
         if warm_up:
             engine.decode(_jobs_for(engine, jobs[-warm_up:]), limit)
-    figures, done = [], 0
-    for at_once, count in zip(batches, counts, strict=True):
-        parts: dict[str, list[Decoded]] = {engine.name: [] for engine in engines}
-        for start in range(done, done + count, at_once):
-            if report is not None:
-                report("Decoding", start, sum(counts))
-            part = jobs[start : min(start + at_once, done + count)]
-            for engine in engines:
-                parts[engine.name].append(engine.decode(_jobs_for(engine, part), limit))
-        done += count
-        figures += [BatchFigures(name, at_once, _merged(each)) for name, each in parts.items()]
+    figures: list[BatchFigures] = []
+    done = 0
+    try:
+        for at_once, count in zip(batches, counts, strict=True):
+            parts: dict[str, list[Decoded]] = {engine.name: [] for engine in engines}
+            for start in range(done, done + count, at_once):
+                if report is not None:
+                    report("Decoding", start, sum(counts))
+                part = jobs[start : min(start + at_once, done + count)]
+                for engine in engines:
+                    parts[engine.name].append(engine.decode(_jobs_for(engine, part), limit))
+            done += count
+            figures += [BatchFigures(name, at_once, _merged(each)) for name, each in parts.items()]
+    except KeyboardInterrupt:
+        pass  # what was measured is returned
     return figures
 
 
