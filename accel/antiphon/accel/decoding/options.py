@@ -43,7 +43,7 @@ class DecodingOptions:
         drafter: Name of a drafter, a factory that is called for each request, or "auto": the best one for the model on
             this machine (`choose_drafter`).
         num_draft_tokens: Maximum number of draft tokens to verify per step; None: adapted to
-            the measured cost of forward passes and the acceptance rate so far. Measuring takes under two seconds per
+            the measured cost of forward passes and the acceptance rate so far. Measuring takes seconds per
             model, and about three more for its bigrams (see `ModelEngine.bigrams`); the user's cache stores both.
         deterministic: In half precision, where rounding decides between two equally likely tokens, drafts can change
             which one is emitted (`certify` measures this). If True, they cannot: every forward pass after the prefill
