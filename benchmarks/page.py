@@ -106,8 +106,9 @@ over the rounds, summed over the prompts.
 Drafting work before the first token, such as indexing references, counts as decoding. A first draft of prompt lookup,
 which is verified in the prefill's forward pass, is free. *Replayed* means that the model's compute is real and its
 outputs are forced to be the recorded answer, so all methods emit the same tokens; a run that emitted others would have
-been refused. *nothing* is our engine without drafts: its gain on a CPU comes from attention and weights in the memory
-layout that kernels read, and the further gain of other drafters comes from drafts.
+been refused. Before a replay is measured, OpenVINO GenAI and our OpenVINO engine decode the answer once, and the other
+methods a few of its tokens. *nothing* is our engine without drafts: its gain on a CPU comes from attention and weights
+in the memory layout that kernels read, and the further gain of other drafters comes from drafts.
 """
 
 FLOOR_HEAD = """\

@@ -19,7 +19,8 @@ from antiphon.accel.engines.openvino.lm_head import HeadLogits, HeadWeights, LMH
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
 VOCAB, HIDDEN = 1000, 80
-"""The hidden size is no multiple of the group in which hidden values are quantized."""
+SIZES = st.sampled_from([HIDDEN, 192, 256])
+"""Hidden sizes: one is no multiple of a group in which hidden values are quantized, the others of either size."""
 
 
 def bits(matrix: torch.Tensor) -> NDArray[np.uint16]:
@@ -30,11 +31,11 @@ def head_of(matrix: torch.Tensor, precision: str = "f32") -> LMHead:
     return LMHead(HeadWeights(bits(matrix), "bf16"), precision=precision, threads=1)
 
 
-def matrix_with_near_ties(seed: int, scale: float) -> torch.Tensor:
+def matrix_with_near_ties(seed: int, scale: float, hidden: int = HIDDEN) -> torch.Tensor:
     """Return a head with rows that differ in their last bit from others, equal rows, an outlier, and a row of zeros."""
     generator = torch.Generator().manual_seed(seed)
-    matrix = torch.randn((VOCAB, HIDDEN), generator=generator) * scale
-    matrix[500:700] = matrix[300:500] * (1 + 2**-7 * torch.randint(-1, 2, (200, HIDDEN), generator=generator))
+    matrix = torch.randn((VOCAB, hidden), generator=generator) * scale
+    matrix[500:700] = matrix[300:500] * (1 + 2**-7 * torch.randint(-1, 2, (200, hidden), generator=generator))
     matrix[700:800] = matrix[200:300]
     matrix[800, 3] = 50 * scale
     matrix[801] = 0
@@ -42,13 +43,16 @@ def matrix_with_near_ties(seed: int, scale: float) -> torch.Tensor:
 
 
 @given(
-    seed=st.integers(0, 10**6), scale=st.sampled_from([1e-4, 0.02, 30.0]), precision=st.sampled_from(["f32", "bf16"])
+    seed=st.integers(0, 10**6),
+    size=SIZES,
+    scale=st.sampled_from([1e-4, 0.02, 30.0]),
+    precision=st.sampled_from(["f32", "bf16"]),
 )
-def test_the_most_likely_token_is_that_of_the_exact_weights(seed: int, scale: float, precision: str) -> None:
-    matrix = matrix_with_near_ties(seed, scale)
+def test_the_most_likely_token_is_that_of_the_exact_weights(seed: int, size: int, scale: float, precision: str) -> None:
+    matrix = matrix_with_near_ties(seed, scale, size)
     head = head_of(matrix, precision)
     generator = torch.Generator().manual_seed(seed)
-    hidden = torch.randn((6, HIDDEN), generator=generator)
+    hidden = torch.randn((6, size), generator=generator)
     hidden[1] = matrix[seed % VOCAB] / scale  # a certain token, with near ties
     hidden[2, ::7] *= 300  # outliers
     hidden[3] = 0
@@ -59,11 +63,11 @@ def test_the_most_likely_token_is_that_of_the_exact_weights(seed: int, scale: fl
     assert [logits.argmax(row) for row in range(-1, 5)] == exact.argmax(0).tolist()
 
 
-@given(seed=st.integers(0, 10**6))
-def test_approximate_logits_stay_within_their_bound(seed: int) -> None:
-    matrix = matrix_with_near_ties(seed, 0.02)
+@given(seed=st.integers(0, 10**6), size=SIZES)
+def test_approximate_logits_stay_within_their_bound(seed: int, size: int) -> None:
+    matrix = matrix_with_near_ties(seed, 0.02, size)
     head = head_of(matrix)
-    hidden = torch.randn((3, HIDDEN), generator=torch.Generator().manual_seed(seed)).numpy()
+    hidden = torch.randn((3, size), generator=torch.Generator().manual_seed(seed)).numpy()
     approximate = head.approximate_logits(hidden)
     exact = hidden @ matrix.numpy().T
     for row in range(3):
