@@ -154,7 +154,7 @@ def measure_speed(
     """Decode every job by every method in turn.
 
     Jobs with an answer are replayed: the model's compute is real, and teacher forcing makes it emit the answer. After
-    KeyboardInterrupt, the figures of what was decoded by every method are returned: the complete rounds, or the jobs of
+    KeyboardInterrupt, the figures of the complete rounds are returned, or those of the complete jobs of
     the first one.
 
     Args:
@@ -195,7 +195,7 @@ def measure_speed(
 
 
 def _complete(measured: list[list[list[MethodRun]]]) -> list[list[list[MethodRun]]]:
-    """Return the complete rounds, or the first one as far as it came; KeyboardInterrupt if nothing was measured."""
+    """Return the complete rounds, or the complete jobs of the first one; raise KeyboardInterrupt if there are none."""
     if len(measured) > 1:
         return measured if len(measured[-1]) == len(measured[0]) else measured[:-1]
     if not measured or not measured[0]:

@@ -193,7 +193,7 @@ def measure_vllm(
             done += count
             figures += [BatchFigures(name, at_once, _merged(each)) for name, each in parts.items()]
     except KeyboardInterrupt:
-        pass  # what was measured is returned
+        pass  # the complete batch sizes are returned
     return figures
 
 
