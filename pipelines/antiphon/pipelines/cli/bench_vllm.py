@@ -125,9 +125,12 @@ def _measure_rounds(
     version = ""
     for number in range(rounds):
         first = number % len(methods)
-        with open_engines([*methods[first:], *methods[:first]], settings) as engines:
-            version = engines[0].version
-            figures = measure_vllm(engines, jobs, report=report, **how)
+        try:
+            with open_engines([*methods[first:], *methods[:first]], settings) as engines:
+                version = engines[0].version
+                figures = measure_vllm(engines, jobs, report=report, **how)
+        except KeyboardInterrupt:  # while engines start or end
+            break
         for at_once, done in measured.items():
             if own := [one for one in figures if str(one.at_once) == at_once]:
                 done.append(sorted(figures_with_ratios(own), key=lambda row: methods.index(row["method"])))
