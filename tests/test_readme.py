@@ -21,6 +21,7 @@ DOCUMENT = (
 )
 QUESTION, OTHER_QUESTION = "Do drafts change the text?", "How do I rotate the keys?"
 RUNS = (
+    ("qwen2.5-1.5b", "bfloat16", 5, "Intel"),
     ("qwen2.5-0.5b", "bfloat16", 5, "Intel"),
     ("smollm2", "bfloat16", 5, "Intel"),
     ("smollm2", "bfloat16", 0, "Intel"),

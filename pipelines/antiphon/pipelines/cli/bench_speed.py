@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,8 @@ from antiphon.pipelines.rendering.tables import result_table
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
+    from antiphon.pipelines.benchmark.run import Job
+    from antiphon.pipelines.benchmark.speed import Speed
 
 ModelOrArchitecture = Annotated[
     str,
@@ -128,9 +130,8 @@ def speed(
 ) -> None:
     """Compare the decoding speed of transformers, OpenVINO GenAI and every drafter on the same prompts.
 
-    An architecture has random weights; its compute is real, and it emits the recorded answers. Ctrl-C ends the
-    measurement and shows what was measured. The exit code is 1 if one of our outputs in float32 differs from greedy
-    decoding.
+    An architecture has random weights; it computes, and emits the recorded answers. Ctrl-C shows the figures so far. The
+    exit code is 1 if one of our outputs in float32 differs from greedy decoding.
     """
     from antiphon.pipelines.benchmark.chart import check_chart, draw
     from antiphon.pipelines.benchmark.jobs import make_jobs
@@ -150,10 +151,8 @@ def speed(
     how: dict[str, Any] = {"limit": max_new_tokens, "rounds": rounds, "warm_up": warm_up}
     with console.progress_bars() as report:
         measured = measure_speed(loaded, jobs, methods, report=report, **how)
-    done = measured.methods[0].rounds
-    lengths = [len(job.prompt) for job in jobs[: len(done[0])]]
-    facts = run_facts("speed", name, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(lengths)}
-    facts |= prompts | {"prompt_tokens": round(sum(lengths) / len(lengths), 1), "rounds": len(done)}
+    facts = run_facts("speed", name, loaded.model) | {"file": Path(file).name, "task": task}
+    facts |= prompts | _extent(jobs, measured)
     facts |= {"max_new_tokens": max_new_tokens, "rows": num_draft_tokens, "methods": measured.as_dict()}
     _show(facts)
     if shape is not None:
@@ -166,6 +165,13 @@ def speed(
         typer.echo(json.dumps(facts))
     if not is_lossless(facts["dtype"], facts["methods"]):
         raise typer.Exit(1)
+
+
+def _extent(jobs: Sequence[Job], measured: Speed) -> dict[str, Any]:
+    """Return the number of rounds, the number of samples, and the mean length of their prompts, in tokens."""
+    done = measured.methods[0].rounds
+    lengths = [len(job.prompt) for job in jobs[: len(done[0])]]
+    return {"samples": len(lengths), "prompt_tokens": round(sum(lengths) / len(lengths), 1), "rounds": len(done)}
 
 
 def _defaults(shape: str | None) -> tuple[str, ...] | None:

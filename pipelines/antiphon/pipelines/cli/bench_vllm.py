@@ -83,9 +83,8 @@ def vllm(
 ) -> None:
     """Compare vLLM without drafts, with its own draft methods, and with Antiphon, on the same prompts in turn.
 
-    Every method has its own engine, all running at the same time: about 2 GB of memory each with SmolLM2. No engine
-    decodes a prompt twice. Ctrl-C ends the measurement and shows the batch sizes that were measured. The exit code is 1
-    if one of our outputs in float32 differs from vLLM without drafts.
+    Every method has its own engine (2 GB with SmolLM2), all at the same time, and decodes no prompt twice. Ctrl-C shows
+    the complete batch sizes. The exit code is 1 if one of our outputs in float32 differs from vLLM without drafts.
     """
     from antiphon.pipelines.benchmark.vllm.engines import VLLMSettings
     from antiphon.pipelines.benchmark.vllm.measure import vllm_jobs
@@ -99,8 +98,7 @@ def vllm(
     jobs = vllm_jobs(load_language_model(model), samples, sources, passages)
     # SmolLM2's KV cache needs a gigabyte for 45,000 tokens in bfloat16: more requests must not be preempted.
     place: dict[str, Any] = {"threads": threads, "eager": not compiled, "gigabytes": 1 if max(batches) <= 16 else 2}
-    place["head"] = head
-    settings = VLLMSettings(str(python), resolve_model(model), dtype, window, max(batches), **place)
+    settings = VLLMSettings(str(python), resolve_model(model), dtype, window, max(batches), head=head, **place)
     how: dict[str, Any] = {"batches": batches, "limit": max_new_tokens, "least": limit, "warm_up": warm_up}
     with console.progress_bars() as report:
         version, figures = _measure_rounds(rounds, methods, settings, jobs, report=report, **how)
