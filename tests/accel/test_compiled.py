@@ -285,6 +285,7 @@ def test_each_number_of_rows_is_compiled_once() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # raised within inductor
 @pytest.mark.timeout(600)
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="inductor needs a compiler")
 def test_inductor_compiles_a_step() -> None:
     model = tiny_model(seed=11, num_hidden_layers=1)

@@ -130,8 +130,8 @@ def speed(
 ) -> None:
     """Compare the decoding speed of transformers, OpenVINO GenAI and every drafter on the same prompts.
 
-    An architecture has random weights; it computes, and emits the recorded answers. Ctrl-C shows the figures so far. The
-    exit code is 1 if one of our outputs in float32 differs from greedy decoding.
+    An architecture has random weights; it computes, and emits the recorded answers. Ctrl-C shows the figures so far.
+    The exit code is 1 if one of our outputs in float32 differs from greedy decoding.
     """
     from antiphon.pipelines.benchmark.chart import check_chart, draw
     from antiphon.pipelines.benchmark.jobs import make_jobs
