@@ -1,7 +1,4 @@
-"""Compiled steps have the output and logits of plain decoding, with fixed slots and one graph per number of rows.
-
-Most tests run uncompiled steps, which a GPU would capture; a few let `torch.compile` trace them.
-"""
+"""Compiled steps have the output and logits of plain decoding. A few tests let `torch.compile` trace these steps."""
 
 import shutil
 from collections.abc import Callable, Iterator
