@@ -181,20 +181,34 @@ def _speed(result: Result) -> str:
             f"{result['max_new_tokens']} new tokens, draft tokens: {result['rows']}, rounds: {result['rounds']}. "
             f"{machine_caption(result)}.\n",
             *lines,
-            *_starts(result.get("starts", ())),
+            *_further_table("llama.cpp without drafts, by llama-bench:", LLAMA_CPP, result.get("llama_cpp", ())),
+            *_further_table("Each program in a new process, after an earlier start:", STARTS, result.get("starts", ())),
             f"\n    {result['command']}\n",
         ]
     )
 
 
-def _starts(programs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of start-up and memory, or nothing."""
-    header = _header("program", "start to first token, s", "peak, GB", "afterwards without mapped files, GB")
-    rows = [_row(each["program"], *(_cell(each[key]) for key in STARTS)) for each in programs]
-    return ["\nEach program in a new process, after an earlier start:\n", header, *rows] if rows else []
+def _further_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table below that of the methods, or nothing if there are no rows."""
+    cells = [_row(*(_cell(each[key]) for key in columns)) for each in rows]
+    return [f"\n{title}\n", _header(*columns.values()), *cells] if rows else []
 
 
-STARTS = ("seconds", "peak_gb", "resident_gb")
+STARTS = {
+    "program": "program",
+    "seconds": "start to first token, s",
+    "peak_gb": "peak, GB",
+    "resident_gb": "afterwards without mapped files, GB",
+}
+
+LLAMA_CPP = {
+    "model": "model",
+    "gb": "GB",
+    "tokens_per_s": "tokens/s",
+    "first_token_ms": "first token, ms",
+    "speedup": "× our fastest method",
+    "speedup_whole": "end to end",
+}
 
 SPEED = {
     "tokens_per_s": "tokens/s",

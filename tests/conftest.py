@@ -20,7 +20,7 @@ TEXTS = (
     "A queen lays as many as two thousand eggs on a summer's day.",
 )
 
-SLOW_FILES = ("test_notebooks.py", "test_faults.py", "test_demo.py", "test_conversations.py", "test_wheel.py")
+SLOW_FILES = ("test_notebooks.py", "test_faults.py", "test_demo.py", "test_server.py", "test_wheel.py")
 """Files with few and slow tests. Each runs in one worker, so they start first and no worker is idle at the end."""
 
 

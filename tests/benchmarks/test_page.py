@@ -38,6 +38,11 @@ FLOOR: dict[str, Any] = {
     "floor_ms": 3.437, "context": 1024, "rows": [1, 64], "ms": [4.0, 4.4], "ratio": [1.0, 1.1],
     "of_floor": [1.16, 1.28],
 }  # fmt: skip
+LLAMA_CPP = {
+    "model": "qwen2 1B Q4_K - Medium", "gb": 0.98, "tokens_per_s": 11.54, "first_token_ms": 3300.0, "speedup": 1.884,
+    "speedup_whole": 2.013,
+}  # fmt: skip
+START = {"program": "antiphon", "seconds": 8.9, "peak_gb": 6.1, "resident_gb": 3.72}
 REFUSED = {"kind": "refused", "what": "Deeper trees", "measured": "0.2 % more tokens per step", "command": "make it"}
 
 
@@ -59,6 +64,15 @@ def test_the_page_starts_with_a_summary_of_all_runs() -> None:
     assert "## Summary\n" in summary
     assert f"| {what} | 3.01 |  |  | 4.00 |\n" in summary
     assert "references of another question, on OpenVINO; Abacus 3 | 6.50 |  | 1.18 | 4.00 |\n" in summary
+
+
+def test_llama_cpp_and_starts_follow_the_methods() -> None:
+    page = render_page([{**SPEED, "llama_cpp": [LLAMA_CPP], "starts": [START]}])
+    assert "| blend | 31.25 |" in page
+    assert "\n\nllama.cpp without drafts, by llama-bench:\n\n| model | GB | tokens/s |" in page
+    assert "| qwen2 1B Q4_K - Medium | 0.98 | 11.54 | 3300.00 | 1.88 | 2.01 |\n" in page
+    assert "\n\nEach program in a new process, after an earlier start:\n\n| program |" in page
+    assert "| antiphon | 8.90 | 6.10 | 3.72 |\n" in page
 
 
 def test_every_kind_of_result_is_rendered() -> None:

@@ -1,6 +1,7 @@
 """Of ten conversations whose second question needs the first, at least seven are answered right, on every path.
 
-`benchmarks/corpora/conversations.jsonl` has the conversations and the texts that answer their second questions.
+`benchmarks/corpora/conversations.jsonl` has the conversations and the texts that answer their second questions. `make test`
+asks them in Python; that every path gives the answers of Python is compared in `test_same_answers.py`.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def test_without_the_conversation_fewer_are_right(rag: Rag) -> None:
     assert len(wrong_answers(lambda questions: rag.ask(questions[-1]).text)) > MAX_WRONG
 
 
+@pytest.mark.exhaustive
 def test_with_the_command_chat(rag: Rag, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.pipelines.cli.chat.open_language_model", lambda *_, **__: rag.language_model)
 
@@ -88,6 +90,7 @@ def test_with_the_command_chat(rag: Rag, index: Path, monkeypatch: pytest.Monkey
     assert len(wrong) <= MAX_WRONG, wrong
 
 
+@pytest.mark.exhaustive
 def test_with_chat_completions(client: TestClient) -> None:
     def hold(questions: Sequence[str]) -> str:
         messages: list[dict[str, str]] = []
@@ -102,6 +105,7 @@ def test_with_chat_completions(client: TestClient) -> None:
     assert len(wrong) <= MAX_WRONG, wrong
 
 
+@pytest.mark.exhaustive
 def test_with_responses(client: TestClient) -> None:
     def hold(questions: Sequence[str]) -> str:
         messages: list[dict[str, str]] = []
@@ -117,6 +121,7 @@ def test_with_responses(client: TestClient) -> None:
     assert len(wrong) <= MAX_WRONG, wrong
 
 
+@pytest.mark.exhaustive
 def test_with_langchain(rag: Rag) -> None:
     chat = ChatAntiphon(language_model=rag.language_model)
     chain = chat.with_retriever(AntiphonRetriever(retriever=rag.retriever, k=rag.k))
@@ -132,6 +137,7 @@ def test_with_langchain(rag: Rag) -> None:
     assert len(wrong) <= MAX_WRONG, wrong
 
 
+@pytest.mark.exhaustive
 def test_with_llama_index(rag: Rag) -> None:
     def hold(questions: Sequence[str]) -> str:
         engine = AntiphonChatEngine(rag)

@@ -106,6 +106,8 @@ def tables() -> Iterator[tuple[str, ResultTable]]:
     yield "index", result_table("100,000 vectors of 1,024", bench.INDEXING, indexes)
     starts = [{key: unique_number() for key in bench_speed.STARTS} | {"program": "openvino-genai"}]
     yield "starts", result_table("New process", bench_speed.STARTS, starts)
+    llama_cpp = [{key: unique_number() for key in bench_speed.LLAMA_CPP} | {"model": "qwen2 1.5B Q4_K - Medium"}]
+    yield "llama.cpp", result_table("llama.cpp without drafts", bench_speed.LLAMA_CPP, llama_cpp)
     read = [{key: unique_number() for key in reading.COLUMNS} | {"format": "Markdown", "library": "markdown-it-py"}]
     selected = rows_of(answer_selection.ANSWERS, "+ language model")
     yield "selection", result_table("227 questions", answer_selection.ANSWERS, selected)

@@ -48,6 +48,12 @@ def plain_texts(plain: tuple[list[str], list[dict[str, Any]]]) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def drafting_server(starting: Server) -> Server:
+    """The server with the plug-in, for tests that need no answers of the plain one."""
+    return starting.wait_until_ready()
+
+
+@pytest.fixture(scope="session")
 def server(starting: Server, plain_texts: list[str]) -> Server:
     """The server with the plug-in, after the plain server has ended."""
     return starting.wait_until_ready()

@@ -17,9 +17,15 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import openai
+
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 800.0
 """Seconds allowed for the start: about 20 on two idle cores, minutes on busy ones."""
+
+ACCEPTED, DRAFTED = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"
+PREEMPTED = "vllm:num_preemptions_total"
+"""Names of vLLM's Prometheus counters."""
 
 BLOCKS = ("--block-size", "32", "--num-gpu-blocks-override", "40")
 """Blocks of the KV cache: enough for sixteen requests of one block, so that some longer requests are preempted."""
@@ -76,6 +82,11 @@ class Server:
         with urlopen(f"{self.url.removesuffix('/v1')}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         return sum(float(value) for value in re.findall(rf"^{re.escape(name)}\{{.*\}} (\S+)$", text, re.MULTILINE))
+
+
+def openai_client(server: Server) -> openai.OpenAI:
+    """Return OpenAI's client of a server."""
+    return openai.OpenAI(base_url=server.url, api_key="none", timeout=900)
 
 
 @contextmanager

@@ -5,53 +5,32 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any
 
 import openai
 import pytest
-import torch
 from langchain_openai import ChatOpenAI
 from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from antiphon.accel import LanguageModel, RemoteLanguageModel
 from antiphon.accel.remote.errors import ModelNotFoundError, RequestRejectedError
 from antiphon.integrations.vllm import references_for
 from antiphon.pipelines import resolve_model
-from tests.chi_square import p_value
 from tests.vllm.conftest import EXACT_REQUESTS, EXACT_SEED, MAX_NEW_TOKENS, PROMPTS
 from tests.vllm.exactness import ask_all, compare, differences, make_request, with_references
-from tests.vllm.fuzz import VOCAB_SIZE, find_failure, post
-from tests.vllm.server import Server
+from tests.vllm.fuzz import VOCAB_SIZE, post
+from tests.vllm.server import ACCEPTED, Server, openai_client
 
 pytestmark = [
     pytest.mark.skipif("ANTIPHON_VLLM" not in os.environ, reason="needs an environment of vLLM's own: make test-vllm"),
     pytest.mark.timeout(1800),
 ]
-ACCEPTED, DRAFTED = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"
-PREEMPTED = "vllm:num_preemptions_total"
 HONEY = "Which animals make honey?"
-COLOURS = (
-    "I like each of them and would paint my house in any of them; but if I am asked, there is an order. "
-    "My favourite colours, in order:"
-)
-COLOUR_TOKENS = (" red", " blue", " green")
-"""Words of one token each, from which the tests sample."""
-
-SAMPLES, SAMPLES_PER_REQUEST, FALSE_ALARM = 500, 250, 1e-6
-MALFORMED_REQUESTS = 60
 
 
 def remote_model(server: Server) -> RemoteLanguageModel:
     return RemoteLanguageModel(server.url, timeout=900)
-
-
-def openai_client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=server.url, api_key="none", timeout=900)
 
 
 def test_the_log_says_that_the_plugin_is_active(server: Server) -> None:
@@ -155,67 +134,6 @@ def test_sixteen_concurrent_requests_use_their_own_references(server: Server, pl
     assert sum(with_own) > 1.5 * sum(with_others), accepted
 
 
-def test_drafts_of_forty_tenants_stay_separate_under_preemption_and_aborts(server: Server) -> None:
-    """Each tenant has a secret; `CheckedProposer` records any draft that is not from the request's own texts."""
-    client = openai_client(server)
-    before = server.counter(PREEMPTED), server.counter(DRAFTED)
-
-    def ask(tenant: int) -> int:
-        secret = f"The code of tenant {tenant} is {tenant * 7919} and nobody else may have {tenant * 104729}. "
-        request: dict[str, Any] = {"model": "smollm2", "prompt": f"Repeat: {secret * 4}\n", "max_tokens": 48}
-        body = references_for([secret * 2]) | {"ignore_eos": True}
-        with client.completions.create(**request, temperature=0, stream=True, extra_body=body) as stream:
-            pieces = stream if tenant % 4 else islice(stream, 1)  # every fourth client disconnects
-            return sum(1 for _ in pieces)
-
-    with ThreadPoolExecutor(16) as pool:
-        assert all(pool.map(ask, range(40)))
-    assert server.counter(PREEMPTED) > before[0], "no request was preempted"
-    assert server.counter(DRAFTED) > before[1] + 400
-    assert not server.violations.exists()
-
-
-def exact_distribution(prompt: list[int], tokens: list[int]) -> dict[tuple[int, ...], float]:
-    """Return the probability of every text of three of these tokens, from forward passes of transformers."""
-    model = AutoModelForCausalLM.from_pretrained(resolve_model("smollm2"), dtype=torch.float32)
-    texts: dict[tuple[int, ...], float] = {(): 1.0}
-    for _ in range(3):
-        with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *text] for text in texts])).logits[:, -1, tokens].double()
-        probabilities = logits.softmax(-1).tolist()
-        texts = {
-            (*text, token): p * q
-            for (text, p), row in zip(texts.items(), probabilities, strict=True)
-            for token, q in zip(tokens, row, strict=True)
-        }
-    return texts
-
-
-def test_sampling_with_drafts_follows_the_exact_distribution(server: Server) -> None:
-    """Texts of three colours; for each first colour, a reference holds a likely continuation."""
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model("smollm2"))
-    prompt = tokenizer.encode(COLOURS)
-    names = {token: colour for colour in COLOUR_TOKENS for token in tokenizer.encode(colour)}
-    expected = exact_distribution(prompt, list(names))
-    ends = [text for text in expected if text[1] != text[2]]
-    references = [max((text for text in ends if text[0] == token), key=expected.__getitem__) for token in names]
-    flat = [token for text in references for token in (*prompt[-8:], *text, -1)]
-    body: dict[str, Any] = {"allowed_token_ids": list(names), "vllm_xargs": {"references": flat}}
-    client = openai_client(server)
-    seen: Counter[tuple[int, ...]] = Counter()
-    before = server.counter(ACCEPTED), server.counter(DRAFTED)
-    for _ in range(SAMPLES // SAMPLES_PER_REQUEST):
-        answer = client.completions.create(
-            model="smollm2", prompt=prompt, n=SAMPLES_PER_REQUEST, max_tokens=3, temperature=1.0, extra_body=body
-        )
-        seen.update(tuple(tokenizer.encode(choice.text)) for choice in answer.choices)
-    accepted, drafted = server.counter(ACCEPTED) - before[0], server.counter(DRAFTED) - before[1]
-    assert accepted > SAMPLES / 10, "too few drafts were accepted for this test to mean anything"
-    assert drafted - accepted > SAMPLES / 10, "too few drafts were rejected for this test to mean anything"
-    p = p_value(expected, seen)
-    assert p > FALSE_ALARM, f"p is {p:.2g}; a correct engine fails once in {1 / FALSE_ALARM:,.0f} runs"
-
-
 def test_invalid_references_are_answered_with_400(server: Server) -> None:
     client = openai_client(server)
     with pytest.raises(openai.BadRequestError, match="give a list of texts, or a flat list of token ids"):
@@ -260,14 +178,6 @@ def test_references_of_the_maximum_size_are_answered(server: Server, plain_texts
     answer = remote_model(server).generate(PROMPTS[0], references=[reference], max_new_tokens=MAX_NEW_TOKENS)
     assert answer.text == plain_texts[0]
     assert answer.steps.steps < MAX_NEW_TOKENS
-
-
-def test_the_server_survives_malformed_requests(server: Server) -> None:
-    """`python -m tests.vllm.fuzz` sends a thousand."""
-    statuses = Counter[int]()
-    assert find_failure(server, range(MALFORMED_REQUESTS), 1, statuses) is None
-    assert min(statuses[200], statuses[400]) > MALFORMED_REQUESTS / 5, statuses
-    assert server.is_healthy()
 
 
 def test_texts_ids_logprobs_and_usage_equal_those_without_the_plugin(

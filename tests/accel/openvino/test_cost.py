@@ -35,6 +35,26 @@ def test_every_row_count_is_measured_twice_because_the_first_pass_compiles_kerne
     assert set(found.seconds) == {64, 128}
 
 
+def test_a_small_model_is_measured_for_a_shorter_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, counted = [0.0], Counter[int]()
+
+    def took(engine: OpenVINOEngine, context: int, count: int) -> float:
+        seconds = 0.01 if context == 64 else 0.011
+        clock[0] += seconds
+        counted[count] += 1
+        return seconds
+
+    monkeypatch.setattr(cost, "_time_forward", took)
+    monkeypatch.setattr(cost, "perf_counter", lambda: clock[0])
+    model = engine_of(model_of())
+    cost.measure(model, contexts=(64, 128), seconds=60.0)
+    assert 1.4 < clock[0] < 1.6, "that is the time of 150 plain steps"
+    assert min(counted.values()) >= 2 * 2 * 2, "both contexts, two passes each time, and every row count twice"
+    clock[0] = 0.0
+    cost.measure(model, contexts=(64, 128), seconds=0.8)
+    assert 0.8 <= clock[0] < 0.9
+
+
 def test_a_change_of_the_row_count_is_measured_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     last: list[int] = []
 

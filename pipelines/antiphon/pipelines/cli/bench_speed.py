@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.pipelines.benchmark.facts import machine_caption, run_facts, run_title
+from antiphon.pipelines.benchmark.llama_bench import check_llama_bench, compare, measure_llama_bench
 from antiphon.pipelines.benchmark.loading import ARCHITECTURES
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.cli import console
@@ -68,6 +69,13 @@ Passages = Annotated[
         show_default="the recorded prompts",
     ),
 ]
+Gguf = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Also measure llama.cpp's plain decoding with this GGUF file, such as the model in Q4_K_M, by its program "
+        "llama-bench; may be repeated."
+    ),
+]
 Rounds = Annotated[int, typer.Option(help="How often everything is decoded; medians are shown.")]
 NumDraftTokens = Annotated[str, typer.Option(help="Maximum number of draft tokens per step; auto: chosen by cost.")]
 AsJsonToo = Annotated[bool, typer.Option("--json", help="Also print one line of JSON, at the end.")]
@@ -81,6 +89,14 @@ SPEED = {
     "speedup_best": "× best\nbaseline",
     "speedup_best_whole": "× best baseline,\nend to end",
     "identical": "identical",
+}
+LLAMA_CPP = {
+    "model": "llama.cpp",
+    "gb": "GB",
+    "tokens_per_s": "tokens/s",
+    "first_token_ms": "first token\nms",
+    "speedup": "Antiphon\n×",
+    "speedup_whole": "Antiphon ×,\nend to end",
 }
 STARTS = {
     "program": "program",
@@ -125,6 +141,7 @@ def speed(
     warm_up: Annotated[int, typer.Option(help="Number of samples decoded once before, unmeasured.")] = 1,
     tokenizer: TokenizerName = None,
     device: Device = None,
+    gguf: Gguf = None,
     chart: Annotated[list[Path] | None, typer.Option(help="Draw a .png or .svg; may be repeated.")] = None,
     as_json: AsJsonToo = False,
 ) -> None:
@@ -133,28 +150,28 @@ def speed(
     An architecture has random weights; it computes, and emits the recorded answers. Ctrl-C shows the figures so far.
     The exit code is 1 if one of our outputs in float32 differs from greedy decoding.
     """
-    from antiphon.pipelines.benchmark.chart import check_chart, draw
+    from antiphon.pipelines.benchmark.chart import draw
     from antiphon.pipelines.benchmark.jobs import make_jobs
     from antiphon.pipelines.benchmark.methods import methods_to_compare
     from antiphon.pipelines.benchmark.speed import measure_speed
     from antiphon.pipelines.benchmark.start_up import start_arguments
 
     console.quiet_libraries()
-    for path in chart or ():
-        check_chart(path)
+    _check_files(chart or (), gguf or ())
     methods = methods_to_compare(method or _defaults(shape), num_draft_tokens, lookahead or (), unread=unread)
     samples = load_samples(file, task=task, limit=limit)
     loaded = _load(model, shape, tokenizer, device, dtype)
     name = shape or model
     prompts: dict[str, Any] = {"passages": passages, "shuffled": shuffle, "replayed": name in ARCHITECTURES}
     jobs = make_jobs(loaded, samples, limit=max_new_tokens, **prompts)
-    how: dict[str, Any] = {"limit": max_new_tokens, "rounds": rounds, "warm_up": warm_up}
     with console.progress_bars() as report:
-        measured = measure_speed(loaded, jobs, methods, report=report, **how)
-    facts = run_facts("speed", name, loaded.model) | {"file": Path(file).name, "task": task}
-    facts |= prompts | _extent(jobs, measured)
-    facts |= {"max_new_tokens": max_new_tokens, "rows": num_draft_tokens, "methods": measured.as_dict()}
+        how: dict[str, Any] = {"limit": max_new_tokens, "rounds": rounds, "warm_up": warm_up, "report": report}
+        measured = measure_speed(loaded, jobs, methods, **how)
+    facts = run_facts("speed", name, loaded.model) | {"file": Path(file).name, "task": task} | prompts
+    facts |= _extent(jobs, measured) | {"max_new_tokens": max_new_tokens, "rows": num_draft_tokens}
+    facts |= {"methods": measured.as_dict()}
     _show(facts)
+    facts |= _show_llama_cpp(gguf or (), facts)
     if shape is not None:
         programs = start_arguments(loaded.name, loaded.model)
         del loaded, methods  # their memory is needed by the programs that start now
@@ -163,8 +180,16 @@ def speed(
         draw(facts["methods"], path, run_title(facts))
     if as_json:
         typer.echo(json.dumps(facts))
-    if not is_lossless(facts["dtype"], facts["methods"]):
-        raise typer.Exit(1)
+    raise typer.Exit(0 if is_lossless(facts["dtype"], facts["methods"]) else 1)
+
+
+def _check_files(charts: Sequence[Path], models: Sequence[Path]) -> None:
+    """Raise an error now if a chart could not be drawn or a GGUF file not be measured."""
+    from antiphon.pipelines.benchmark.chart import check_chart
+
+    for path in charts:
+        check_chart(path)
+    check_llama_bench(models)
 
 
 def _extent(jobs: Sequence[Job], measured: Speed) -> dict[str, Any]:
@@ -190,6 +215,21 @@ def _load(model: str, shape: str | None, tokenizer: str | None, device: str | No
     with console.progress_bars() as report:
         folder = stored_shape(shape, tokenizer=tokenizer, report=report)
         return LanguageModel.from_pretrained(folder, report=report, **place)
+
+
+def _show_llama_cpp(files: Sequence[Path], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure llama.cpp with each file at the mean lengths of prompts and answers, print and return its figures."""
+    if not files:
+        return {}
+    lengths = {
+        "prompt_tokens": round(facts["prompt_tokens"]),
+        "new_tokens": round(facts["methods"][0]["tokens"] / facts["samples"]),
+    }
+    with console.err.status("llama-bench"):
+        theirs = measure_llama_bench(files, **lengths, threads=facts["threads"], rounds=facts["rounds"])
+    compared = compare(theirs, facts["methods"])
+    console.out.print(result_table("llama.cpp without drafts", LLAMA_CPP, compared))
+    return {"llama_cpp": compared}
 
 
 def _show_starts(programs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -33,13 +33,16 @@ VERIFIED_ROWS = 3
 """Number of rows whose most likely token is found in a timed pass: verification stops at the first wrong one."""
 
 ROUNDS = 6
-SECONDS = 6.0
+SECONDS, PLAIN_STEPS = 6.0, 150
+"""The measurement ends after `SECONDS`, or after the time of `PLAIN_STEPS` plain steps if that is shorter: at that time
+every number of rows has been measured about twice."""
+
 STEP_VERSION = 9
 """Version of the code that runs forward passes. Raise it when their cost changes: stored costs are then ignored."""
 
 
 def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = False) -> StepCost:
-    """Return the cost of this engine's forward passes: the stored one, or measured now in about six seconds.
+    """Return the cost of this engine's forward passes: the stored one, or measured now in at most about six seconds.
 
     Args:
         engine: The engine to measure.
@@ -80,19 +83,21 @@ def measure(
         engine: The engine to measure.
         rows: Numbers of rows.
         contexts: Numbers of cached tokens; skipped if they exceed the memory or the model's context.
-        seconds: Time to spend, approximately.
+        seconds: Maximum time to spend, approximately, see `PLAIN_STEPS`.
     """
     points = [(context, count) for context in sorted(contexts) for count in rows if _fits(engine, context, count)]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
     changes: list[float] = []
     compiled: set[int] = set()  # row counts whose kernels have been compiled
-    deadline = perf_counter() + seconds
+    started, allowed = perf_counter(), seconds
     for turn in range(ROUNDS):
         for context, count in points:
             is_required = turn == 0 and (context == points[0][0] or count in (1, DRAFT_ROWS))
-            if is_required or perf_counter() < deadline:
+            if is_required or perf_counter() - started < allowed:
                 first, again = _time_forward(engine, context, count), _time_forward(engine, context, count)
                 samples[context, count].append(again)
+                if count == 1:
+                    allowed = min(allowed, PLAIN_STEPS * again)
                 if count in compiled:
                     changes.append(first - again)
                 compiled.add(count)
