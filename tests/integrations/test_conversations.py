@@ -1,7 +1,7 @@
 """Of ten conversations whose second question needs the first, at least seven are answered right, on every path.
 
-`benchmarks/corpora/conversations.jsonl` has the conversations and the texts that answer their second questions. `make test`
-asks them in Python; that every path gives the answers of Python is compared in `test_same_answers.py`.
+`benchmarks/corpora/conversations.jsonl` has the conversations and the texts that answer their second questions.
+`make test` asks them in Python; `test_same_answers.py` compares all paths.
 """
 
 from __future__ import annotations
