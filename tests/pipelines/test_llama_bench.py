@@ -43,7 +43,8 @@ def model(tmp_path: Path) -> Path:
 def test_tokens_are_decoded_after_a_context_as_long_as_the_prompt(program: Path, model: Path) -> None:
     check_llama_bench([model])
     (figures,) = measure_llama_bench([model], prompt_tokens=520, new_tokens=61, threads=2, rounds=3)
-    calls = [json.loads(line) for line in (program.parents[1] / "calls").read_text().splitlines()]
+    first, *calls = (json.loads(line) for line in (program.parents[1] / "calls").read_text().splitlines())
+    assert first[:6] == ["-m", str(model), "-p", "16", "-n", "1"], "a short run finds errors early"
     prefill, decoding = (dict(zip(call[::2], call[1::2], strict=True)) for call in calls)
     assert prefill == {"-m": str(model), "-p": "520", "-n": "0", "-t": "2", "-r": "3", "-o": "json"}
     assert decoding == {"-m": str(model), "-p": "0", "-n": "61", "-d": "520", "-t": "2", "-r": "3", "-o": "json"}
@@ -79,4 +80,7 @@ def test_a_missing_program_or_file_is_named_before_anything_is_measured(
 def test_an_error_of_the_program_is_shown(program: Path, model: Path) -> None:
     program.write_text("#!/bin/sh\necho 'error: invalid parameter for argument: -d' >&2\nexit 1\n")
     with pytest.raises(RuntimeError, match=r"exit code 1 .*invalid parameter for argument: -d"):
-        measure_llama_bench([model], prompt_tokens=520, new_tokens=61, threads=2, rounds=1)
+        check_llama_bench([model])
+    program.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    with pytest.raises(RuntimeError, match=r"exit code -11 .*it printed nothing"):
+        check_llama_bench([model])

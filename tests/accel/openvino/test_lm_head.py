@@ -15,20 +15,26 @@ from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.lm_head import HeadLogits, HeadWeights, LMHead, PassLogits
+from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits
+from antiphon.accel.engines.openvino.quantized_head import INTEGER_UNITS, HeadWeights
+from antiphon.accel.processor import processor_flags
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
 VOCAB, HIDDEN = 1000, 80
 SIZES = st.sampled_from([HIDDEN, 192, 256])
 """Hidden sizes: one is no multiple of a group in which hidden values are quantized, the others of either size."""
 
+UNITS = st.sampled_from([False, True] if INTEGER_UNITS in processor_flags() else [False])
+"""Whether the head uses integer units, if this processor has them."""
+
 
 def bits(matrix: torch.Tensor) -> NDArray[np.uint16]:
     return matrix.bfloat16().view(torch.uint16).numpy()
 
 
-def head_of(matrix: torch.Tensor, precision: str = "f32") -> LMHead:
-    return LMHead(HeadWeights(bits(matrix), "bf16"), precision=precision, threads=1)
+def head_of(matrix: torch.Tensor, precision: str = "f32", has_integer_units: bool | None = None) -> LMHead:
+    weights = HeadWeights(bits(matrix), "bf16")
+    return LMHead(weights, precision=precision, threads=1, has_integer_units=has_integer_units)
 
 
 def matrix_with_near_ties(seed: int, scale: float, hidden: int = HIDDEN) -> torch.Tensor:
@@ -47,10 +53,13 @@ def matrix_with_near_ties(seed: int, scale: float, hidden: int = HIDDEN) -> torc
     size=SIZES,
     scale=st.sampled_from([1e-4, 0.02, 30.0]),
     precision=st.sampled_from(["f32", "bf16"]),
+    units=UNITS,
 )
-def test_the_most_likely_token_is_that_of_the_exact_weights(seed: int, size: int, scale: float, precision: str) -> None:
+def test_the_most_likely_token_is_that_of_the_exact_weights(
+    seed: int, size: int, scale: float, precision: str, units: bool
+) -> None:
     matrix = matrix_with_near_ties(seed, scale, size)
-    head = head_of(matrix, precision)
+    head = head_of(matrix, precision, units)
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn((6, size), generator=generator)
     hidden[1] = matrix[seed % VOCAB] / scale  # a certain token, with near ties
@@ -63,16 +72,30 @@ def test_the_most_likely_token_is_that_of_the_exact_weights(seed: int, size: int
     assert [logits.argmax(row) for row in range(-1, 5)] == exact.argmax(0).tolist()
 
 
-@given(seed=st.integers(0, 10**6), size=SIZES)
-def test_approximate_logits_stay_within_their_bound(seed: int, size: int) -> None:
+@given(seed=st.integers(0, 10**6), size=SIZES, rows=st.sampled_from([1, 3, 16, 40]), units=UNITS)
+def test_approximate_logits_stay_within_their_bound(seed: int, size: int, rows: int, units: bool) -> None:
     matrix = matrix_with_near_ties(seed, 0.02, size)
-    head = head_of(matrix)
-    hidden = torch.randn((3, size), generator=torch.Generator().manual_seed(seed)).numpy()
+    head = head_of(matrix, has_integer_units=units)
+    hidden = torch.randn((rows, size), generator=torch.Generator().manual_seed(seed)).numpy()
+    hidden[0, ::9] *= 100
     approximate = head.approximate_logits(hidden)
-    exact = hidden @ matrix.numpy().T
-    for row in range(3):
-        assert (np.abs(approximate[row] - exact[row]) <= head.error_bounds(hidden[row])).all()
-    assert np.abs(approximate - exact).max() > 0
+    errors = np.abs(approximate.logits() - hidden @ matrix.numpy().T)
+    assert (errors <= head.error_bounds(approximate, hidden)).all()
+    assert errors.max() > 0
+
+
+@pytest.mark.skipif(INTEGER_UNITS not in processor_flags(), reason="this processor has no units for 8-bit integers")
+def test_integer_units_multiply_exactly_and_their_bound_is_smaller() -> None:
+    matrix = torch.randint(-127, 128, (VOCAB, 256)).float()
+    matrix[:, 0] = 127
+    hidden = np.random.default_rng(0).integers(-127, 128, (16, 256)).astype(np.float32)
+    hidden[:, 0] = 127
+    assert np.array_equal(head_of(matrix).approximate_logits(hidden).logits(), hidden @ matrix.numpy().T)
+    normal = np.random.default_rng(1).standard_normal((16, 256)).astype(np.float32)
+    heads = [head_of(matrix_with_near_ties(0, 0.02, 256), has_integer_units=units) for units in (True, False)]
+    ours, theirs = (head.error_bounds(head.approximate_logits(normal), normal) for head in heads)
+    assert (ours <= theirs).all()
+    assert ours.mean() < 0.85 * theirs.mean()
 
 
 def test_tokens_are_compared_by_all_weights_if_none_can_be_ruled_out() -> None:
@@ -82,9 +105,11 @@ def test_tokens_are_compared_by_all_weights_if_none_can_be_ruled_out() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_hidden_states_without_a_number_give_the_token_of_the_exact_head(value: float) -> None:
+@pytest.mark.parametrize("count", [1, HIDDEN])
+def test_hidden_states_without_a_number_give_the_token_of_the_exact_head(value: float, count: int) -> None:
     head = head_of(matrix_with_near_ties(0, 0.02))
-    hidden = np.full((1, HIDDEN), value, dtype=np.float32)
+    hidden = np.ones((1, HIDDEN), dtype=np.float32)
+    hidden[0, :count] = value
     logits = HeadLogits(PassLogits(head, hidden), range(1))
     assert logits.argmax(ROOT) == int(logits.tensor()[0].numpy().argmax())
 

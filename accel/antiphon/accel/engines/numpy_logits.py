@@ -48,7 +48,7 @@ class NumpyLogits:
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """See `Logits.top_k`."""
-        return _top_k(self._float32(rows), k)
+        return top_k(self._float32(rows), k)
 
     def head(self, rows: int) -> NumpyLogits:
         """See `Logits.head`."""
@@ -73,13 +73,20 @@ class NumpyLogits:
         return selected.astype(np.float32, copy=False)
 
 
-def _top_k(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def top_k(
+    logits: NDArray[np.float32], k: int, scales: NDArray[np.float64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the ``k`` most likely tokens of each row and their approximate probabilities, shape (rows, k) each.
 
     The full vocabulary is never sorted. Each row is reshaped into strips, (strips, vocab / strips). The
     k columns with the largest maxima contain the k largest logits, so only these strips * k logits are compared.
     Probabilities are normalized by the sum over the column maxima and therefore slightly too high, as those of
     `antiphon.accel.engines.torch.argmax.top_k`.
+
+    Args:
+        logits: Shape (rows, vocab).
+        k: Number of tokens.
+        scales: Positive factor of each row's logits, shape (rows,); None for 1.
     """
     rows, vocab = logits.shape
     strips = gcd(vocab, STRIPS) if vocab >= STRIPS * k else 1
@@ -95,6 +102,8 @@ def _top_k(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDAr
     # 3. Compute their token ids and probabilities.
     tokens = order // k * page.shape[2] + np.take_along_axis(columns, order % k, 1)
     values = np.take_along_axis(candidates, order, 1)
+    if scales is not None:
+        values, maxima = values * scales[:, None], maxima * scales[:, None]
     highest = values[:, :1]
     probabilities = np.exp(values - highest) / np.exp(maxima - highest).sum(1, keepdims=True)
     return tokens.astype(np.int64), probabilities.astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,13 +14,14 @@ PROGRAM = "llama-bench"
 
 
 def check_llama_bench(files: Sequence[Path]) -> None:
-    """Raise an error now if `measure_llama_bench` could not measure these files.
+    """Run `llama-bench` with each file for some tokens, so that errors are known before other programs are measured.
 
     Args:
         files: Models in llama.cpp's format GGUF.
 
     Raises:
         FileNotFoundError: `llama-bench` is not on the path, or a file does not exist.
+        RuntimeError: `llama-bench` cannot run a file.
     """
     if files and which(PROGRAM) is None:
         raise FileNotFoundError(
@@ -29,6 +31,7 @@ def check_llama_bench(files: Sequence[Path]) -> None:
     for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"There is no file {file}; --gguf needs a model in llama.cpp's format GGUF.")
+        _run(["-m", str(file), "-p", "16", "-n", "1", "-d", "16", "-r", "1", "-o", "json"])
 
 
 def measure_llama_bench(
@@ -97,9 +100,10 @@ def _run(arguments: Sequence[str]) -> dict[str, Any]:
     try:
         result: dict[str, Any] = json.loads(done.stdout)[-1]
     except (ValueError, LookupError):
-        last = " ".join((done.stderr or done.stdout).strip().splitlines()[-1:])
+        last = " ".join((done.stderr or done.stdout).strip().splitlines()[-1:]) or "it printed nothing"
         raise RuntimeError(
-            f"{PROGRAM} {' '.join(arguments)} ended with exit code {done.returncode} and no results: {last}. "
-            "A version that knows -d is needed, from April 2025 or later."
+            f"{PROGRAM} {shlex.join(arguments)} ended with exit code {done.returncode} and no results: {last}. "
+            "Try this command in a shell. It needs a version of April 2025 or later, which knows -d; another build of "
+            "llama.cpp often repairs a crash (a negative exit code)."
         ) from None
     return result

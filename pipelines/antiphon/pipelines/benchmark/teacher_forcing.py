@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import Logits
+from antiphon.accel.engines.numpy_logits import top_k
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import SequenceRows
 from antiphon.accel.engines.openvino.lm_head import HeadLogits, PassLogits
@@ -133,13 +134,10 @@ class ForcedLogits(HeadLogits):
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """See `Logits.top_k`."""
-        places = [self.rows[row + 1] for row in rows], self._tokens[[row + 1 for row in rows]]
-        logits = self.source.approximate()
-        own = logits[places]
-        logits[places] = FORCED_LOGIT
-        found = super().top_k(rows, k)
-        logits[places] = own
-        return found
+        known, places = self.source.known(), [self.rows[row + 1] for row in rows]
+        logits = known[places] if isinstance(known, np.ndarray) else known.logits(places)
+        logits[np.arange(len(places)), self._tokens[[row + 1 for row in rows]]] = FORCED_LOGIT
+        return top_k(logits, k)
 
     def head(self, rows: int) -> ForcedLogits:
         """See `Logits.head`."""

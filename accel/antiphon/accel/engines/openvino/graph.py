@@ -176,7 +176,7 @@ class PagedGraph:
             return [NumpyLogits(output[0, part.start : part.stop]) for part in parts]
         logits = PassLogits(self.lm_head, output[0])
         if needs_best:
-            logits.approximate()
+            logits.known()
         return [HeadLogits(logits, part) for part in parts]
 
 

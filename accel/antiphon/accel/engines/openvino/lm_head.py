@@ -8,7 +8,6 @@ logits of these few are then computed with the model's own weights. The result i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -17,24 +16,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.engines.openvino.runtime import core
-from antiphon.accel.engines.openvino.weights import TemporaryWeights, constant_memory, shared_constant, weights_of
+from antiphon.accel.engines.numpy_logits import top_k
+from antiphon.accel.engines.openvino.quantized_head import (
+    BLOCK,
+    ApproximateLogits,
+    HeadWeights,
+    QuantizedHead,
+    compile_head,
+    head_model,
+    run_head,
+)
+from antiphon.accel.engines.openvino.weights import constant_memory, shared_constant, weights_of
 
 if TYPE_CHECKING:
     import openvino
-
-GROUP_SIZES = (128, 64)
-"""Numbers of hidden values that may share a scale when they are quantized to 8 bits, the faster one first."""
-
-LARGEST = 127
-"""Largest quantized value. Weights and hidden values are quantized symmetrically."""
-
-SLACK = 1.05
-"""Factor of the quantization error of hidden values, for roundings of their scales."""
-
-ROUNDING = 1e-5
-"""Relative error of a sum of products in float32; sums of 16,384 random products are 1e-6 apart."""
 
 MAX_CANDIDATES, CANDIDATES_RATE = 2048, 0.05
 """Mean number of candidates above which the exact head is used instead, and the rate at which the mean follows.
@@ -45,30 +40,6 @@ values have a larger quantization error.
 
 MIN_BYTES = 2**27
 """Smaller heads stay in the graph: the saved time would not pay for finding the candidates."""
-
-BLOCK = 512
-"""Number of rows of the head that are converted at a time: they fit into the processor's cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadWeights:
-    """The head's matrix as it is in the model.
-
-    Attributes:
-        values: Shape (vocab, hidden); 16-bit values as their bits in uint16. Its owner must outlive the object.
-        kind: Element type, "bf16", "f16" or "f32".
-    """
-
-    values: NDArray[Any]
-    kind: str
-
-    def rows(self, tokens: NDArray[np.int64] | slice) -> Tensor:
-        """Return the rows of some tokens in float32, shape (tokens, hidden)."""
-        rows = self.values[tokens]
-        if self.kind == "f32":
-            return torch.from_numpy(rows)
-        half = torch.bfloat16 if self.kind == "bf16" else torch.float16
-        return torch.from_numpy(rows).view(half).float()
 
 
 def split_head(graph: openvino.Model) -> HeadWeights | None:
@@ -97,21 +68,19 @@ class LMHead:
         weights: The head's weights.
         precision: Precision of exact logits, "f32" or "bf16".
         threads: Number of threads.
+        has_integer_units: See `QuantizedHead`.
     """
 
-    def __init__(self, weights: HeadWeights, *, precision: str, threads: int) -> None:
+    def __init__(
+        self, weights: HeadWeights, *, precision: str, threads: int, has_integer_units: bool | None = None
+    ) -> None:
         self.vocab_size, self.hidden_size = (int(size) for size in weights.values.shape)
         self._weights = weights
         self._precision, self._threads = precision, threads
         self._lock = Lock()
-        memory = TemporaryWeights()
-        quantized, scales, self._bounds = _quantize(weights, memory)
-        self._largest_bounds = self._bounds.max(1).astype(np.float64)
+        self._quantized = QuantizedHead(weights, threads=threads, has_integer_units=has_integer_units)
+        self._largest_norms = self._quantized.norms.max(1).astype(np.float64)
         self._mean_candidates = 0.0
-        self._approximate = _compile(_quantized_product(quantized, scales), "f32", threads)
-        self._run(self._approximate, np.zeros((1, self.hidden_size), dtype=np.float32))  # packs the weights
-        self._memory = memory
-        memory.release()
         self._exact: Any = None  # compiled when logits are first needed: sampling, processors, logprobs
 
     @property
@@ -123,24 +92,25 @@ class LMHead:
         """Return hidden states rounded to the precision in which the exact head reads them."""
         return torch.from_numpy(hidden).bfloat16().float().numpy() if self._precision == "bf16" else hidden
 
-    def approximate_logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return approximate logits, (rows, vocab), of hidden states, (rows, hidden)."""
+    def approximate_logits(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
+        """Return approximate logits of hidden states, shape (rows, hidden)."""
         with self._lock:
-            return self._run(self._approximate, hidden)
+            return self._quantized.approximate(hidden)
 
     def exact_logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the model's logits, (rows, vocab), of hidden states, (rows, hidden)."""
         with self._lock:
             if self._exact is None:
-                self._exact = _compile(_product(self._weights), self._precision, self._threads)
-            return self._run(self._exact, hidden)
+                constant = shared_constant(self._weights.values, self._weights.kind)
+                self._exact = compile_head(head_model(constant, self.hidden_size), self._precision, self._threads)
+            return run_head(self._exact, hidden, self.vocab_size)
 
     def release_exact(self) -> None:
         """Free the memory of the exact head; it is compiled again when it is needed."""
         with self._lock:
             self._exact = None
 
-    def best_token(self, approximate: NDArray[np.float32], hidden: NDArray[np.float32]) -> int:
+    def best_token(self, approximate: ApproximateLogits, row: int, hidden: NDArray[np.float32]) -> int:
         """Return the token with the largest exact logit; if tied, the lowest id.
 
         With weights ``w``, their quantized form ``q``, hidden states ``h``, and their quantized form ``g``, a logit's
@@ -148,19 +118,21 @@ class LMHead:
         its largest possible logit reaches the exact one of the token with the best approximate logit.
 
         Args:
-            approximate: Approximate logits of one row, shape (vocab,).
+            approximate: Approximate logits of a forward pass.
+            row: The row to decide.
             hidden: Hidden states of the row, shape (hidden,).
         """
-        best = int(approximate.argmax())
-        if not np.isfinite(approximate[best]):
+        products, scale = approximate.products[row], float(approximate.scales[row])
+        best = int(products.argmax())
+        if not np.isfinite(products[best] * scale):
             return int(self.exact_logits(hidden[None])[0].argmax())
         exact = torch.from_numpy(hidden).double()
         least = float(self._weights.rows(np.array([best])).double() @ exact)
-        scales = _bound_scales(hidden)
-        # First with the largest bound of all tokens: that reads the logits once, and few tokens are left.
-        threshold = np.nextafter(np.float32(least - scales @ self._largest_bounds), np.float32(-np.inf))
-        near = np.flatnonzero(approximate >= threshold)
-        near = near[approximate[near] + scales @ self._bounds[:, near] >= least]
+        factors = np.array([float(exact.norm()), approximate.errors[row]])
+        # First with the largest error of all tokens: that reads the products once, and few tokens are left.
+        threshold = np.nextafter(np.float32((least - factors @ self._largest_norms) / scale), np.float32(-np.inf))
+        near = np.flatnonzero(products >= threshold)
+        near = near[products[near] * scale + factors @ self._quantized.norms[:, near] >= least]
         self._mean_candidates += (len(near) - self._mean_candidates) * CANDIDATES_RATE
         if len(near) == 1:
             return best
@@ -168,20 +140,11 @@ class LMHead:
         logits = torch.cat([self._weights.rows(part).double() @ exact for part in parts])
         return int(near[int(logits.numpy().argmax())])
 
-    def error_bounds(self, hidden: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the largest possible error of each approximate logit of a row, shape (vocab,)."""
-        bounds: NDArray[np.float64] = _bound_scales(hidden) @ self._bounds
+    def error_bounds(self, approximate: ApproximateLogits, hidden: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the largest possible errors of approximate logits, shape (rows, vocab), of hidden states."""
+        factors = np.stack([np.linalg.norm(hidden.astype(np.float64), axis=1), approximate.errors], 1)
+        bounds: NDArray[np.float64] = factors @ self._quantized.norms
         return bounds
-
-    def _run(self, request: Any, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        import openvino
-
-        logits = np.empty((len(hidden), self.vocab_size), dtype=np.float32)
-        request.set_input_tensor(openvino.Tensor(hidden))
-        request.set_output_tensor(openvino.Tensor(logits, shared_memory=True))
-        request.start_async()  # unlike `infer`, which hides the error if a kernel refuses its inputs
-        request.wait()
-        return logits
 
 
 class PassLogits:
@@ -196,11 +159,11 @@ class PassLogits:
         self.lm_head = lm_head
         self.hidden = lm_head.as_read(hidden)
         self._lock = Lock()
-        self._approximate: NDArray[np.float32] | None = None
+        self._approximate: ApproximateLogits | None = None
         self._exact: NDArray[np.float32] | None = None
 
-    def approximate(self) -> NDArray[np.float32]:
-        """Return approximate logits, or exact ones if they are known, shape (rows, vocab)."""
+    def known(self) -> ApproximateLogits | NDArray[np.float32]:
+        """Return exact logits, (rows, vocab), if they are known or quantization is too vague, else approximate ones."""
         with self._lock:
             if self._exact is None and self.lm_head.is_vague:
                 self._exact = self.lm_head.exact_logits(self.hidden)
@@ -245,14 +208,20 @@ class HeadLogits:
 
     def argmax(self, row: int) -> int:
         """See `Logits.argmax`."""
-        place, logits = self.rows[row + 1], self.source.approximate()
-        if self.source.is_exact:
-            return int(logits[place].argmax())
-        return self.source.lm_head.best_token(logits[place], self.source.hidden[place])
+        place, known = self.rows[row + 1], self.source.known()
+        if isinstance(known, np.ndarray):
+            return int(known[place].argmax())
+        return self.source.lm_head.best_token(known, place, self.source.hidden[place])
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """See `Logits.top_k`. Order and probabilities follow the approximate logits."""
-        return NumpyLogits(self._own(self.source.approximate())).top_k(rows, k)
+        known = self.source.known()
+        places: slice | list[int] = [self.rows[row + 1] for row in rows]
+        if isinstance(rows, range) and rows.step == 1:  # a view instead of a copy
+            places = slice(self.rows.start + rows.start + 1, self.rows.start + rows.stop + 1)
+        if isinstance(known, np.ndarray):
+            return top_k(known[places], k)
+        return top_k(known.products[places], k, known.scales[places])
 
     def head(self, rows: int) -> HeadLogits:
         """See `Logits.head`."""
@@ -260,80 +229,4 @@ class HeadLogits:
 
     def tensor(self) -> Tensor:
         """See `Logits.tensor`."""
-        return torch.from_numpy(self._own(self.source.exact()))
-
-    def _own(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        return logits[self.rows.start : self.rows.stop]
-
-
-def _quantize(
-    weights: HeadWeights, memory: TemporaryWeights
-) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:
-    """Return the weights in 8 bits, the scale of each row, and the norms that bound the error of its logit.
-
-    The norms, shape (2, vocab), are those of the row's error and of the quantized row.
-    """
-    vocab, hidden = weights.values.shape
-    quantized = memory.array((vocab, hidden), np.int8)
-    result = torch.from_numpy(quantized)
-    scales, bounds = torch.empty((vocab, 1)), torch.empty((2, vocab))
-    steps = torch.empty((BLOCK, hidden))
-    for start in range(0, vocab, BLOCK):
-        part = slice(start, start + BLOCK)
-        rows = weights.rows(part)
-        restored = steps[: len(rows)]
-        scale = rows.abs().amax(1, keepdim=True).div_(LARGEST).clamp_min_(torch.finfo(torch.float32).tiny)
-        torch.div(rows, scale, out=restored).round_().clamp_(-LARGEST, LARGEST)
-        result[part], scales[part] = restored, scale
-        restored.mul_(scale)
-        bounds[0, part] = torch.linalg.vector_norm(rows - restored, dim=1)
-        bounds[1, part] = torch.linalg.vector_norm(restored, dim=1)
-    return quantized, scales.numpy(), bounds.mul_(1 + ROUNDING).numpy()
-
-
-def _group_size(hidden_size: int) -> int:
-    """Return the number of hidden values that share a scale; the last group may be smaller."""
-    return next((size for size in GROUP_SIZES if hidden_size % size == 0), GROUP_SIZES[-1])
-
-
-def _bound_scales(hidden: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the factors of a row's norms in the bound of its error: the norms of ``h`` and of ``h - g``."""
-    group = _group_size(len(hidden))
-    padded = np.zeros(-(-len(hidden) // group) * group)
-    padded[: len(hidden)] = np.abs(hidden)
-    length = float(np.linalg.norm(padded))
-    half_steps = padded.reshape(-1, group).max(1) / LARGEST / 2
-    error = SLACK * float(np.sqrt(group * (half_steps**2).sum())) + ROUNDING * length
-    return np.array([length, error])
-
-
-def _quantized_product(quantized: NDArray[np.int8], scales: NDArray[np.float32]) -> openvino.Model:
-    import openvino
-    from openvino import opset13
-
-    constant = openvino.op.Constant(openvino.Tensor(quantized))
-    unpacked = opset13.multiply(opset13.convert(constant, "f32"), opset13.constant(scales))
-    return _model(unpacked.output(0), quantized.shape[1])
-
-
-def _product(weights: HeadWeights) -> openvino.Model:
-    return _model(shared_constant(weights.values, weights.kind), weights.values.shape[1])
-
-
-def _model(weights: Any, hidden_size: int) -> openvino.Model:
-    import openvino
-    from openvino import opset13
-
-    hidden = opset13.parameter([-1, hidden_size], np.float32)
-    return openvino.Model([opset13.matmul(hidden, weights, False, True)], [hidden], "head")
-
-
-def _compile(model: openvino.Model, precision: str, threads: int) -> Any:
-    group = _group_size(model.input().get_partial_shape()[1].get_length())
-    options: dict[str, Any] = {
-        "INFERENCE_PRECISION_HINT": precision,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": group,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
-    }
-    return core().compile_model(model, "CPU", options).create_infer_request()
+        return torch.from_numpy(self.source.exact()[self.rows.start : self.rows.stop])

@@ -1,0 +1,212 @@
+"""Products of hidden states with an LM head's weights, both in 8 bits, and bounds of their error. See `lm_head`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from antiphon.accel.engines.openvino.runtime import core
+from antiphon.accel.engines.openvino.weights import TemporaryWeights
+from antiphon.accel.processor import processor_flags
+
+if TYPE_CHECKING:
+    import openvino
+
+LARGEST = 127
+"""Largest quantized value. Weights and hidden values are quantized symmetrically."""
+
+GROUP_SIZES = (128, 64)
+"""Numbers of hidden values that share a scale if OpenVINO quantizes them, the faster one first."""
+
+SLACK = 1.05
+"""Factor of the error of hidden values that OpenVINO quantizes, for roundings of their scales."""
+
+ROUNDING = 1e-5
+"""Relative error of a sum of products in float32; sums of 16,384 random products are 1e-6 apart."""
+
+BLOCK = 512
+"""Number of rows of the head that are converted at a time: they fit into the processor's cache."""
+
+INTEGER_UNITS = "amx_int8"
+"""Instruction set that multiplies matrices of 8-bit integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWeights:
+    """The head's matrix as it is in the model.
+
+    Attributes:
+        values: Shape (vocab, hidden); 16-bit values as their bits in uint16. Its owner must outlive the object.
+        kind: Element type, "bf16", "f16" or "f32".
+    """
+
+    values: NDArray[Any]
+    kind: str
+
+    def rows(self, tokens: NDArray[np.int64] | slice) -> Tensor:
+        """Return the rows of some tokens in float32, shape (tokens, hidden)."""
+        rows = self.values[tokens]
+        if self.kind == "f32":
+            return torch.from_numpy(rows)
+        half = torch.bfloat16 if self.kind == "bf16" else torch.float16
+        return torch.from_numpy(rows).view(half).float()
+
+
+@dataclass(frozen=True, slots=True)
+class ApproximateLogits:
+    """Logits from quantized weights and hidden states.
+
+    Attributes:
+        products: Shape (rows, vocab); a row's logits are its products times its scale.
+        scales: Factor of each row, shape (rows,).
+        errors: Largest norm of the difference between a row's hidden states and their quantized form, shape (rows,).
+    """
+
+    products: NDArray[np.float32]
+    scales: NDArray[np.float64]
+    errors: NDArray[np.float64]
+
+    def logits(self, rows: Any = slice(None)) -> NDArray[np.float32]:
+        """Return the approximate logits of some rows, shape (rows, vocab)."""
+        return self.products[rows] * self.scales[rows, None].astype(np.float32)
+
+
+class QuantizedHead:
+    """The head's weights in 8 bits, multiplied by hidden states in 8 bits.
+
+    Each row of weights has its own scale. With integer units each row of hidden states is quantized here, with one
+    scale; otherwise OpenVINO's kernel quantizes groups of hidden values, of which only the largest error is known.
+
+    Args:
+        weights: The head's weights.
+        threads: Number of threads.
+        has_integer_units: Whether to use integer units; by default if the processor has them.
+
+    Attributes:
+        norms: Norms of each row's quantization error and of each quantized row, shape (2, vocab).
+    """
+
+    def __init__(self, weights: HeadWeights, *, threads: int, has_integer_units: bool | None = None) -> None:
+        self.vocab_size, self.hidden_size = (int(size) for size in weights.values.shape)
+        self.has_integer_units = INTEGER_UNITS in processor_flags() if has_integer_units is None else has_integer_units
+        self._group = next((size for size in GROUP_SIZES if self.hidden_size % size == 0), GROUP_SIZES[-1])
+        self._memory = TemporaryWeights()
+        quantized, scales, self.norms = _quantize(weights, self._memory)
+        model = _product(quantized, scales, is_integer=self.has_integer_units)
+        group = None if self.has_integer_units else self._group
+        self._request = compile_head(model, "f32", threads, group=group)
+        run_head(self._request, np.zeros((1, self.hidden_size), dtype=np.float32), self.vocab_size)  # packs the weights
+        self._memory.release()
+
+    def approximate(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
+        """Return approximate logits of hidden states, shape (rows, hidden)."""
+        if not self.has_integer_units:
+            products = run_head(self._request, hidden, self.vocab_size)
+            return ApproximateLogits(products, np.ones(len(hidden)), self._largest_errors(hidden))
+        exact = hidden.astype(np.float64)
+        scales = np.abs(exact).max(1, initial=np.finfo(np.float32).tiny) / LARGEST
+        with np.errstate(invalid="ignore"):  # rows with an infinite value have no finite logits
+            integers = np.rint(exact / scales[:, None])
+            errors = np.linalg.norm(exact - integers * scales[:, None], axis=1)
+        products = run_head(self._request, integers.astype(np.float32), self.vocab_size)
+        return ApproximateLogits(products, scales, errors + ROUNDING * np.linalg.norm(exact, axis=1))
+
+    def _largest_errors(self, hidden: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the largest norm of the error that OpenVINO's kernel makes in each row of hidden states."""
+        rows, group = len(hidden), self._group
+        padded = np.zeros((rows, -(-self.hidden_size // group) * group))
+        padded[:, : self.hidden_size] = np.abs(hidden)
+        half_steps = padded.reshape(rows, -1, group).max(2) / LARGEST / 2
+        errors: NDArray[np.float64] = SLACK * np.sqrt(group * (half_steps**2).sum(1))
+        return errors + ROUNDING * np.linalg.norm(padded, axis=1)
+
+
+def compile_head(model: openvino.Model, precision: str, threads: int, *, group: int | None = None) -> Any:
+    """Return an inference request of a head that maps hidden states, (rows, hidden), to logits, (rows, vocab).
+
+    Args:
+        model: The head.
+        precision: Precision of its products, "f32" or "bf16".
+        threads: Number of threads.
+        group: Number of hidden values that OpenVINO quantizes with one scale; None: it quantizes none.
+    """
+    options: dict[str, Any] = {
+        "INFERENCE_PRECISION_HINT": precision,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": group or 0,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+    }
+    return core().compile_model(model, "CPU", options).create_infer_request()
+
+
+def run_head(request: Any, hidden: NDArray[np.float32], vocab_size: int) -> NDArray[np.float32]:
+    """Return the logits, (rows, vocab), of hidden states, (rows, hidden).
+
+    Args:
+        request: What `compile_head` returns.
+        hidden: The hidden states.
+        vocab_size: Number of logits of a row.
+    """
+    import openvino
+
+    logits = np.empty((len(hidden), vocab_size), dtype=np.float32)
+    request.set_input_tensor(openvino.Tensor(hidden))
+    request.set_output_tensor(openvino.Tensor(logits, shared_memory=True))
+    request.start_async()  # unlike `infer`, which hides the error if a kernel refuses its inputs
+    request.wait()
+    return logits
+
+
+def head_model(weights: Any, hidden_size: int, *, is_integer: bool = False) -> openvino.Model:
+    """Return a model that multiplies hidden states by weights.
+
+    Args:
+        weights: Node of the weights, shape (vocab, hidden).
+        hidden_size: Length of a row of hidden states.
+        is_integer: Whether hidden states are integers up to `LARGEST`, to be multiplied as such.
+    """
+    import openvino
+    from openvino import opset13
+
+    hidden = opset13.parameter([-1, hidden_size], np.float32)
+    read = hidden
+    if is_integer:  # rounds nothing, and tells OpenVINO that the values are 8-bit integers
+        least, most = np.float32(-LARGEST - 1), np.float32(LARGEST)
+        read = opset13.fake_quantize(hidden, least, most, least, most, 2 * LARGEST + 2)
+    return openvino.Model([opset13.matmul(read, weights, False, True)], [hidden], "head")
+
+
+def _product(quantized: NDArray[np.int8], scales: NDArray[np.float32], *, is_integer: bool) -> openvino.Model:
+    import openvino
+    from openvino import opset13
+
+    constant = openvino.op.Constant(openvino.Tensor(quantized))
+    unpacked = opset13.multiply(opset13.convert(constant, "f32"), opset13.constant(scales))
+    return head_model(unpacked.output(0), quantized.shape[1], is_integer=is_integer)
+
+
+def _quantize(
+    weights: HeadWeights, memory: TemporaryWeights
+) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:
+    """Return the weights in 8 bits, the scale of each row, and the norms of its error and of the quantized row."""
+    vocab, hidden = weights.values.shape
+    quantized = memory.array((vocab, hidden), np.int8)
+    result = torch.from_numpy(quantized)
+    scales, bounds = torch.empty((vocab, 1)), torch.empty((2, vocab))
+    steps = torch.empty((BLOCK, hidden))
+    for start in range(0, vocab, BLOCK):
+        part = slice(start, start + BLOCK)
+        rows = weights.rows(part)
+        restored = steps[: len(rows)]
+        scale = rows.abs().amax(1, keepdim=True).div_(LARGEST).clamp_min_(torch.finfo(torch.float32).tiny)
+        torch.div(rows, scale, out=restored).round_().clamp_(-LARGEST, LARGEST)
+        result[part], scales[part] = restored, scale
+        restored.mul_(scale)
+        bounds[0, part] = torch.linalg.vector_norm(rows - restored, dim=1)
+        bounds[1, part] = torch.linalg.vector_norm(restored, dim=1)
+    return quantized, scales.numpy(), bounds.mul_(1 + ROUNDING).numpy()
