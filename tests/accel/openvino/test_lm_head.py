@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from antiphon.accel.drafting.draft import ROOT
+from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.testing.tiny import tiny_model
 
@@ -112,6 +113,17 @@ def test_hidden_states_without_a_number_give_the_token_of_the_exact_head(value: 
     hidden[0, :count] = value
     logits = HeadLogits(PassLogits(head, hidden), range(1))
     assert logits.argmax(ROOT) == int(logits.tensor()[0].numpy().argmax())
+
+
+def test_several_likely_tokens_are_those_of_the_scaled_products() -> None:
+    head = head_of(matrix_with_near_ties(0, 1.0))
+    hidden = np.random.default_rng(0).standard_normal((6, HIDDEN)).astype(np.float32)
+    logits = HeadLogits(PassLogits(head, hidden), range(1, 6))
+    tokens, chances = NumpyLogits(head.approximate_logits(hidden).logits()).top_k([1, 2, 3], 4)
+    for rows in ([0, 1, 2], range(3)):
+        found = logits.top_k(rows, 4)
+        assert found[0].tolist() == tokens.tolist()
+        assert np.allclose(found[1], chances, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma", "gpt2"])
