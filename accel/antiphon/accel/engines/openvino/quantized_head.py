@@ -73,7 +73,8 @@ class ApproximateLogits:
 
     def logits(self, rows: Any = slice(None)) -> NDArray[np.float32]:
         """Return the approximate logits of some rows, shape (rows, vocab)."""
-        return self.products[rows] * self.scales[rows, None].astype(np.float32)
+        logits: NDArray[np.float32] = self.products[rows] * self.scales[rows, None].astype(np.float32)
+        return logits
 
 
 class QuantizedHead:
@@ -123,7 +124,8 @@ class QuantizedHead:
         padded[:, : self.hidden_size] = np.abs(hidden)
         half_steps = padded.reshape(rows, -1, group).max(2) / LARGEST / 2
         errors: NDArray[np.float64] = SLACK * np.sqrt(group * (half_steps**2).sum(1))
-        return errors + ROUNDING * np.linalg.norm(padded, axis=1)
+        errors += ROUNDING * np.linalg.norm(padded, axis=1)
+        return errors
 
 
 def compile_head(model: openvino.Model, precision: str, threads: int, *, group: int | None = None) -> Any:
