@@ -17,7 +17,7 @@ from antiphon.accel.testing.tiny import tiny_model
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
 from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits
-from antiphon.accel.engines.openvino.quantized_head import INTEGER_UNITS, HeadWeights
+from antiphon.accel.engines.openvino.quantized_head import INTEGER_UNITS, HeadWeights, prefers_integer_units
 from antiphon.accel.processor import processor_flags
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
@@ -91,12 +91,17 @@ def test_integer_units_multiply_exactly_and_their_bound_is_smaller() -> None:
     matrix[:, 0] = 127
     hidden = np.random.default_rng(0).integers(-127, 128, (16, 256)).astype(np.float32)
     hidden[:, 0] = 127
-    assert np.array_equal(head_of(matrix).approximate_logits(hidden).logits(), hidden @ matrix.numpy().T)
+    found = head_of(matrix, has_integer_units=True).approximate_logits(hidden).logits()
+    assert np.array_equal(found, hidden @ matrix.numpy().T)
     normal = np.random.default_rng(1).standard_normal((16, 256)).astype(np.float32)
     heads = [head_of(matrix_with_near_ties(0, 0.02, 256), has_integer_units=units) for units in (True, False)]
     ours, theirs = (head.error_bounds(head.approximate_logits(normal), normal) for head in heads)
     assert (ours <= theirs).all()
     assert ours.mean() < 0.85 * theirs.mean()
+    wide = np.random.default_rng(2).standard_normal((16, 1024)).astype(np.float32)
+    assert prefers_integer_units(wide)
+    wide[:, 5] = 30
+    assert not prefers_integer_units(wide), "with an outlier, groups of hidden values have the smaller error"
 
 
 def test_tokens_are_compared_by_all_weights_if_none_can_be_ruled_out() -> None:

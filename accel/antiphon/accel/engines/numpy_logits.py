@@ -103,7 +103,8 @@ def top_k(
     tokens = order // k * page.shape[2] + np.take_along_axis(columns, order % k, 1)
     values = np.take_along_axis(candidates, order, 1)
     if scales is not None:
-        values, maxima = values * scales[:, None], maxima * scales[:, None]
+        factors = scales[:, None].astype(np.float32)
+        values, maxima = values * factors, maxima * factors
     highest = values[:, :1]
     probabilities = np.exp(values - highest) / np.exp(maxima - highest).sum(1, keepdims=True)
     return tokens.astype(np.int64), probabilities.astype(np.float32)

@@ -24,6 +24,7 @@ from antiphon.accel.engines.openvino.quantized_head import (
     QuantizedHead,
     compile_head,
     head_model,
+    prefers_integer_units,
     run_head,
 )
 from antiphon.accel.engines.openvino.weights import constant_memory, shared_constant, weights_of
@@ -68,7 +69,8 @@ class LMHead:
         weights: The head's weights.
         precision: Precision of exact logits, "f32" or "bf16".
         threads: Number of threads.
-        has_integer_units: See `QuantizedHead`.
+        has_integer_units: Whether to use integer units; by default as `prefers_integer_units` decides for the first
+            hidden states, when the weights are quantized.
     """
 
     def __init__(
@@ -78,8 +80,8 @@ class LMHead:
         self._weights = weights
         self._precision, self._threads = precision, threads
         self._lock = Lock()
-        self._quantized = QuantizedHead(weights, threads=threads, has_integer_units=has_integer_units)
-        self._largest_norms = self._quantized.norms.max(1).astype(np.float64)
+        self._has_integer_units = has_integer_units
+        self._quantized: QuantizedHead | None = None
         self._mean_candidates = 0.0
         self._exact: Any = None  # compiled when logits are first needed: sampling, processors, logprobs
 
@@ -95,6 +97,10 @@ class LMHead:
     def approximate_logits(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
         """Return approximate logits of hidden states, shape (rows, hidden)."""
         with self._lock:
+            if self._quantized is None:
+                chosen = self._has_integer_units
+                chosen = prefers_integer_units(hidden) if chosen is None else chosen
+                self._quantized = QuantizedHead(self._weights, threads=self._threads, has_integer_units=chosen)
             return self._quantized.approximate(hidden)
 
     def exact_logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -124,15 +130,16 @@ class LMHead:
         """
         products, scale = approximate.products[row], float(approximate.scales[row])
         best = int(products.argmax())
-        if not np.isfinite(products[best] * scale):
+        if not (np.isfinite(hidden).all() and np.isfinite(products[best] * scale)):
             return int(self.exact_logits(hidden[None])[0].argmax())
         exact = torch.from_numpy(hidden).double()
         least = float(self._weights.rows(np.array([best])).double() @ exact)
+        quantized = self._known_quantized()
         factors = np.array([float(exact.norm()), approximate.errors[row]])
         # First with the largest error of all tokens: that reads the products once, and few tokens are left.
-        threshold = np.nextafter(np.float32((least - factors @ self._largest_norms) / scale), np.float32(-np.inf))
+        threshold = np.nextafter(np.float32((least - factors @ quantized.largest_norms) / scale), np.float32(-np.inf))
         near = np.flatnonzero(products >= threshold)
-        near = near[products[near] * scale + factors @ self._quantized.norms[:, near] >= least]
+        near = near[products[near] * scale + factors @ quantized.norms[:, near] >= least]
         self._mean_candidates += (len(near) - self._mean_candidates) * CANDIDATES_RATE
         if len(near) == 1:
             return best
@@ -143,8 +150,13 @@ class LMHead:
     def error_bounds(self, approximate: ApproximateLogits, hidden: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the largest possible errors of approximate logits, shape (rows, vocab), of hidden states."""
         factors = np.stack([np.linalg.norm(hidden.astype(np.float64), axis=1), approximate.errors], 1)
-        bounds: NDArray[np.float64] = factors @ self._quantized.norms
+        bounds: NDArray[np.float64] = factors @ self._known_quantized().norms
         return bounds
+
+    def _known_quantized(self) -> QuantizedHead:
+        if self._quantized is None:
+            raise RuntimeError("The head is quantized when approximate logits are first computed.")
+        return self._quantized
 
 
 class PassLogits:

@@ -86,20 +86,21 @@ class QuantizedHead:
     Args:
         weights: The head's weights.
         threads: Number of threads.
-        has_integer_units: Whether to use integer units; by default if the processor has them.
+        has_integer_units: Whether to use integer units, see `prefers_integer_units`.
 
     Attributes:
         norms: Norms of each row's quantization error and of each quantized row, shape (2, vocab).
+        largest_norms: The largest of each, shape (2,).
     """
 
-    def __init__(self, weights: HeadWeights, *, threads: int, has_integer_units: bool | None = None) -> None:
+    def __init__(self, weights: HeadWeights, *, threads: int, has_integer_units: bool) -> None:
         self.vocab_size, self.hidden_size = (int(size) for size in weights.values.shape)
-        self.has_integer_units = INTEGER_UNITS in processor_flags() if has_integer_units is None else has_integer_units
-        self._group = next((size for size in GROUP_SIZES if self.hidden_size % size == 0), GROUP_SIZES[-1])
+        self.has_integer_units = has_integer_units
         self._memory = TemporaryWeights()
         quantized, scales, self.norms = _quantize(weights, self._memory)
-        model = _product(quantized, scales, is_integer=self.has_integer_units)
-        group = None if self.has_integer_units else self._group
+        self.largest_norms: NDArray[np.float64] = self.norms.max(1).astype(np.float64)
+        model = _product(quantized, scales, is_integer=has_integer_units)
+        group = None if has_integer_units else _group_size(self.hidden_size)
         self._request = compile_head(model, "f32", threads, group=group)
         run_head(self._request, np.zeros((1, self.hidden_size), dtype=np.float32), self.vocab_size)  # packs the weights
         self._memory.release()
@@ -108,24 +109,52 @@ class QuantizedHead:
         """Return approximate logits of hidden states, shape (rows, hidden)."""
         if not self.has_integer_units:
             products = run_head(self._request, hidden, self.vocab_size)
-            return ApproximateLogits(products, np.ones(len(hidden)), self._largest_errors(hidden))
-        exact = hidden.astype(np.float64)
-        scales = np.abs(exact).max(1, initial=np.finfo(np.float32).tiny) / LARGEST
-        with np.errstate(invalid="ignore"):  # rows with an infinite value have no finite logits
-            integers = np.rint(exact / scales[:, None])
-            errors = np.linalg.norm(exact - integers * scales[:, None], axis=1)
-        products = run_head(self._request, integers.astype(np.float32), self.vocab_size)
-        return ApproximateLogits(products, scales, errors + ROUNDING * np.linalg.norm(exact, axis=1))
+            return ApproximateLogits(products, np.ones(len(hidden)), _errors_of_groups(hidden))
+        integers, scales, errors = _to_integers(hidden)
+        return ApproximateLogits(run_head(self._request, integers, self.vocab_size), scales, errors)
 
-    def _largest_errors(self, hidden: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the largest norm of the error that OpenVINO's kernel makes in each row of hidden states."""
-        rows, group = len(hidden), self._group
-        padded = np.zeros((rows, -(-self.hidden_size // group) * group))
-        padded[:, : self.hidden_size] = np.abs(hidden)
-        half_steps = padded.reshape(rows, -1, group).max(2) / LARGEST / 2
-        errors: NDArray[np.float64] = SLACK * np.sqrt(group * (half_steps**2).sum(1))
-        errors += ROUNDING * np.linalg.norm(padded, axis=1)
-        return errors
+
+def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
+    """Return whether the processor has integer units, and their error is not the larger one for these hidden states.
+
+    If some hidden values are much larger than the others, as in many trained models, one scale for all of a row leaves
+    few levels for the others, and many tokens would have to be compared with the model's own weights.
+
+    Args:
+        hidden: Hidden states of some tokens, shape (rows, hidden).
+    """
+    if INTEGER_UNITS not in processor_flags():
+        return False
+    return bool(_to_integers(hidden)[2].mean() <= _errors_of_groups(hidden).mean())
+
+
+def _to_integers(
+    hidden: NDArray[np.float32],
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
+    """Return hidden states as integers, the scale of each row, and the norm of each row's error."""
+    exact = hidden.astype(np.float64)
+    scales = np.abs(exact).max(1, initial=np.finfo(np.float32).tiny) / LARGEST
+    with np.errstate(invalid="ignore"):  # rows with an infinite value have no finite logits
+        integers = np.rint(exact / scales[:, None])
+        errors = np.linalg.norm(exact - integers * scales[:, None], axis=1)
+    return integers.astype(np.float32), scales, errors + ROUNDING * np.linalg.norm(exact, axis=1)
+
+
+def _errors_of_groups(hidden: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the largest norm of the error that OpenVINO's kernel makes in each row of hidden states."""
+    rows, size = hidden.shape
+    group = _group_size(size)
+    padded = np.zeros((rows, -(-size // group) * group))
+    padded[:, :size] = np.abs(hidden)
+    half_steps = padded.reshape(rows, -1, group).max(2) / LARGEST / 2
+    errors: NDArray[np.float64] = SLACK * np.sqrt(group * (half_steps**2).sum(1))
+    errors += ROUNDING * np.linalg.norm(padded, axis=1)
+    return errors
+
+
+def _group_size(hidden_size: int) -> int:
+    """Return the number of hidden values that share a scale; the last group may be smaller."""
+    return next((size for size in GROUP_SIZES if hidden_size % size == 0), GROUP_SIZES[-1])
 
 
 def compile_head(model: openvino.Model, precision: str, threads: int, *, group: int | None = None) -> Any:
