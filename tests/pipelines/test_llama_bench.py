@@ -64,6 +64,8 @@ def test_our_fastest_method_is_compared_decoding_and_end_to_end(program: Path, m
     assert compared["speedup"] == 2.4
     assert compared["speedup_whole"] == round((2.5 + 60 / 12.5) / (1.3 + 60 / 30), 3)
     assert set(LLAMA_CPP) <= set(compared)
+    (alone,) = compare(theirs, methods[:1])
+    assert alone == compared | {"speedup": None, "speedup_whole": None}, "nothing of ours was measured"
 
 
 def test_a_missing_program_or_file_is_named_before_anything_is_measured(

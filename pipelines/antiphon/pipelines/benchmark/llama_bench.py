@@ -78,9 +78,11 @@ def compare(llama_cpp: Sequence[Mapping[str, Any]], methods: Sequence[Mapping[st
 
     Args:
         llama_cpp: What `measure_llama_bench` returns.
-        methods: Figures of the methods, see `Speed.as_dict`; at least one is ours.
+        methods: Figures of the methods, see `Speed.as_dict`. If none of them is ours, the multiples are None.
     """
     own = [method for method in methods if not method["is_baseline"]]
+    if not own:
+        return [dict(theirs) | {"speedup": None, "speedup_whole": None} for theirs in llama_cpp]
     compared = []
     for theirs in llama_cpp:
         decoding = max(method["tokens_per_s"] for method in own) / theirs["tokens_per_s"]
