@@ -32,8 +32,12 @@ def _plain_logits(model: Any, texts: Sequence[Sequence[int]], padding: int) -> T
         positions = (torch.arange(width) - padding).expand(len(texts), -1)
         arguments = {"attention_mask": (positions >= 0).long(), "position_ids": positions.clamp(min=0)}
     with torch.no_grad():
-        logits: Tensor = model(batch, **arguments).logits.float()
-    return logits
+        logits: Tensor = model(batch.to(model.device), **_on(model.device, arguments)).logits.float()
+    return logits.cpu()
+
+
+def _on(device: torch.device, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def expect_plain_logits(
@@ -63,7 +67,7 @@ def _expect_every_row(model: Any, context: Sequence[int], record: RecordedStep, 
 
 def expect_close(logits: Tensor, truth: Tensor) -> None:
     """Assert that logits differ by rounding only."""
-    torch.testing.assert_close(logits.float(), truth, atol=ATOL, rtol=RTOL)
+    torch.testing.assert_close(logits.float().cpu(), truth, atol=ATOL, rtol=RTOL)
 
 
 def spelled(draft: Draft, row: int) -> list[int]:

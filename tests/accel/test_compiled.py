@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.draft import EMPTY, Drafter
 from antiphon.accel.drafting.drafters import Lookahead
-from antiphon.accel.engines.torch.compiled_sequence import CompiledSequence, CompiledSteps
+from antiphon.accel.engines.torch.attention import varying_shapes
+from antiphon.accel.engines.torch.compiled_sequence import CompiledSequence, CompiledSteps, cost_by_bucket
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slot_cache import BUCKETS
@@ -318,6 +321,8 @@ def test_compiled_steps_with_other_logits_are_not_used(monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's own compiler
+@pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning")
 @pytest.mark.parametrize("asked", [None, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_graphs_on_a_gpu_give_the_same_output(mode: str, asked: bool | None) -> None:
@@ -332,8 +337,33 @@ def test_graphs_on_a_gpu_give_the_same_output(mode: str, asked: bool | None) -> 
     )
     assert output.sequences.tolist() == expected.sequences.tolist()
     torch.testing.assert_close(output.logits, expected.logits, atol=2e-3, rtol=1e-3)
-    assert len(sizes_of(model)) == 1
+    assert set(sizes_of(model)) == {1024}
     assert not failure_of(model)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_request_that_allows_no_token_leaves_the_gpu_usable() -> None:
+    model: Any = tiny_model(seed=11).to("cuda")  # type: ignore[arg-type]
+    options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": True, "eos_token_id": None}
+    with pytest.raises(RuntimeError, match="every token is forbidden"):
+        generate(model, PROMPT.to("cuda"), suppress_tokens=list(range(VOCAB_SIZE)), **options)
+    assert generate(model, PROMPT.to("cuda"), **options).shape[1] == PROMPT.shape[1] + 4  # type: ignore[union-attr]
+
+
+def test_a_step_costs_as_much_as_the_bucket_that_it_is_padded_to() -> None:
+    cost = cost_by_bucket(StepCost({64: {1: 4.0, 4: 5.0, 8: 6.0}}))
+    assert cost.curve(64, 8).tolist() == [4.0, 5.0, 5.0, 5.0, 6.0, 6.0, 6.0, 6.0]
+
+
+def test_steps_of_varying_length_do_not_use_attention_that_is_planned_for_each_length() -> None:
+    enabled: Callable[[], bool] = torch.backends.cuda.cudnn_sdp_enabled
+    assert enabled()
+    with varying_shapes(SimpleNamespace(device=torch.device("cuda"))):  # type: ignore[arg-type]
+        assert not enabled()
+        with varying_shapes(SimpleNamespace(device=torch.device("cuda"))):  # type: ignore[arg-type]
+            assert not enabled()
+    with varying_shapes(tiny_model()):
+        assert enabled()
 
 
 OBSTACLES: dict[str, tuple[str, Callable[[Any], Any]]] = {

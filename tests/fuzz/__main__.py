@@ -26,6 +26,7 @@ def main(
     cases: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 10_000,
     processes: Annotated[int, typer.Option(min=1, help="Number of processes.")] = min(2, os.cpu_count() or 1),
     seed: Annotated[int | None, typer.Option(help="Seed of the first round; random by default.")] = None,
+    device: Annotated[str, typer.Option(help="Device of the models, such as cuda.")] = "cpu",
 ) -> None:
     """Compare random requests with plain decoding; exit with 1 if any differs."""
     first = random.SystemRandom().randrange(2**32) if seed is None else seed
@@ -36,7 +37,7 @@ def main(
     started = monotonic()
     with (
         TemporaryDirectory(prefix="antiphon-fuzz-") as cache,
-        ProcessPoolExecutor(processes, SPAWN, begin, (cache,)) as pool,
+        ProcessPoolExecutor(processes, SPAWN, begin, (cache, device)) as pool,
     ):
         for report in pool.map(fuzz, *zip(*rounds, strict=True)):
             verdicts += report.verdicts

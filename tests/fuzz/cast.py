@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
+from antiphon.accel.decoding.sampling import NO_TOKEN
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits, Tokens
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
@@ -17,15 +19,24 @@ from tests.fuzz.case import SIZES, TRUTH, Case, Script
 
 TOKENIZER = byte_tokenizer()
 
+DEVICE = "ANTIPHON_FUZZ_DEVICE"
+"""Environment variable with the device of the models; default the CPU."""
+
 MEMORY = 2**20
 """Bytes of OpenVINO's KV cache: enough for a few requests, so that sequences are evicted."""
+
+
+def device() -> torch.device:
+    """Return the device of the models."""
+    return torch.device(os.environ.get(DEVICE, "cpu"))
 
 
 @cache
 def model_of(family: str, size: int, seed: int, attention: str) -> Any:
     """Return the tiny model of a case, made once, because making one takes longer than a case."""
     shapes: Sequence[dict[str, Any]] = ({}, *SIZES.get(family, ()))
-    return tiny_model(family, seed, attn_implementation=attention, **shapes[size])
+    model: Any = tiny_model(family, seed, attn_implementation=attention, **shapes[size])
+    return model.to(device())
 
 
 @cache
@@ -101,6 +112,15 @@ class Echo(LogitsProcessor):
         return scores
 
 
+class Guard(LogitsProcessor):
+    """Raises the error of a CPU if no token is possible: on a GPU, sampling would end the process's work there."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if scores.softmax(dim=-1).isnan().any():
+            raise RuntimeError(NO_TOKEN)
+        return scores
+
+
 MOODS: dict[str, type[Counting | Echo]] = {"counting": Counting, "echo": Echo}
 
 
@@ -122,7 +142,7 @@ class Criterion(StoppingCriteria):
             "zeros": text[-6:].count(0) >= self.n,
         }
         self.answer = answers[self.rule]
-        return torch.tensor([self.answer])
+        return torch.tensor([self.answer], device=input_ids.device)
 
 
 class Company:
@@ -131,6 +151,8 @@ class Company:
     def __init__(self, case: Case) -> None:
         self.moods: list[Any] = [MOODS[name]() for name in case.moods]
         self.processors: list[Any] = [*self.moods, *([Alphabet(case.alphabet)] if case.alphabet else [])]
+        if case.draw is not None and device().type != "cpu":
+            self.processors.append(Guard())
         self.criteria = [Criterion(*case.criterion)] if case.criterion else []
 
     @property

@@ -19,7 +19,7 @@ from antiphon.accel.testing.drafters import RecordingDrafter
 from antiphon.accel.testing.tiny import PAD
 from tests.accel.oracles import ATOL, KINKED, RTOL, expect_plain_logits
 from tests.fuzz.case import FACTORIES, Case
-from tests.fuzz.cast import TOKENIZER, Company, Scripted, is_supported, model_of
+from tests.fuzz.cast import TOKENIZER, Company, Scripted, device, is_supported, model_of
 
 TIE = 1e-4
 """Largest difference, in nats, of two tokens that float32 sums in another order may swap."""
@@ -77,7 +77,9 @@ def model_for(case: Case) -> Any:
 
 def engine_of(case: Case) -> EngineName:
     """Return the engine that decodes the case: torch if the case's engine does not support the model."""
-    return case.engine if case.engine == "torch" or is_supported(model_for(case)) else "torch"
+    if case.engine == "torch" or device().type != "cpu":
+        return "torch"
+    return case.engine if is_supported(model_for(case)) else "torch"
 
 
 def drafter_of(case: Case, text: list[int]) -> Drafter:
@@ -97,14 +99,14 @@ def arguments(case: Case, company: Company) -> dict[str, Any]:
         **dict(case.settings),
     }
     if case.padding:
-        visible = torch.ones((1, case.padding + len(case.prompt)), dtype=torch.long)
+        visible = torch.ones((1, case.padding + len(case.prompt)), dtype=torch.long, device=device())
         visible[:, : case.padding] = 0
         given["attention_mask"] = visible
     return given
 
 
 def prompt_of(case: Case) -> Tensor:
-    return torch.tensor([[*(PAD,) * case.padding, *case.prompt]])
+    return torch.tensor([[*(PAD,) * case.padding, *case.prompt]], device=device())
 
 
 def stop_strings(case: Case) -> list[StopStringCriteria]:
@@ -131,7 +133,7 @@ def decode(case: Case, drafter: Drafter, company: Company) -> tuple[list[int], l
         "engine": engine_of(case),
     }
     if case.door == "stream":
-        generator = None if case.draw is None else torch.Generator().manual_seed(case.draw)
+        generator = None if case.draw is None else torch.Generator(device()).manual_seed(case.draw)
         steps += stream(model, prompt, references=case.references, generator=generator, **own, **given)
         return [*prompt[0].tolist(), *(token for step in steps for token in step.tokens)], steps
     if case.draw is not None:
@@ -167,7 +169,7 @@ def expect_whole_steps(case: Case, steps: Sequence[Step], recorder: RecordingDra
 def finish_of(case: Case, plain: Plain) -> str:
     """Return why plain decoding ended: "stop" for an end token, a stop string or a criterion, else "length"."""
     ended = plain.text[-1] in case.ends or any(criterion.answer for criterion in plain.company.criteria)
-    ids = torch.tensor([plain.text])
+    ids = torch.tensor([plain.text], device=device())
     ended = ended or any(bool(criterion(ids, None).all()) for criterion in stop_strings(case))
     assert ended or len(plain.text) == case.padding + len(case.prompt) + case.new_tokens
     return "stop" if ended else "length"
@@ -176,7 +178,7 @@ def finish_of(case: Case, plain: Plain) -> str:
 def expect_logits_of(plain: Plain, recorder: RecordingDrafter) -> None:
     """Check that every emitted token was chosen from the same logits as in plain decoding."""
     rows = [record.logits[[0, *(row + 1 for row in record.accepted.path)]] for record in recorder.records]
-    torch.testing.assert_close(torch.cat(rows).float(), torch.cat(plain.logits), atol=ATOL, rtol=RTOL)
+    torch.testing.assert_close(torch.cat(rows).float().cpu(), torch.cat(plain.logits).cpu(), atol=ATOL, rtol=RTOL)
 
 
 def switches_rotation(case: Case) -> bool:

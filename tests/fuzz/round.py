@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from transformers.utils import logging
 
 from tests.fuzz.case import Case, cases
+from tests.fuzz.cast import DEVICE
 from tests.fuzz.check import check
 
 SHRINK_SECONDS = 60.0
@@ -33,11 +34,12 @@ class Report:
         return sum(self.verdicts.values()) + bool(self.failure)
 
 
-def begin(cache: str) -> None:
-    """Prepare a process: one torch thread, warnings as errors, and a temporary user cache."""
-    os.environ["XDG_CACHE_HOME"] = cache
+def begin(cache: str, device: str) -> None:
+    """Prepare a process: device, one torch thread, warnings as errors, and a temporary user cache."""
+    os.environ |= {"XDG_CACHE_HOME": cache, DEVICE: device}
     torch.set_num_threads(1)
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", ".* is decoded without compiled steps: capturing")  # mixtures of experts on a GPU
     logging.set_verbosity_error()
 
 

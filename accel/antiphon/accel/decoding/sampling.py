@@ -12,6 +12,12 @@ from transformers import LogitsProcessorList
 from antiphon.accel.decoding.output import TokenHistory
 from antiphon.accel.drafting.draft import Logits
 
+NO_TOKEN = (
+    "probability tensor contains either `inf`, `nan` or element < 0: every token is forbidden by the request's logits "
+    "processors, or the model's logits are not numbers."
+)
+"""Error of a request that allows no token; it begins like torch's error on a CPU."""
+
 
 class Sampler:
     """Chooses tokens as `generate` of transformers does, only at the rows that verification visits.
@@ -93,6 +99,9 @@ class Sampler:
         if not self.sample:
             return int(scores.argmax(dim=-1))
         probabilities = scores.softmax(dim=-1)
-        if probabilities[0, 0].isnan() and scores.isposinf().any():  # an extreme penalty made a score infinite
-            return int(scores.argmax(dim=-1))
+        if probabilities[0, 0].isnan():
+            if scores.isposinf().any():  # an extreme penalty made a score infinite
+                return int(scores.argmax(dim=-1))
+            if scores.device.type != "cpu":  # a GPU's assertion would end all work of this process on it
+                raise RuntimeError(NO_TOKEN)
         return int(torch.multinomial(probabilities, num_samples=1, generator=self.generator))

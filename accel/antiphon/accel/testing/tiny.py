@@ -54,7 +54,7 @@ def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTra
     }
     config = AutoConfig.for_model(name, **(common | shape | overrides))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed the GPUs as well
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.eval()
     if model.generation_config is not None:

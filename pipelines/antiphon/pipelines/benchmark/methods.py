@@ -15,6 +15,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, Lookahead, RecyclingTable, make_drafter
 from antiphon.accel.engines.selection import EngineName, parse_engine_name
+from antiphon.accel.engines.torch.attention import varying_shapes
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.pipelines.benchmark.openvino_genai import (
     GENAI,
@@ -53,6 +54,9 @@ TRANSFORMERS_METHODS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 class TransformersGenerate:
     """`model.generate` of transformers, greedy, with the arguments that `TRANSFORMERS_METHODS` has for its name.
 
+    On an NVIDIA GPU it runs without cuDNN's attention: torch may choose it by default, and it plans its kernels for
+    each new length, which makes transformers several times slower.
+
     Attributes:
         name: Name on the command line.
         on_tokens: Called after each step with the number of tokens so far.
@@ -75,8 +79,9 @@ class TransformersGenerate:
         criteria = StoppingCriteriaList([clock, *observers])
         inputs = _inputs(model, job, limit)
         if job.answer is not None:
-            model.generate(**_inputs(model, job, min(limit, WARM_UP_TOKENS)))
-        with _ForwardTimer(model) as timer:
+            with varying_shapes(model):
+                model.generate(**_inputs(model, job, min(limit, WARM_UP_TOKENS)))
+        with _ForwardTimer(model) as timer, varying_shapes(model):
             started = perf_counter()
             output = model.generate(**inputs, **TRANSFORMERS_METHODS[self.name], stopping_criteria=criteria)
             tokens = output[0, len(job.prompt) :].tolist()

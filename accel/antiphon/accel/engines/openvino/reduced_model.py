@@ -39,7 +39,7 @@ def reduced_model(model: PreTrainedModel, layer_kinds: Sequence[str]) -> PreTrai
         each.pad_token_id = each.bos_token_id = each.eos_token_id = None
     implementation = model.config._attn_implementation
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed GPUs as well
         small: PreTrainedModel = type(model)._from_config(config, dtype=model.dtype, attn_implementation=implementation)
     small.eval()
     return small

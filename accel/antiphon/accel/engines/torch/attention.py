@@ -163,6 +163,28 @@ def override_attention(model: PreTrainedModel, implementation: str) -> Iterator[
         config._attn_implementation, _thread_state.implementation = before, other
 
 
+@contextmanager
+def varying_shapes(model: PreTrainedModel) -> Iterator[None]:
+    """Attend without cuDNN inside the context: it plans its kernels for each new number of rows or of cached tokens.
+
+    A plan takes some 40 ms on an H100, and every decoding step has a new number of cached tokens. Steps of fixed shape
+    (`antiphon.accel.engines.torch.slot_cache`) are planned once and use cuDNN. The setting is torch's for the whole
+    process: another model's forward pass at the same time is right, but may be planned or not.
+
+    Args:
+        model: The model; nothing is changed unless it is on a CUDA GPU.
+    """
+    is_enabled: Callable[[], bool] = torch.backends.cuda.cudnn_sdp_enabled
+    if model.device.type != "cuda" or not is_enabled():
+        yield
+        return
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+
+
 def is_overridden(implementation: str) -> bool:
     """Return whether this attention overrides this thread's forward pass; always True while torch.compile traces."""
     return torch.compiler.is_compiling() or _thread_state.implementation == implementation

@@ -18,7 +18,13 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.tree import build_tree
-from antiphon.accel.engines.torch.attention import Attention, accepts_attention, implementation_of, override_attention
+from antiphon.accel.engines.torch.attention import (
+    Attention,
+    accepts_attention,
+    implementation_of,
+    override_attention,
+    varying_shapes,
+)
 from antiphon.accel.engines.torch.packed_attention import RAGGED, packed_attention
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.traits import Traits
@@ -112,9 +118,12 @@ def ragged_attention(
 
 
 def batch_modes(model: PreTrainedModel) -> tuple[BatchMode, ...]:
-    """Return the modes to try with this model, the faster one first."""
+    """Return the modes to try with this model, the faster one first.
+
+    "ragged" starts several kernels for each sequence in each layer, which take longer to start than to run on a GPU.
+    """
     if implementation_of(model) == "sdpa" and accepts_attention(model, RAGGED):
-        return ("ragged", "concatenated")
+        return ("ragged", "concatenated") if model.device.type == "cpu" else ("concatenated", "ragged")
     return ("concatenated",)
 
 
@@ -144,7 +153,7 @@ def batched_forward(fed: Sequence[tuple[TorchSequence, Tokens, Draft]], mode: Ba
         arguments["logits_to_keep"] = wanted
     # 3. Forward pass.
     attention = RAGGED if mode == "ragged" else implementation_of(model)
-    with torch.inference_mode(False), torch.no_grad(), override_attention(model, attention):
+    with torch.inference_mode(False), torch.no_grad(), override_attention(model, attention), varying_shapes(model):
         outputs = model(
             input_ids=torch.tensor([tokens], device=model.device),
             position_ids=torch.cat(positions)[None].to(model.device),

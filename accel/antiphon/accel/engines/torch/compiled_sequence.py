@@ -7,7 +7,7 @@ attends to, and positions come from the draft tree, never from slots. Independen
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
+from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.draft import Draft, Tokens, chain
 from antiphon.accel.drafting.tree import AttentionSpan, build_tree
 from antiphon.accel.engines.protocol import Level
@@ -212,7 +213,8 @@ class CompiledSequence:
             self._fed = (len(pending), slots)
             return slot_cache.run(model, self._plan(pending, draft, slots), self._used)
         except FAILURES as error:  # compilers raise errors of any kind; the request continues uncompiled
-            self.steps.failure = f"compiling failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            verb = "compiling" if self.compiles else "capturing a CUDA graph"
+            self.steps.failure = f"{verb} failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             warnings.warn(
                 f"{type(model).__name__} is decoded without compiled steps: {self.steps.failure}", stacklevel=2
             )
@@ -271,6 +273,24 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
         "it lies on several devices": len({parameter.device for parameter in model.parameters()}) > 1,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def cost_by_bucket(cost: StepCost) -> StepCost:
+    """Return the cost of all numbers of rows: a step is padded to the next of the `BUCKETS`, and costs as much.
+
+    Args:
+        cost: Cost of the buckets.
+    """
+    return StepCost({context: _padded(measured) for context, measured in cost.seconds.items()})
+
+
+def _padded(measured: Mapping[int, float]) -> dict[int, float]:
+    padded: dict[int, float] = {}
+    below = 0
+    for bucket, seconds in measured.items():
+        padded |= {below + 1: seconds, bucket: seconds}
+        below = bucket
+    return padded
 
 
 @torch.no_grad()

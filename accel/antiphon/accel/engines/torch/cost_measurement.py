@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.draft import chain
 from antiphon.accel.engines.torch.argmax import argmax
+from antiphon.accel.engines.torch.compiled_sequence import CompiledSequence
 from antiphon.accel.engines.torch.sequence import TorchSequence
 
 ROWS = (1, 2, 32, 8, 16, 64, 4)
@@ -26,11 +27,14 @@ MIN_POINTS = 3
 SECONDS = 1.5
 """Time budget; the forward pass in progress is finished, and the first `MIN_POINTS` points are always measured."""
 
-STEP_VERSION = 4
+STEP_VERSION = 5
 """Version of the code that runs forward passes. Raise it when their cost changes: stored costs are then ignored."""
 
 PREFILLED = 16
 """Number of context tokens that are computed. The rest are copies, because the cost does not depend on the values."""
+
+
+Measured = TorchSequence | CompiledSequence
 
 
 @torch.no_grad()
@@ -40,18 +44,21 @@ def measure_step_cost(
     rows: Sequence[int] = ROWS,
     contexts: Sequence[int] = CONTEXTS,
     seconds: float = SECONDS,
+    steps_of: Callable[[TorchSequence], Measured] = lambda sequence: sequence,
 ) -> StepCost:
     """Measure forward passes and take the fastest of each kind.
 
     Contexts and numbers of rows take turns until the two fastest forward passes of each agree, up to `ROUNDS` times.
     The time includes copying the argmax to the host and removing the rows (with recurrent state: the replay), because
-    a decoding step waits for both. Contexts are shortened to fit the model.
+    a decoding step waits for both. Contexts are shortened to fit the model. Off the CPU the first forward pass of each
+    kind is not timed, because it loads or captures its kernels.
 
     Args:
         make: Makes a new sequence.
         rows: Numbers of rows, the most important first.
         contexts: Numbers of cached tokens.
-        seconds: Time budget.
+        seconds: Time budget of the timed forward passes.
+        steps_of: Returns the sequence whose steps are timed, for one with the cached tokens: itself, or compiled steps.
 
     Raises:
         ValueError: ``rows`` or ``contexts`` is empty or not positive.
@@ -60,12 +67,13 @@ def measure_step_cost(
         if min(values, default=0) < 1:
             raise ValueError(f"{name} is {tuple(values)}; at least one is needed, each at least 1, to measure a step.")
     counts = list(dict.fromkeys((1, *rows)))
-    caches = {
+    plain = {
         sequence.length: sequence for sequence in (_with_context(make, context, counts) for context in sorted(contexts))
     }
     fits = {
-        size: [count for count in counts if _fits(sequence, count, len(counts))] for size, sequence in caches.items()
+        size: [count for count in counts if _fits(sequence, count, len(counts))] for size, sequence in plain.items()
     }
+    caches = {size: steps_of(sequence) for size, sequence in plain.items()}
     points = [(size, count) for size, row in fits.items() for count in row]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
     deadline = perf_counter() + seconds
@@ -73,6 +81,8 @@ def measure_step_cost(
         for order, (size, count) in enumerate(points):
             taken = samples[size, count]
             if not _agree(taken) and (perf_counter() < deadline or (turn == 0 and order < MIN_POINTS)):
+                if not taken and caches[size].model.device.type != "cpu":
+                    deadline += _warm_up(caches[size], count)
                 taken.append(_time(caches[size], count))
     found = {size: {count: samples[size, count] for count in sorted(row)} for size, row in fits.items()}
     return StepCost(
@@ -130,10 +140,24 @@ def _prompt(model: PreTrainedModel, size: int) -> list[int]:
     return torch.randint(vocabulary, (size,), generator=torch.Generator().manual_seed(0)).tolist()
 
 
-def _time(sequence: TorchSequence, count: int) -> float:
+def _warm_up(sequence: Measured, count: int) -> float:
+    """Run one forward pass of ``count`` rows and discard it; return its seconds."""
+    started = perf_counter()
+    _forward(sequence, _prompt(sequence.model, count))
+    sequence.discard()
+    return perf_counter() - started
+
+
+def _time(sequence: Measured, count: int) -> float:
     """Time one forward pass of ``count`` rows in seconds; afterwards the context is one token longer."""
     tokens = _prompt(sequence.model, count)
     started = perf_counter()
-    argmax(sequence.forward(tokens[:1], chain(tokens[1:]))).tolist()
+    _forward(sequence, tokens)
     sequence.keep(())
     return perf_counter() - started
+
+
+def _forward(sequence: Measured, tokens: list[int]) -> None:
+    """Run a forward pass and wait for its most likely tokens."""
+    logits = sequence.forward(tokens[:1], chain(tokens[1:]))
+    (argmax(logits) if sequence.argmax is None else sequence.argmax).tolist()

@@ -28,11 +28,12 @@ MAX_INVERSION, MIN_REMEASURED = 1.5, 0.6
 takes less than 0.6 of the stored time: other processes used the machine during the measurement."""
 
 
-def cost_key(model: PreTrainedModel, *, step_version: int = STEP_VERSION) -> dict[str, str]:
+def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int = STEP_VERSION) -> dict[str, str]:
     """Return everything that the cost of a model's forward passes depends on.
 
     Args:
         model: The model.
+        graphs: The steps are CUDA graphs.
         step_version: Version of the code that runs forward passes.
     """
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
@@ -42,6 +43,7 @@ def cost_key(model: PreTrainedModel, *, step_version: int = STEP_VERSION) -> dic
         "attention": implementation_of(model),
         "devices": ", ".join([*devices, *_hardware()]),
         "dtype": str(model.dtype),
+        "graphs": str(graphs),
         "training": str(model.training),
         "threads": str(torch.get_num_threads()),
         "steps": str(step_version),

@@ -26,12 +26,14 @@ from antiphon.accel.engines.torch.compiled_sequence import (
     CompiledSequence,
     CompiledSteps,
     check_graphs,
+    cost_by_bucket,
     why_not_compiled,
 )
 from antiphon.accel.engines.torch.cost_measurement import measure_step_cost
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.self_test import SelfTest
 from antiphon.accel.engines.torch.sequence import TorchSequence
+from antiphon.accel.engines.torch.slot_cache import BUCKETS
 from antiphon.accel.engines.torch.traits import Traits
 
 Setting = tuple[object, ...]
@@ -104,18 +106,35 @@ class TorchEngine:
         """
         setting = (*self._setting, torch.get_num_threads())
         if remeasure or setting not in self._costs:
-            key = cost_store.cost_key(self.model)
+            key = cost_store.cost_key(self.model, graphs=self._uses_graphs)
             path = cost_store.cost_file(key)
             cost = None if remeasure else cost_store.load_credible(path, key, self._plain_seconds)
             if cost is None:
-                cost = measure_step_cost(self._new_sequence)
+                cost = self._measure()
                 cost_store.save(path, key, cost)
             self._costs[setting] = cost
         return self._costs[setting]
 
+    @property
+    def _uses_graphs(self) -> bool:
+        """Whether requests run CUDA graphs unless their options say otherwise."""
+        return self.model.device.type == "cuda" and not self.why_not_compiled()
+
+    def _measure(self, **options: Any) -> StepCost:
+        """Measure the steps that requests run by default: CUDA graphs, if they are used, else those of a sequence."""
+        if not self._uses_graphs:
+            return measure_step_cost(self._new_sequence, **options)
+        steps = self.compiled_steps
+        given: dict[str, Any] = {"rows": BUCKETS} | options
+        return cost_by_bucket(
+            measure_step_cost(
+                self._new_sequence, steps_of=lambda plain: CompiledSequence(plain, steps, compiles=False), **given
+            )
+        )
+
     def _plain_seconds(self, context: int) -> float:
         """Run two plain steps and time the second one, because the first one is slower."""
-        found = [measure_step_cost(self._new_sequence, rows=(1,), contexts=(context,), seconds=0.0) for _ in "12"]
+        found = [self._measure(rows=(1,), contexts=(context,), seconds=0.0) for _ in "12"]
         return min(row[1] for row in found[-1].seconds.values())
 
     @property
@@ -275,7 +294,7 @@ class TorchEngine:
             self.check_bita(weights, fixed_rows=fixed_rows)
         except ValueError as error:
             return None, str(error).rstrip(".")
-        if self.model.device.type == "cuda" and not self.why_not_compiled():
+        if self._uses_graphs:
             return None, "its steps are compiled on this GPU, which BiTA's masks forfeit"
         return weights, ""
 

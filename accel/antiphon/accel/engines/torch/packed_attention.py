@@ -95,12 +95,12 @@ def _is_same_for_heads(mask: Tensor) -> bool:
 
 
 def _packed_mask(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
-    """Repeat the rows of the mask for each of ``groups`` heads; on a CPU, make it additive, once for all layers.
+    """Repeat the rows of the mask for each of ``groups`` heads and make it additive, once for all layers.
 
     The result is stored as an attribute of the mask, because looking it up in a table took a sixth of the time of
     attention.
     """
-    if mask.device.type != "cpu" or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return mask.repeat(1, 1, groups, 1)
     made: dict[tuple[int, torch.dtype], Tensor] = vars(mask).setdefault(PACKED, {})
     if (groups, dtype) not in made:

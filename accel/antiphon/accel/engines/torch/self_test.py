@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Tokens, chain, path_to
-from antiphon.accel.engines.torch.attention import HALF_DTYPES
+from antiphon.accel.engines.torch.attention import HALF_DTYPES, varying_shapes
 from antiphon.accel.engines.torch.batched_forward import BatchMode, batch_modes, batched_forward
 from antiphon.accel.engines.torch.packed_attention import why_not_packed
 from antiphon.accel.engines.torch.sequence import TorchSequence
@@ -178,7 +178,8 @@ class SelfTest:
     def _together(self, prompt: Tokens, path: Tokens) -> Tensor:
         """Return logits after the prompt and each token of the path, from one forward pass without a cache."""
         ids = torch.tensor([[*prompt, *path]], device=self.model.device)
-        logits: Tensor = self.model(ids, use_cache=False).logits
+        with varying_shapes(self.model):
+            logits: Tensor = self.model(ids, use_cache=False).logits
         return logits[0, -1 - len(path) :].float()
 
     def _one_by_one(self, traits: Traits, prompt: Tokens, path: Tokens) -> Tensor:

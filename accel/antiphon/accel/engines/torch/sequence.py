@@ -16,7 +16,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim
 from antiphon.accel.drafting.tree import Tree, build_tree
-from antiphon.accel.engines.torch.attention import EXACT, override_attention
+from antiphon.accel.engines.torch.attention import EXACT, override_attention, varying_shapes
 from antiphon.accel.engines.torch.bita_cache import BitaCache
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens
 from antiphon.accel.engines.torch.cache_kinds import (
@@ -248,7 +248,7 @@ class TorchSequence:
             arguments["position_ids"] = self.positions(depths)[None].to(self.model.device)
         mask = self._mask(tree, tokens)
         # 3. Forward pass: logits (1 + draft rows, vocab).
-        with self._attention(tree):
+        with self._attention(tree), varying_shapes(self.model):
             outputs = self.model(attention_mask=mask, **arguments)
         logits: Tensor = outputs.logits[0, -rows:][: rows - padding_rows]
         return logits
