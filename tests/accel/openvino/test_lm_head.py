@@ -1,5 +1,6 @@
 """The LM head in 8 bits finds the candidates; the most likely token is always that of the model's own weights."""
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,12 @@ from antiphon.accel.testing.tiny import tiny_model
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
 from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits
-from antiphon.accel.engines.openvino.quantized_head import INTEGER_UNITS, HeadWeights, prefers_integer_units
+from antiphon.accel.engines.openvino.quantized_head import (
+    INTEGER_UNITS,
+    HeadWeights,
+    QuantizedHead,
+    prefers_integer_units,
+)
 from antiphon.accel.processor import processor_flags
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
@@ -102,6 +108,22 @@ def test_integer_units_multiply_exactly_and_their_bound_is_smaller() -> None:
     assert prefers_integer_units(wide)
     wide[:, 5] = 30
     assert not prefers_integer_units(wide), "with an outlier, groups of hidden values have the smaller error"
+
+
+def test_weights_in_eight_bits_are_in_memory_once() -> None:
+    head = QuantizedHead(HeadWeights(bits(matrix_with_near_ties(0, 0.02)), "bf16"), threads=1, has_integer_units=False)
+    left = [bytes(each).strip(b"\0") for each in head._memory._maps]
+    assert left == [b""], "OpenVINO has packed them, and the memory that it read is not freed"
+
+
+def test_weights_stay_in_memory_if_kernels_read_them_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = count()
+    monkeypatch.setattr(QuantizedHead, "_probe", lambda self: [next(counter)])
+    matrix = matrix_with_near_ties(0, 0.02)
+    head = QuantizedHead(HeadWeights(bits(matrix), "bf16"), threads=1, has_integer_units=False)
+    restored = np.frombuffer(head._memory._maps[0], np.int8, VOCAB * HIDDEN).reshape(VOCAB, HIDDEN)
+    scales = matrix.abs().amax(1, keepdim=True).numpy() / 127
+    assert np.abs(restored * scales - matrix.numpy()).max() <= 0.51 * scales.max()
 
 
 def test_tokens_are_compared_by_all_weights_if_none_can_be_ruled_out() -> None:

@@ -32,6 +32,9 @@ ROUNDING = 1e-5
 BLOCK = 512
 """Number of rows of the head that are converted at a time: they fit into the processor's cache."""
 
+PROBED_ROWS = (1, 8)
+"""Numbers of rows with which it is tested whether OpenVINO has packed the weights: one row has kernels of its own."""
+
 INTEGER_UNITS = "amx_int8"
 """Instruction set that multiplies matrices of 8-bit integers."""
 
@@ -97,13 +100,24 @@ class QuantizedHead:
         self.vocab_size, self.hidden_size = (int(size) for size in weights.values.shape)
         self.has_integer_units = has_integer_units
         self._memory = TemporaryWeights()
-        quantized, scales, self.norms = _quantize(weights, self._memory)
+        quantized = self._memory.array(weights.values.shape, np.int8)
+        scales, self.norms = _quantize(weights, quantized)
         self.largest_norms: NDArray[np.float64] = self.norms.max(1).astype(np.float64)
         model = _product(quantized, scales, is_integer=has_integer_units)
         group = None if has_integer_units else _group_size(self.hidden_size)
         self._request = compile_head(model, "f32", threads, group=group)
-        run_head(self._request, np.zeros((1, self.hidden_size), dtype=np.float32), self.vocab_size)  # packs the weights
+        packed = self._probe()
         self._memory.release()
+        if any(map(np.not_equal, packed, self._probe())):  # this CPU's kernels read the weights where they are
+            _quantize(weights, quantized)
+
+    def _probe(self) -> list[float]:
+        """Return a sum over the products of each number of `PROBED_ROWS`; the first run of each packs the weights."""
+        sums: list[float] = []
+        for rows in PROBED_ROWS:
+            hidden = np.arange(rows * self.hidden_size, dtype=np.float32).reshape(rows, -1) % LARGEST
+            sums.append(float(np.abs(run_head(self._request, hidden, self.vocab_size)).sum(dtype=np.float64)))
+        return sums
 
     def approximate(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
         """Return approximate logits of hidden states, shape (rows, hidden)."""
@@ -216,17 +230,20 @@ def _product(quantized: NDArray[np.int8], scales: NDArray[np.float32], *, is_int
     import openvino
     from openvino import opset13
 
-    constant = openvino.op.Constant(openvino.Tensor(quantized))
+    shared = openvino.Tensor(quantized, openvino.Shape(list(quantized.shape)), openvino.Type.i8)
+    constant = openvino.op.Constant(shared)
     unpacked = opset13.multiply(opset13.convert(constant, "f32"), opset13.constant(scales))
     return head_model(unpacked.output(0), quantized.shape[1], is_integer=is_integer)
 
 
-def _quantize(
-    weights: HeadWeights, memory: TemporaryWeights
-) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:
-    """Return the weights in 8 bits, the scale of each row, and the norms of its error and of the quantized row."""
+def _quantize(weights: HeadWeights, quantized: NDArray[np.int8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Quantize the weights; return the scale of each row, and the norms of its error and of the quantized row.
+
+    Args:
+        weights: The weights.
+        quantized: Array for the weights in 8 bits.
+    """
     vocab, hidden = weights.values.shape
-    quantized = memory.array((vocab, hidden), np.int8)
     result = torch.from_numpy(quantized)
     scales, bounds = torch.empty((vocab, 1)), torch.empty((2, vocab))
     steps = torch.empty((BLOCK, hidden))
@@ -240,4 +257,4 @@ def _quantize(
         restored.mul_(scale)
         bounds[0, part] = torch.linalg.vector_norm(rows - restored, dim=1)
         bounds[1, part] = torch.linalg.vector_norm(restored, dim=1)
-    return quantized, scales.numpy(), bounds.mul_(1 + ROUNDING).numpy()
+    return scales.numpy(), bounds.mul_(1 + ROUNDING).numpy()
