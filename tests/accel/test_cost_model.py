@@ -38,6 +38,12 @@ def test_rows_missing_at_a_longer_context_keep_their_ratio_to_the_shorter_one() 
     assert COST.ratio(4, 200) == pytest.approx(4.0 / 1.5)
 
 
+def test_a_longer_context_never_makes_a_forward_pass_faster() -> None:
+    noisy = StepCost({100: {1: 1.0, 8: 2.0}, 200: {1: 1.5, 8: 1.8}})
+    assert noisy.curve(10_000, 8)[-1] == pytest.approx(2.0)
+    assert noisy.curve(10_000, 1)[-1] == pytest.approx(1.0 + 0.5 * 99)
+
+
 def test_as_dict_has_milliseconds_and_ratios_by_context_and_rows() -> None:
     assert COST.as_dict() == {
         "100": {"rows": [1, 2, 4], "ms": [1000, 1500, 2000], "ratio": [1.0, 1.5, 2.0]},
@@ -188,6 +194,21 @@ def test_costs_measured_on_a_busy_machine_are_not_used(
     found = load_credible(path, key, lambda context: asked.append(context) or plain)  # type: ignore[func-returns-value]
     assert (None if found is None else found.seconds) == (cost.seconds if is_taken else None)
     assert asked in ([], [next(iter(cost.seconds))])
+
+
+def test_costs_of_several_starts_on_a_busy_machine_become_credible_together(tmp_path: Path) -> None:
+    path, key = tmp_path / "cost.json", {"model": "one"}
+    first = StepCost({64: {1: 9.0, 4: 1.2, 8: 1.4}, 1024: {1: 1.5}}, 0.3, 0.2)
+    second = StepCost({64: {1: 1.0, 4: 5.0, 16: 2.0}, 1024: {1: 7.5}}, 0.1, 0.4)
+    assert save(path, key, first).seconds == first.seconds
+    assert load_credible(path, key, lambda context: 1.0) is None
+    together = save(path, key, second)
+    assert together.seconds == {64: {1: 1.0, 4: 1.2, 8: 1.4, 16: 2.0}, 1024: {1: 1.5}}
+    assert (together.shape_change, together.packing) == (0.1, 0.2)
+    found = load_credible(path, key, lambda context: 1.0)
+    assert found is not None
+    assert found.seconds == together.seconds
+    assert save(path, key, COST).seconds == COST.seconds, "a credible measurement replaces earlier ones"
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")

@@ -9,7 +9,7 @@ import pytest
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.draft import Logits
 from antiphon.accel.engines.openvino import cost
-from antiphon.accel.engines.openvino.cost import DRAFT_ROWS, ROWS, measure
+from antiphon.accel.engines.openvino.cost import LONG_ROWS, ROWS, measure
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.cost_store import load, save
@@ -31,8 +31,16 @@ def test_every_row_count_is_measured_twice_because_the_first_pass_compiles_kerne
     engine = Counting(plain.graph, memory=2**22)
     engine.forwards = Counter()
     found = measure(engine, contexts=(64, 128), seconds=0.0)
-    assert engine.forwards == {(64, rows): 2 for rows in ROWS} | {(128, 1): 2, (128, DRAFT_ROWS): 2}
+    assert engine.forwards == {(64, rows): 2 for rows in ROWS} | {(128, rows): 2 for rows in LONG_ROWS}
     assert set(found.seconds) == {64, 128}
+
+
+def test_contexts_are_shortened_to_what_the_model_and_the_cache_hold() -> None:
+    plain = engine_of(model_of())
+    assert plain.max_positions is not None
+    assert list(measure(plain, contexts=(64, 10**6), seconds=0.0).seconds) == [64, plain.max_positions - max(ROWS)]
+    small = OpenVINOEngine(plain.graph, memory=2**19)
+    assert list(measure(small, contexts=(64, 10**6), seconds=0.0).seconds) == [64, small.capacity - max(ROWS)]
 
 
 def test_a_small_model_is_measured_for_a_shorter_time(monkeypatch: pytest.MonkeyPatch) -> None:

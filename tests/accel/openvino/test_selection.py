@@ -14,6 +14,7 @@ from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
+from antiphon.accel.engines.openvino import loader
 from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS, fingerprint, folder_of, store_graph
@@ -126,6 +127,18 @@ def test_the_speedup_is_measured_and_stored() -> None:
     assert stored.speedup is not None
     assert stored.speedup > 0
     assert torch_engine_of(model).scheduler is None
+
+
+def test_a_speedup_measured_on_a_busy_machine_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("llama", seed=12)
+    monkeypatch.setattr(loader, "is_credible", lambda cost: False)
+    load_engine(model, memory=2**22, if_faster=True)
+    assert load_compatibility(fingerprint(model), setting()) == Compatibility("")
+    monkeypatch.undo()
+    load_engine(model, memory=2**22, if_faster=True)
+    stored = load_compatibility(fingerprint(model), setting())
+    assert stored is not None
+    assert stored.speedup is not None
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"version": 2}'])

@@ -73,8 +73,9 @@ class StepCost:
         end, last = others[-1]
         ratios = [last[count] / first[count] for count in last]
         slope = (cost * np.interp(counts, list(last), ratios) - cost) / (end - start)
+        slope.clip(min=0.0, out=slope)  # noise: a longer context never makes a forward pass faster
         after: NDArray[np.float64] = cost + slope * (context_length - start)
-        after.clip(min=cost.min() / 2, out=after)  # measurement noise can make a slope negative
+        after.clip(min=cost.min() / 2, out=after)
         return after
 
     def ratio(self, rows: int, context_length: int) -> float:

@@ -20,8 +20,11 @@ ROWS = (1, 4, 8, 16, 5, 32, 2, 6, 12, 64, 3, 24)
 """Numbers of rows to measure, the most informative first, because the last ones are skipped if time is short. The CPU
 plug-in uses other kernels from 5 and from 6 rows on."""
 
-CONTEXTS = (64, 1024)
-"""Numbers of cached tokens to measure at."""
+CONTEXTS = (64, 4096)
+"""Numbers of cached tokens to measure at; shortened to what the KV cache holds and the model takes."""
+
+LONG_ROWS = (1, 4, 16)
+"""Numbers of rows to measure at every context; the others are measured at the first one only."""
 
 DRAFT_ROWS = 4
 """Number of rows at which the cost of a draft is measured at every context.
@@ -37,7 +40,7 @@ SECONDS, PLAIN_STEPS = 6.0, 150
 """The measurement ends after `SECONDS`, or after the time of `PLAIN_STEPS` plain steps if that is shorter: at that time
 every number of rows has been measured about twice."""
 
-STEP_VERSION = 10
+STEP_VERSION = 11
 """Version of the code that runs forward passes. Raise it when their cost changes: stored costs are then ignored."""
 
 
@@ -61,8 +64,8 @@ def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = Fal
     path = cost_file(key)
     cost = None if remeasure else load_credible(path, key, lambda context: _plain_step_seconds(engine, context))
     if cost is None:
-        cost = measure(engine)
-        save(path, key, cost)
+        engine.preallocate()  # blocks that were never written share one page of memory, which is read faster
+        cost = save(path, key, measure(engine))
     return cost
 
 
@@ -77,23 +80,24 @@ def measure(
 
     Each pass is run twice in a row: the first one adapts the graph to its number of rows, and the extra time of the
     first is `StepCost.shape_change`. The time includes finding the most likely tokens of `VERIFIED_ROWS` rows. All
-    row counts are measured at the first context; at the others at least a plain step and one of `DRAFT_ROWS` rows.
+    row counts are measured at the first context; at the others those of `LONG_ROWS`.
 
     Args:
         engine: The engine to measure.
         rows: Numbers of rows.
-        contexts: Numbers of cached tokens; skipped if they exceed the memory or the model's context.
+        contexts: Numbers of cached tokens.
         seconds: Maximum time to spend, approximately, see `PLAIN_STEPS`.
     """
-    points = [(context, count) for context in sorted(contexts) for count in rows if _fits(engine, context, count)]
+    start, *others = sorted({max(min(context, _longest(engine, max(rows))), 1) for context in contexts})
+    points = [(start, count) for count in rows if _fits(engine, start, count)]
+    points += [(context, count) for context in others for count in rows if count in LONG_ROWS]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
     changes: list[float] = []
     compiled: set[int] = set()  # row counts whose kernels have been compiled
     started, allowed = perf_counter(), seconds
     for turn in range(ROUNDS):
         for context, count in points:
-            is_required = turn == 0 and (context == points[0][0] or count in (1, DRAFT_ROWS))
-            if is_required or perf_counter() - started < allowed:
+            if turn == 0 or perf_counter() - started < allowed:
                 first, again = _time_forward(engine, context, count), _time_forward(engine, context, count)
                 samples[context, count].append(again)
                 if count == 1:
@@ -124,9 +128,13 @@ def _plain_step_seconds(engine: OpenVINOEngine, context: int) -> float:
     return measure(engine, rows=(1,), contexts=(context,), seconds=0.0).seconds[context][1]
 
 
+def _longest(engine: OpenVINOEngine, rows: int) -> int:
+    """Return the largest number of cached tokens after which ``rows`` rows fit."""
+    return min(engine.capacity, engine.max_positions or engine.capacity) - rows
+
+
 def _fits(engine: OpenVINOEngine, context: int, count: int) -> bool:
-    limit = engine.max_positions
-    return context + count <= engine.capacity and (limit is None or context + count <= limit)
+    return count == 1 or context <= _longest(engine, count)
 
 
 def _time_forward(engine: OpenVINOEngine, context: int, count: int) -> float:

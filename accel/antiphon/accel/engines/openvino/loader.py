@@ -41,6 +41,7 @@ from antiphon.accel.engines.openvino.self_test import run_self_test
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
 from antiphon.accel.engines.openvino.weights import Owners, attach_weights, large_weights
 from antiphon.accel.engines.torch import bigrams
+from antiphon.accel.engines.torch.cost_store import is_credible
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.engines.torch.traits import declared_traits
@@ -129,13 +130,15 @@ def load_engine(
         result = Compatibility(f"OpenVINO cannot run this model: {error}.")
     except (OSError, RuntimeError) as error:  # not stored: a full disk or short memory may be different next time
         return LoadResult(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
+    kept = result
     if not result.failure:
         engine.set_cost_measurement(lambda engine, remeasure: step_cost(engine, key, remeasure=remeasure))
         if if_faster and result.speedup is None:
             result = replace(result, speedup=_speedup(engine, model))
+            kept = result if _is_measured_alone(engine, model) else kept
             report(STAGE, NUM_STAGES, NUM_STAGES)
-    if result != stored_result:
-        save_compatibility(key, setting, result)
+    if kept != stored_result or result != kept:
+        save_compatibility(key, setting, kept)
         return_freed_memory()
     if reason := _rejection(result, if_faster=if_faster):
         return LoadResult(None, reason)
@@ -250,6 +253,11 @@ def _speedup(engine: OpenVINOEngine, model: PreTrainedModel) -> float:
     own, other = engine.step_cost(), engine_of(model).step_cost()
     ratios = (other.curve(COMPARED_CONTEXT, rows)[-1] / own.curve(COMPARED_CONTEXT, rows)[-1] for rows in COMPARED_ROWS)
     return float(prod(ratios) ** 0.5)
+
+
+def _is_measured_alone(engine: OpenVINOEngine, model: PreTrainedModel) -> bool:
+    """Return whether no other program disturbed the measurement; if one did, the next start compares them again."""
+    return is_credible(engine.step_cost()) and is_credible(engine_of(model).step_cost())
 
 
 def _compile(

@@ -7,6 +7,7 @@ import json
 import platform
 from collections.abc import Callable, Mapping
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -108,18 +109,31 @@ def _ascends(row: Mapping[int, float]) -> bool:
     return all(one <= MAX_INVERSION * least for one, least in zip(seconds, accumulate(seconds, min), strict=True))
 
 
-def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
-    """Store a cost if it is credible.
+def save(path: Path, key: dict[str, str], cost: StepCost) -> StepCost:
+    """Store a cost, and return the best known one.
+
+    Other processes only make forward passes slower. A cost that is not credible is therefore combined with the one that
+    was stored before, by the smaller of each pair of times: the measurements of a few starts together become credible.
 
     Args:
         path: The file.
         key: What the cost depends on.
         cost: The cost.
     """
-    if not is_credible(cost):
-        return
+    earlier = None if is_credible(cost) else load(path, key)
+    if earlier is not None:
+        cost = StepCost(
+            {context: _least(row, earlier.seconds.get(context, {})) for context, row in cost.seconds.items()},
+            min(cost.shape_change, earlier.shape_change),
+            min(cost.packing, earlier.packing),
+        )
     found = {"key": key, "seconds": cost.seconds, "change": cost.shape_change, "packing": cost.packing}
     write_cache_file(path, json.dumps(found).encode())
+    return cost
+
+
+def _least(row: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+    return {count: min(row.get(count, inf), other.get(count, inf)) for count in sorted({*row, *other})}
 
 
 def _hardware() -> list[str]:

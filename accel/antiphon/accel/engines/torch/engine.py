@@ -110,8 +110,7 @@ class TorchEngine:
             path = cost_store.cost_file(key)
             cost = None if remeasure else cost_store.load_credible(path, key, self._plain_seconds)
             if cost is None:
-                cost = self._measure()
-                cost_store.save(path, key, cost)
+                cost = cost_store.save(path, key, self._measure())
             self._costs[setting] = cost
         return self._costs[setting]
 
