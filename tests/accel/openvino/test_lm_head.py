@@ -121,9 +121,32 @@ def test_weights_stay_in_memory_if_kernels_read_them_where_they_are(monkeypatch:
     monkeypatch.setattr(QuantizedHead, "_probe", lambda self: [next(counter)])
     matrix = matrix_with_near_ties(0, 0.02)
     head = QuantizedHead(HeadWeights(bits(matrix), "bf16"), threads=1, has_integer_units=False)
-    restored = np.frombuffer(head._memory._maps[0], np.int8, VOCAB * HIDDEN).reshape(VOCAB, HIDDEN)
+    restored = np.frombuffer(head._memory._maps[-1], np.int8, VOCAB * HIDDEN).reshape(VOCAB, HIDDEN)
     scales = matrix.abs().amax(1, keepdim=True).numpy() / 127
     assert np.abs(restored * scales - matrix.numpy()).max() <= 0.51 * scales.max()
+
+
+def test_products_of_freed_weights_are_noticed_and_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = matrix_with_near_ties(0, 0.02)
+    head = QuantizedHead(HeadWeights(bits(matrix), "bf16"), threads=1, has_integer_units=False)
+    hidden = np.random.default_rng(0).standard_normal((3, HIDDEN)).astype(np.float32)
+    expected = head.approximate(hidden).logits()
+    zeros = QuantizedHead(HeadWeights(bits(torch.zeros(VOCAB, HIDDEN)), "bf16"), threads=1, has_integer_units=False)
+    monkeypatch.setattr(head, "_request", zeros._request)
+    assert np.array_equal(head.approximate(hidden).logits(), expected)
+    assert np.array_equal(head.approximate(hidden).logits(), expected)
+
+
+@pytest.mark.parametrize("units", [False, True] if INTEGER_UNITS in processor_flags() else [False])
+def test_products_are_right_for_every_number_of_rows(units: bool) -> None:
+    matrix = matrix_with_near_ties(0, 0.02, 256)
+    head = head_of(matrix, has_integer_units=units)
+    hidden = np.random.default_rng(0).standard_normal((130, 256)).astype(np.float32)
+    exact = hidden @ matrix.numpy().T
+    for rows in (*range(1, 66), 96, 128, 130):
+        approximate = head.approximate_logits(hidden[:rows])
+        errors = np.abs(approximate.logits() - exact[:rows])
+        assert (errors <= head.error_bounds(approximate, hidden[:rows])).all(), rows
 
 
 def test_tokens_are_compared_by_all_weights_if_none_can_be_ruled_out() -> None:

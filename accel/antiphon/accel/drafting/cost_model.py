@@ -44,11 +44,13 @@ class StepCost:
             engines whose graph adapts to its shapes.
         packing: Extra seconds per context token that a sequence adds to a shared forward pass if it verifies a draft.
             If it is 0, the cost depends only on the total number of rows.
+        measurements: Number of measurements that were combined, see `cost_store.save`.
     """
 
     seconds: Mapping[int, Mapping[int, float]]
     shape_change: float = 0.0
     packing: float = 0.0
+    measurements: int = 1
 
     @property
     def row_counts(self) -> list[int]:
@@ -59,7 +61,8 @@ class StepCost:
         """Return the seconds of forward passes of 1 to ``rows`` rows, shape (rows,).
 
         Costs are linear between measured points and continue with the last slope beyond them. For row counts that only
-        the first context has, the ratio to the first context is interpolated over the rows.
+        the first context has, the ratio to the first context is interpolated over the rows. With the context they never
+        fall, and those of more rows rise at least as fast as those of fewer.
 
         Args:
             context_length: Number of tokens before the forward pass.
@@ -73,7 +76,7 @@ class StepCost:
         end, last = others[-1]
         ratios = [last[count] / first[count] for count in last]
         slope = (cost * np.interp(counts, list(last), ratios) - cost) / (end - start)
-        slope.clip(min=0.0, out=slope)  # noise: a longer context never makes a forward pass faster
+        slope = np.maximum.accumulate(slope.clip(min=0.0))  # smaller slopes are noise: each row reads the whole context
         after: NDArray[np.float64] = cost + slope * (context_length - start)
         after.clip(min=cost.min() / 2, out=after)
         return after

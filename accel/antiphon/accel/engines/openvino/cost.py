@@ -23,6 +23,9 @@ plug-in uses other kernels from 5 and from 6 rows on."""
 CONTEXTS = (64, 4096)
 """Numbers of cached tokens to measure at; shortened to what the KV cache holds and the model takes."""
 
+MIN_RATIO = 2
+"""Smallest ratio of two contexts; the difference of closer ones would be noise."""
+
 LONG_ROWS = (1, 4, 16)
 """Numbers of rows to measure at every context; the others are measured at the first one only."""
 
@@ -45,7 +48,7 @@ STEP_VERSION = 11
 
 
 def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = False) -> StepCost:
-    """Return the cost of this engine's forward passes: the stored one, or measured now in at most about six seconds.
+    """Return the cost of this engine's forward passes: the stored one, or measured now, usually in six seconds.
 
     Args:
         engine: The engine to measure.
@@ -57,6 +60,7 @@ def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = Fal
         "model": fingerprint,
         "precision": engine.graph.precision,
         "threads": str(engine.graph.threads),
+        "longest": str(min(_longest(engine, max(ROWS)), max(CONTEXTS))),
         "device": cpu_name(),
         "openvino": version(),
         "steps": str(STEP_VERSION),
@@ -64,8 +68,10 @@ def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = Fal
     path = cost_file(key)
     cost = None if remeasure else load_credible(path, key, lambda context: _plain_step_seconds(engine, context))
     if cost is None:
-        engine.preallocate()  # blocks that were never written share one page of memory, which is read faster
-        cost = save(path, key, measure(engine))
+        engine.preallocate(
+            max(CONTEXTS)
+        )  # blocks that were never written share one page of memory, which is read faster
+        cost = save(path, key, measure(engine), combines=not remeasure)
     return cost
 
 
@@ -89,6 +95,7 @@ def measure(
         seconds: Maximum time to spend, approximately, see `PLAIN_STEPS`.
     """
     start, *others = sorted({max(min(context, _longest(engine, max(rows))), 1) for context in contexts})
+    others = [context for context in others if context >= MIN_RATIO * start]
     points = [(start, count) for count in rows if _fits(engine, start, count)]
     points += [(context, count) for context in others for count in rows if count in LONG_ROWS]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
@@ -125,7 +132,8 @@ def _packing_cost(found: Mapping[int, Mapping[int, float]]) -> float:
 
 def _plain_step_seconds(engine: OpenVINOEngine, context: int) -> float:
     """Measure one plain step, to check whether a stored cost still holds."""
-    return measure(engine, rows=(1,), contexts=(context,), seconds=0.0).seconds[context][1]
+    (seconds,) = measure(engine, rows=(1,), contexts=(context,), seconds=0.0).seconds.values()
+    return seconds[1]
 
 
 def _longest(engine: OpenVINOEngine, rows: int) -> int:

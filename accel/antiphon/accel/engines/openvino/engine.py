@@ -168,10 +168,15 @@ class OpenVINOEngine:
         """Number of tokens that the KV cache holds, of all sequences together."""
         return self.pool.num_blocks * BLOCK_SIZE
 
-    def preallocate(self) -> None:
-        """Write to the blocks that are used first, so that the system provides their memory before it is needed."""
-        count = min(PREALLOCATED_TOKENS // BLOCK_SIZE, PREALLOCATED_BYTES // self._block_bytes, self.pool.num_blocks)
-        for block in range(count):
+    def preallocate(self, tokens: int | None = None) -> None:
+        """Write to the blocks that are used first, so that the system provides their memory before it is needed.
+
+        Args:
+            tokens: Number of tokens whose blocks are written; None: as many as fit `PREALLOCATED_BYTES`.
+        """
+        most = PREALLOCATED_BYTES // self._block_bytes
+        count = min(PREALLOCATED_TOKENS // BLOCK_SIZE, most) if tokens is None else -(-tokens // BLOCK_SIZE)
+        for block in range(min(count, self.pool.num_blocks)):
             with self._memory.lock:
                 if self.pool.is_free(block):
                     self._memory.storage.clear(block)

@@ -140,10 +140,10 @@ def load_engine(
     if kept != stored_result or result != kept:
         save_compatibility(key, setting, kept)
         return_freed_memory()
-    if reason := _rejection(result, if_faster=if_faster):
+    if reason := _rejection(kept, if_faster=if_faster):
         return LoadResult(None, reason)
     Thread(target=_arrange_memory, args=(engine, _weight_bytes(model)), name="antiphon-memory", daemon=True).start()
-    return LoadResult(engine, _description(engine, result, weights))
+    return LoadResult(engine, _description(engine, kept, weights))
 
 
 def _arrange_memory(engine: OpenVINOEngine, weight_bytes: int) -> None:

@@ -35,6 +35,9 @@ BLOCK = 512
 PROBED_ROWS = (1, 8)
 """Numbers of rows with which it is tested whether OpenVINO has packed the weights: one row has kernels of its own."""
 
+SEEN = 512
+"""Number of products of a row that are checked: kernels that read freed weights return zeros only."""
+
 INTEGER_UNITS = "amx_int8"
 """Instruction set that multiplies matrices of 8-bit integers."""
 
@@ -99,17 +102,36 @@ class QuantizedHead:
     def __init__(self, weights: HeadWeights, *, threads: int, has_integer_units: bool) -> None:
         self.vocab_size, self.hidden_size = (int(size) for size in weights.values.shape)
         self.has_integer_units = has_integer_units
+        self._weights, self._threads = weights, threads
         self._memory = TemporaryWeights()
-        quantized = self._memory.array(weights.values.shape, np.int8)
-        scales, self.norms = _quantize(weights, quantized)
-        self.largest_norms: NDArray[np.float64] = self.norms.max(1).astype(np.float64)
-        model = _product(quantized, scales, is_integer=has_integer_units)
-        group = None if has_integer_units else _group_size(self.hidden_size)
-        self._request = compile_head(model, "f32", threads, group=group)
+        self._request = self._compile()
         packed = self._probe()
         self._memory.release()
-        if any(map(np.not_equal, packed, self._probe())):  # this CPU's kernels read the weights where they are
-            _quantize(weights, quantized)
+        self._is_released = True
+        if packed != self._probe():
+            self._restore()
+
+    def _compile(self) -> Any:
+        """Quantize the weights, and return an inference request of their product."""
+        quantized = self._memory.array(self._weights.values.shape, np.int8)
+        scales, self.norms = _quantize(self._weights, quantized)
+        self.largest_norms: NDArray[np.float64] = self.norms.max(1).astype(np.float64)
+        model = _product(quantized, scales, is_integer=self.has_integer_units)
+        group = None if self.has_integer_units else _group_size(self.hidden_size)
+        return compile_head(model, "f32", self._threads, group=group)
+
+    def _restore(self) -> None:
+        """Compile the product again and keep the weights: kernels of this CPU read them where they are."""
+        self._request = self._compile()
+        self._is_released = False
+
+    def _products(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the products of quantized hidden states, (rows, vocab)."""
+        products = run_head(self._request, hidden, self.vocab_size)
+        if self._is_released and not products[:, :SEEN].any() and hidden.any():  # these kernels read freed weights
+            self._restore()
+            return run_head(self._request, hidden, self.vocab_size)
+        return products
 
     def _probe(self) -> list[float]:
         """Return a sum over the products of each number of `PROBED_ROWS`; the first run of each packs the weights."""
@@ -122,10 +144,9 @@ class QuantizedHead:
     def approximate(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
         """Return approximate logits of hidden states, shape (rows, hidden)."""
         if not self.has_integer_units:
-            products = run_head(self._request, hidden, self.vocab_size)
-            return ApproximateLogits(products, np.ones(len(hidden)), _errors_of_groups(hidden))
+            return ApproximateLogits(self._products(hidden), np.ones(len(hidden)), _errors_of_groups(hidden))
         integers, scales, errors = _to_integers(hidden)
-        return ApproximateLogits(run_head(self._request, integers, self.vocab_size), scales, errors)
+        return ApproximateLogits(self._products(integers), scales, errors)
 
 
 def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:

@@ -278,6 +278,8 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
 def cost_by_bucket(cost: StepCost) -> StepCost:
     """Return the cost of all numbers of rows: a step is padded to the next of the `BUCKETS`, and costs as much.
 
+    Beyond the last bucket, where steps are not compiled, the cost rises as between the last two.
+
     Args:
         cost: Cost of the buckets.
     """
@@ -286,11 +288,12 @@ def cost_by_bucket(cost: StepCost) -> StepCost:
 
 def _padded(measured: Mapping[int, float]) -> dict[int, float]:
     padded: dict[int, float] = {}
-    below = 0
+    below, less = 0, 0.0
     for bucket, seconds in measured.items():
         padded |= {below + 1: seconds, bucket: seconds}
-        below = bucket
-    return padded
+        rise = max(seconds - less, 0.0) / (bucket - below) if below else 0.0
+        below, less = bucket, seconds
+    return padded | {2 * below: less + below * rise}
 
 
 @torch.no_grad()

@@ -141,10 +141,13 @@ def _prompt(model: PreTrainedModel, size: int) -> list[int]:
 
 
 def _warm_up(sequence: Measured, count: int) -> float:
-    """Run one forward pass of ``count`` rows and discard it; return its seconds."""
+    """Run one forward pass of ``count`` rows, and discard it if possible; return its seconds."""
     started = perf_counter()
     _forward(sequence, _prompt(sequence.model, count))
-    sequence.discard()
+    if sequence.level in ("tree", "linear"):
+        sequence.discard()
+    else:
+        sequence.keep(())
     return perf_counter() - started
 
 

@@ -29,6 +29,10 @@ MAX_INVERSION, MIN_REMEASURED = 1.5, 0.6
 takes less than 0.6 of the stored time: other processes used the machine during the measurement."""
 
 
+MAX_MEASUREMENTS = 3
+"""Number of combined measurements that are credible whatever they say."""
+
+
 def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int = STEP_VERSION) -> dict[str, str]:
     """Return everything that the cost of a model's forward passes depends on.
 
@@ -72,12 +76,12 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
             int(context): {int(rows): float(spent) for rows, spent in row.items()}
             for context, row in found["seconds"].items()
         }
-        change, packing = float(found["change"]), float(found["packing"])
+        change, packing, measurements = float(found["change"]), float(found["packing"]), int(found["measurements"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     is_whole = bool(seconds) and all(1 in row and min(row.values()) > 0 for row in seconds.values())
     is_sound = is_whole and change >= 0 and packing >= 0
-    return StepCost(seconds, change, packing) if is_sound and found.get("key") == key else None
+    return StepCost(seconds, change, packing, measurements) if is_sound and found.get("key") == key else None
 
 
 def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int], float]) -> StepCost | None:
@@ -98,8 +102,11 @@ def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int]
 def is_credible(cost: StepCost) -> bool:
     """Return whether these costs are credible for a machine that runs nothing else.
 
-    More rows must not take less time, and a change of rows must not cost more than a plain step.
+    More rows must not take less time, and a change of rows must not cost more than a plain step; unless as many as
+    `MAX_MEASUREMENTS` measurements say so.
     """
+    if cost.measurements >= MAX_MEASUREMENTS:
+        return True
     row, *others = cost.seconds.values()
     return row[1] <= MIN_SECONDS or (cost.shape_change < row[1] and all(map(_ascends, (row, *others))))
 
@@ -109,8 +116,8 @@ def _ascends(row: Mapping[int, float]) -> bool:
     return all(one <= MAX_INVERSION * least for one, least in zip(seconds, accumulate(seconds, min), strict=True))
 
 
-def save(path: Path, key: dict[str, str], cost: StepCost) -> StepCost:
-    """Store a cost, and return the best known one.
+def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = True) -> StepCost:
+    """Store a cost, and return it.
 
     Other processes only make forward passes slower. A cost that is not credible is therefore combined with the one that
     was stored before, by the smaller of each pair of times: the measurements of a few starts together become credible.
@@ -119,16 +126,18 @@ def save(path: Path, key: dict[str, str], cost: StepCost) -> StepCost:
         path: The file.
         key: What the cost depends on.
         cost: The cost.
+        combines: Whether to combine it with an earlier one.
     """
-    earlier = None if is_credible(cost) else load(path, key)
+    earlier = load(path, key) if combines and not is_credible(cost) else None
     if earlier is not None:
         cost = StepCost(
             {context: _least(row, earlier.seconds.get(context, {})) for context, row in cost.seconds.items()},
             min(cost.shape_change, earlier.shape_change),
             min(cost.packing, earlier.packing),
+            1 + earlier.measurements,
         )
     found = {"key": key, "seconds": cost.seconds, "change": cost.shape_change, "packing": cost.packing}
-    write_cache_file(path, json.dumps(found).encode())
+    write_cache_file(path, json.dumps(found | {"measurements": cost.measurements}).encode())
     return cost
 
 

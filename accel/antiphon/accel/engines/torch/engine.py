@@ -29,11 +29,11 @@ from antiphon.accel.engines.torch.compiled_sequence import (
     cost_by_bucket,
     why_not_compiled,
 )
-from antiphon.accel.engines.torch.cost_measurement import measure_step_cost
+from antiphon.accel.engines.torch.cost_measurement import CONTEXTS, measure_step_cost
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.self_test import SelfTest
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.engines.torch.slot_cache import BUCKETS
+from antiphon.accel.engines.torch.slot_cache import BUCKETS, MIN_SLOTS
 from antiphon.accel.engines.torch.traits import Traits
 
 Setting = tuple[object, ...]
@@ -102,15 +102,20 @@ class TorchEngine:
     def step_cost(self, *, remeasure: bool = False) -> StepCost:
         """Return the measured cost of forward passes; see `ModelEngine.step_cost`.
 
-        It is measured in under two seconds, kept while the model lives, and stored for the next process.
+        It is measured in about two seconds, kept while the model lives, and stored for the next process. On a GPU some
+        more seconds pass until all kernels are loaded and all graphs captured.
         """
-        setting = (*self._setting, torch.get_num_threads())
+        graphs = self._uses_graphs
+        setting = (*self._setting, torch.get_num_threads(), graphs)
         if remeasure or setting not in self._costs:
-            key = cost_store.cost_key(self.model, graphs=self._uses_graphs)
+            key = cost_store.cost_key(self.model, graphs=graphs)
             path = cost_store.cost_file(key)
             cost = None if remeasure else cost_store.load_credible(path, key, self._plain_seconds)
             if cost is None:
-                cost = cost_store.save(path, key, self._measure())
+                cost = self._measure()
+                if graphs and not self._uses_graphs:  # one could not be captured, for lack of memory perhaps
+                    return self.step_cost(remeasure=remeasure)
+                cost = cost_store.save(path, key, cost, combines=not remeasure)
             self._costs[setting] = cost
         return self._costs[setting]
 
@@ -123,8 +128,9 @@ class TorchEngine:
         """Measure the steps that requests run by default: CUDA graphs, if they are used, else those of a sequence."""
         if not self._uses_graphs:
             return measure_step_cost(self._new_sequence, **options)
-        steps = self.compiled_steps
-        given: dict[str, Any] = {"rows": BUCKETS} | options
+        steps, limit = self.compiled_steps, self.traits.max_positions
+        contexts = CONTEXTS if limit is None or limit > 2 * MIN_SLOTS else CONTEXTS[:1]  # each has its own slot cache
+        given: dict[str, Any] = {"rows": BUCKETS, "contexts": contexts} | options
         return cost_by_bucket(
             measure_step_cost(
                 self._new_sequence, steps_of=lambda plain: CompiledSequence(plain, steps, compiles=False), **given

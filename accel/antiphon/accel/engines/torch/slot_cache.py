@@ -97,7 +97,6 @@ class SlotCache:
         layers: list[Any] = [SlotLayer(size, self._plan[SLOTS]) for _ in traits.layer_kinds]
         self.cache = Cache(layers=layers)
         self._steps: dict[int, CompiledStep] = {}
-        self._pool: Any = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
         self._lock = Lock()
         self._occupant: Callable[[], Occupant | None] = lambda: None
 
@@ -172,7 +171,7 @@ class SlotCache:
         if self._compiles:
             step = torch.compile(step, fullgraph=True, dynamic=False, backend=self._backend)
         if self._plan.device.type == "cuda":
-            step = _capture_graph(step, model, self._pool)
+            step = _capture_graph(step, model)
         error = (step(model)[0].float() - expected.float()).abs().mean() / expected.float().std()
         if not error <= MAX_LOGIT_ERROR:
             raise RuntimeError(f"A step of {rows} rows gave other logits ({error:.3f} standard deviations apart).")
@@ -205,11 +204,8 @@ class SlotCache:
         )
 
 
-def _capture_graph(step: CompiledStep, model: PreTrainedModel, pool: Any) -> CompiledStep:
-    """Capture the step as a CUDA graph. Running it repeatedly is safe: it writes the same states to the same slots.
-
-    Graphs of one pool share the memory of intermediate results, because only one of them runs at a time.
-    """
+def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
+    """Capture the step as a CUDA graph. Running it repeatedly is safe: it writes the same states to the same slots."""
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it without types
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # run first, so that one-time compilation and allocation are not captured
@@ -217,7 +213,7 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel, pool: Any) -> Com
             step(model)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = step(model)
 
     def replay(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
