@@ -26,18 +26,14 @@ def plain_logits(model: Any, tokens: Sequence[int], padding: int = 0) -> Tensor:
 def _plain_logits(model: Any, texts: Sequence[Sequence[int]], padding: int) -> Tensor:
     """Return the logits of several texts, shape (texts, tokens, vocabulary); undefined after the end of a text."""
     width = max(map(len, texts))
-    batch = torch.tensor([[*text, *[0] * (width - len(text))] for text in texts])
+    batch = torch.tensor([[*text, *[0] * (width - len(text))] for text in texts], device=model.device)
     arguments: dict[str, Tensor] = {}
     if padding:
-        positions = (torch.arange(width) - padding).expand(len(texts), -1)
+        positions = (torch.arange(width, device=model.device) - padding).expand(len(texts), -1)
         arguments = {"attention_mask": (positions >= 0).long(), "position_ids": positions.clamp(min=0)}
     with torch.no_grad():
-        logits: Tensor = model(batch.to(model.device), **_on(model.device, arguments)).logits.float()
+        logits: Tensor = model(batch, **arguments).logits.float()
     return logits.cpu()
-
-
-def _on(device: torch.device, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def expect_plain_logits(

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PROMPT = tuple(range(100, 116))
 """Token ids of the prompt: any will do."""
 
-
 STARTS = 2
+"""Number of processes of each program; the fastest start counts."""
 
 
 def start_arguments(folder: str, model: PreTrainedModel) -> dict[str, dict[str, Any]]:

@@ -26,14 +26,14 @@ CONTEXTS = (64, 4096)
 MIN_RATIO = 2
 """Smallest ratio of two contexts; the difference of closer ones would be noise."""
 
-LONG_ROWS = (1, 4, 16)
-"""Numbers of rows to measure at every context; the others are measured at the first one only."""
-
 DRAFT_ROWS = 4
 """Number of rows at which the cost of a draft is measured at every context.
 
 Attention over several rows first packs the blocks of the context; a plain step reads the blocks in place.
 """
+
+LONG_ROWS = (1, DRAFT_ROWS, 16)
+"""Numbers of rows to measure at every context; the others are measured at the first one only."""
 
 VERIFIED_ROWS = 3
 """Number of rows whose most likely token is found in a timed pass: verification stops at the first wrong one."""
@@ -68,9 +68,8 @@ def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = Fal
     path = cost_file(key)
     cost = None if remeasure else load_credible(path, key, lambda context: _plain_step_seconds(engine, context))
     if cost is None:
-        engine.preallocate(
-            max(CONTEXTS)
-        )  # blocks that were never written share one page of memory, which is read faster
+        # Blocks that were never written share one page of memory, which is read faster.
+        engine.preallocate(max(CONTEXTS))
         cost = save(path, key, measure(engine), combines=not remeasure)
     return cost
 
@@ -96,7 +95,7 @@ def measure(
     """
     start, *others = sorted({max(min(context, _longest(engine, max(rows))), 1) for context in contexts})
     others = [context for context in others if context >= MIN_RATIO * start]
-    points = [(start, count) for count in rows if _fits(engine, start, count)]
+    points = [(start, count) for count in rows if count == 1 or start <= _longest(engine, count)]
     points += [(context, count) for context in others for count in rows if count in LONG_ROWS]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
     changes: list[float] = []
@@ -139,10 +138,6 @@ def _plain_step_seconds(engine: OpenVINOEngine, context: int) -> float:
 def _longest(engine: OpenVINOEngine, rows: int) -> int:
     """Return the largest number of cached tokens after which ``rows`` rows fit."""
     return min(engine.capacity, engine.max_positions or engine.capacity) - rows
-
-
-def _fits(engine: OpenVINOEngine, context: int, count: int) -> bool:
-    return count == 1 or context <= _longest(engine, count)
 
 
 def _time_forward(engine: OpenVINOEngine, context: int, count: int) -> float:

@@ -130,20 +130,18 @@ def load_engine(
         result = Compatibility(f"OpenVINO cannot run this model: {error}.")
     except (OSError, RuntimeError) as error:  # not stored: a full disk or short memory may be different next time
         return LoadResult(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
-    kept = result
     if not result.failure:
         engine.set_cost_measurement(lambda engine, remeasure: step_cost(engine, key, remeasure=remeasure))
         if if_faster and result.speedup is None:
             result = replace(result, speedup=_speedup(engine, model))
-            kept = result if _is_measured_alone(engine, model) else kept
             report(STAGE, NUM_STAGES, NUM_STAGES)
-    if kept != stored_result or result != kept:
-        save_compatibility(key, setting, kept)
+    if result != stored_result:
+        save_compatibility(key, setting, result)
         return_freed_memory()
-    if reason := _rejection(kept, if_faster=if_faster):
+    if reason := _rejection(result, if_faster=if_faster):
         return LoadResult(None, reason)
     Thread(target=_arrange_memory, args=(engine, _weight_bytes(model)), name="antiphon-memory", daemon=True).start()
-    return LoadResult(engine, _description(engine, kept, weights))
+    return LoadResult(engine, _description(engine, result, weights))
 
 
 def _arrange_memory(engine: OpenVINOEngine, weight_bytes: int) -> None:
@@ -248,16 +246,16 @@ def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compa
     return Compatibility(f"OpenVINO's logits differ from this model's; {wrong[0]}." if wrong else "")
 
 
-def _speedup(engine: OpenVINOEngine, model: PreTrainedModel) -> float:
-    """Return how many times faster than torch the engine is: the geometric mean with a draft and without."""
+def _speedup(engine: OpenVINOEngine, model: PreTrainedModel) -> float | None:
+    """Return how many times faster than torch the engine is: the geometric mean with a draft and without.
+
+    None if another program disturbed the measurement; the next start then compares the engines again.
+    """
     own, other = engine.step_cost(), engine_of(model).step_cost()
+    if not (is_credible(own) and is_credible(other)):
+        return None
     ratios = (other.curve(COMPARED_CONTEXT, rows)[-1] / own.curve(COMPARED_CONTEXT, rows)[-1] for rows in COMPARED_ROWS)
     return float(prod(ratios) ** 0.5)
-
-
-def _is_measured_alone(engine: OpenVINOEngine, model: PreTrainedModel) -> bool:
-    """Return whether no other program disturbed the measurement; if one did, the next start compares them again."""
-    return is_credible(engine.step_cost()) and is_credible(engine_of(model).step_cost())
 
 
 def _compile(

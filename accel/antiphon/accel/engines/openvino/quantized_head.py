@@ -33,7 +33,7 @@ BLOCK = 512
 """Number of rows of the head that are converted at a time: they fit into the processor's cache."""
 
 PROBED_ROWS = (1, 8)
-"""Numbers of rows with which it is tested whether OpenVINO has packed the weights: one row has kernels of its own."""
+"""Numbers of rows with which it is tested whether OpenVINO has packed the weights: one row has separate kernels."""
 
 SEEN = 512
 """Number of products of a row that are checked: kernels that read freed weights return zeros only."""
@@ -121,7 +121,7 @@ class QuantizedHead:
         return compile_head(model, "f32", self._threads, group=group)
 
     def _restore(self) -> None:
-        """Compile the product again and keep the weights: kernels of this CPU read them where they are."""
+        """Compile the product again and keep the weights, because this CPU's kernels read them in place."""
         self._request = self._compile()
         self._is_released = False
 

@@ -118,12 +118,9 @@ def ragged_attention(
 
 
 def batch_modes(model: PreTrainedModel) -> tuple[BatchMode, ...]:
-    """Return the modes to try with this model, the faster one first.
-
-    "ragged" starts several kernels for each sequence in each layer, which take longer to start than to run on a GPU.
-    """
+    """Return the modes to try with this model, the faster one first."""
     if implementation_of(model) == "sdpa" and accepts_attention(model, RAGGED):
-        return ("ragged", "concatenated") if model.device.type == "cpu" else ("concatenated", "ragged")
+        return ("ragged", "concatenated")
     return ("concatenated",)
 
 
