@@ -118,7 +118,7 @@ async def run_clients(
         target: the server.
         questions: the questions, repeated as needed.
         clients: the number of clients.
-        seconds: how long new questions are sent.
+        seconds: how long new questions are sent; each client sends at least one.
         pause_after_errors: wait one second after an error.
         drain: seconds to wait for the last answers; later ones count as unfinished.
     """
@@ -129,7 +129,9 @@ async def run_clients(
     async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits) as http:
 
         async def client() -> None:
-            while perf_counter() - start < seconds:
+            is_first = True
+            while is_first or perf_counter() - start < seconds:
+                is_first = False
                 number = next(numbers)
                 has_answer = await _ask(http, target, questions[number % len(questions)], result, number)
                 if not has_answer and pause_after_errors:
