@@ -69,9 +69,12 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, worker_id: str) 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
+    """Compute with one thread for each worker, also in the processes that tests start."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
     torch.set_num_threads(threads)
 
 

@@ -72,6 +72,7 @@ def test_in_python(rag: Rag) -> None:
     assert len(wrong) <= MAX_WRONG, wrong
 
 
+@pytest.mark.exhaustive
 def test_without_the_conversation_fewer_are_right(rag: Rag) -> None:
     assert len(wrong_answers(lambda questions: rag.ask(questions[-1]).text)) > MAX_WRONG
 

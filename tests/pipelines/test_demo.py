@@ -89,12 +89,11 @@ def some_pages(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
     return Retriever.open(folder)
 
 
-UNITS = pytest.mark.skipif(
-    not has_bfloat16_units(), reason="this processor has no units for bfloat16: it computes in float32 by itself"
-)
+OWN, OTHER = (torch.bfloat16, torch.float32) if has_bfloat16_units() else (torch.float32, torch.bfloat16)
+"""The dtype in which this processor runs the demo, and the other one."""
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=UNITS)])
+@pytest.mark.parametrize("dtype", [OWN, pytest.param(OTHER, marks=pytest.mark.exhaustive)])
 def test_the_questions_of_the_demo_are_answered_right(
     reader_folder: Path, some_pages: Retriever, dtype: torch.dtype
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.pipelines.benchmark import start_up
 from antiphon.pipelines.benchmark.loading import ARCHITECTURES, stored_shape
 from tests.pipelines.recorded import antiphon
 
@@ -32,6 +33,7 @@ SAMPLE = {
 @pytest.fixture(autouse=True)
 def _small_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ARCHITECTURES, "qwen2.5-1.5b", ARCHITECTURES["qwen2.5-1.5b"] | SMALL)
+    monkeypatch.setattr(start_up, "STARTS", 1)
 
 
 def test_all_programs_decode_the_answer_and_are_started_anew(tmp_path: Path) -> None:
