@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from platformdirs import user_cache_dir
@@ -19,6 +20,9 @@ TEXTS = (
     "Honey keeps for years because it holds little water.",
     "A queen lays as many as two thousand eggs on a summer's day.",
 )
+
+hypothesis.settings.register_profile("without deadline", deadline=None)  # a busy machine is no error
+hypothesis.settings.load_profile("without deadline")
 
 SLOW_FILES = ("test_notebooks.py", "test_faults.py", "test_demo.py", "test_server.py", "test_wheel.py")
 """Files with few and slow tests. Each runs in one worker, so they start first and no worker is idle at the end."""

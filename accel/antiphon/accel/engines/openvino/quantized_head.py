@@ -24,7 +24,10 @@ GROUP_SIZES = (128, 64)
 """Numbers of hidden values that share a scale if OpenVINO quantizes them, the faster one first."""
 
 SLACK = 1.05
-"""Factor of the error of hidden values that OpenVINO quantizes, for roundings of their scales."""
+"""Factor of the error of hidden values that OpenVINO rounds, for roundings of their scales."""
+
+MAX_ERROR_RATIO = 1.8
+"""Integer units are used if the error of hidden states is at most this many times that of groups of hidden values."""
 
 ROUNDING = 1e-5
 """Relative error of a sum of products in float32; sums of 16,384 random products are 1e-6 apart."""
@@ -86,8 +89,9 @@ class ApproximateLogits:
 class QuantizedHead:
     """The head's weights in 8 bits, multiplied by hidden states in 8 bits.
 
-    Each row of weights has its own scale. With integer units each row of hidden states is quantized here, with one
-    scale; otherwise OpenVINO's kernel quantizes groups of hidden values, of which only the largest error is known.
+    Each row of weights has its own scale. Hidden states are rounded here, so that their error is known: with integer
+    units, to multiples of one scale for each row; otherwise to multiples of a scale for each group of hidden values,
+    which OpenVINO's kernel quantizes without a further error.
 
     Args:
         weights: The head's weights.
@@ -104,6 +108,7 @@ class QuantizedHead:
         self.has_integer_units = has_integer_units
         self._weights, self._threads = weights, threads
         self._memory = TemporaryWeights()
+        self._keeps_rounded = True
         self._request = self._compile()
         packed = self._probe()
         self._memory.release()
@@ -118,7 +123,10 @@ class QuantizedHead:
         self.largest_norms: NDArray[np.float64] = self.norms.max(1).astype(np.float64)
         model = _product(quantized, scales, is_integer=self.has_integer_units)
         group = None if self.has_integer_units else _group_size(self.hidden_size)
-        return compile_head(model, "f32", self._threads, group=group)
+        request = compile_head(model, "f32", self._threads, group=group)
+        if group is not None:
+            self._keeps_rounded = _keeps_rounded(request, quantized, scales)
+        return request
 
     def _restore(self) -> None:
         """Compile the product again and keep the weights, because this CPU's kernels read them in place."""
@@ -143,14 +151,15 @@ class QuantizedHead:
 
     def approximate(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
         """Return approximate logits of hidden states, shape (rows, hidden)."""
-        if not self.has_integer_units:
-            return ApproximateLogits(self._products(hidden), np.ones(len(hidden)), _errors_of_groups(hidden))
-        integers, scales, errors = _to_integers(hidden)
-        return ApproximateLogits(self._products(integers), scales, errors)
+        if self.has_integer_units:
+            integers, scales, errors = _to_integers(hidden)
+            return ApproximateLogits(self._products(integers), scales, errors)
+        rounded, errors = _round_groups(hidden) if self._keeps_rounded else (hidden, _largest_errors(hidden))
+        return ApproximateLogits(self._products(rounded), np.ones(len(hidden)), errors)
 
 
 def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
-    """Return whether the processor has integer units, and their error is not the larger one for these hidden states.
+    """Return whether the processor has integer units whose error is not much the larger one for these hidden states.
 
     If some hidden values are much larger than the others, as in many trained models, one scale for all of a row leaves
     few levels for the others, and many tokens would have to be compared with the model's own weights.
@@ -160,7 +169,7 @@ def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
     """
     if INTEGER_UNITS not in processor_flags():
         return False
-    return bool(_to_integers(hidden)[2].mean() <= _errors_of_groups(hidden).mean())
+    return bool(_to_integers(hidden)[2].mean() <= MAX_ERROR_RATIO * _round_groups(hidden)[1].mean())
 
 
 def _to_integers(
@@ -175,16 +184,55 @@ def _to_integers(
     return integers.astype(np.float32), scales, errors + ROUNDING * np.linalg.norm(exact, axis=1)
 
 
-def _errors_of_groups(hidden: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the largest norm of the error that OpenVINO's kernel makes in each row of hidden states."""
+def _round_groups(hidden: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Return hidden states that OpenVINO's kernel quantizes without a further error, and the norm of each row's error.
+
+    Each group is rounded to multiples of its scale, which is its largest value divided by `LARGEST`.
+    """
+    exact = hidden.astype(np.float64)
+    groups = _in_groups(exact)
+    scales = np.abs(groups).max(2, keepdims=True, initial=np.finfo(np.float32).tiny) / LARGEST
+    with np.errstate(invalid="ignore"):  # rows with an infinite value have no finite logits
+        rounded = (np.rint(groups / scales) * scales).reshape(len(hidden), -1)[:, : hidden.shape[1]]
+        errors: NDArray[np.float64] = np.linalg.norm(exact - rounded, axis=1)
+    return rounded.astype(np.float32), errors + ROUNDING * np.linalg.norm(exact, axis=1)
+
+
+def _largest_errors(hidden: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the largest norm of the error that OpenVINO's kernel may make in each row of hidden states."""
+    groups = _in_groups(np.abs(hidden.astype(np.float64)))
+    half_steps = groups.max(2) / LARGEST / 2
+    errors: NDArray[np.float64] = SLACK * np.sqrt(groups.shape[2] * (half_steps**2).sum(1))
+    errors += ROUNDING * np.linalg.norm(hidden.astype(np.float64), axis=1)
+    return errors
+
+
+def _in_groups(hidden: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return hidden states as (rows, groups, group size); the last group is filled with zeros."""
     rows, size = hidden.shape
     group = _group_size(size)
     padded = np.zeros((rows, -(-size // group) * group))
-    padded[:, :size] = np.abs(hidden)
-    half_steps = padded.reshape(rows, -1, group).max(2) / LARGEST / 2
-    errors: NDArray[np.float64] = SLACK * np.sqrt(group * (half_steps**2).sum(1))
-    errors += ROUNDING * np.linalg.norm(padded, axis=1)
-    return errors
+    padded[:, :size] = hidden
+    return padded.reshape(rows, -1, group)
+
+
+def _keeps_rounded(request: Any, quantized: NDArray[np.int8], scales: NDArray[np.float32]) -> bool:
+    """Return whether this CPU's kernel multiplies hidden states of `_round_groups` without a further error.
+
+    Args:
+        request: The inference request of the product.
+        quantized: Its weights in 8 bits, shape (vocab, hidden).
+        scales: The scale of each row of weights, shape (vocab, 1).
+    """
+    weights = quantized[:SEEN] * scales[:SEEN].astype(np.float64)
+    for rows in PROBED_ROWS:
+        hidden = np.random.default_rng(rows).standard_normal((rows, quantized.shape[1])).astype(np.float32)
+        rounded = _round_groups(hidden)[0]
+        expected = rounded @ weights.T
+        limits = ROUNDING * np.linalg.norm(rounded, axis=1, keepdims=True) * np.linalg.norm(weights, axis=1)
+        if (np.abs(run_head(request, rounded, len(quantized))[:, :SEEN] - expected) > limits).any():
+            return False
+    return True
 
 
 def _group_size(hidden_size: int) -> int:
