@@ -129,13 +129,13 @@ async def run_clients(
     async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits) as http:
 
         async def client() -> None:
-            is_first = True
-            while is_first or perf_counter() - start < seconds:
-                is_first = False
+            while True:
                 number = next(numbers)
                 has_answer = await _ask(http, target, questions[number % len(questions)], result, number)
                 if not has_answer and pause_after_errors:
                     await asyncio.sleep(1)
+                if perf_counter() - start >= seconds:
+                    return
 
         tasks = [asyncio.create_task(client()) for _ in range(clients)]
         _, late = await asyncio.wait(tasks, timeout=seconds + drain)

@@ -108,7 +108,6 @@ class QuantizedHead:
         self.has_integer_units = has_integer_units
         self._weights, self._threads = weights, threads
         self._memory = TemporaryWeights()
-        self._keeps_rounded = True
         self._request = self._compile()
         packed = self._probe()
         self._memory.release()
@@ -124,8 +123,7 @@ class QuantizedHead:
         model = _product(quantized, scales, is_integer=self.has_integer_units)
         group = None if self.has_integer_units else _group_size(self.hidden_size)
         request = compile_head(model, "f32", self._threads, group=group)
-        if group is not None:
-            self._keeps_rounded = _keeps_rounded(request, quantized, scales)
+        self._keeps_rounded = group is not None and _keeps_rounded(request, quantized, scales)
         return request
 
     def _restore(self) -> None:
@@ -152,8 +150,8 @@ class QuantizedHead:
     def approximate(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
         """Return approximate logits of hidden states, shape (rows, hidden)."""
         if self.has_integer_units:
-            integers, scales, errors = _to_integers(hidden)
-            return ApproximateLogits(self._products(integers), scales, errors)
+            integers, scales, errors = _to_integers(hidden, self.hidden_size)
+            return ApproximateLogits(self._products(integers[:, 0].astype(np.float32)), scales[:, 0, 0], errors)
         rounded, errors = _round_groups(hidden) if self._keeps_rounded else (hidden, _largest_errors(hidden))
         return ApproximateLogits(self._products(rounded), np.ones(len(hidden)), errors)
 
@@ -169,48 +167,50 @@ def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
     """
     if INTEGER_UNITS not in processor_flags():
         return False
-    return bool(_to_integers(hidden)[2].mean() <= MAX_ERROR_RATIO * _round_groups(hidden)[1].mean())
+    return bool(_to_integers(hidden, hidden.shape[1])[2].mean() <= MAX_ERROR_RATIO * _round_groups(hidden)[1].mean())
 
 
 def _to_integers(
-    hidden: NDArray[np.float32],
-) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
-    """Return hidden states as integers, the scale of each row, and the norm of each row's error."""
-    exact = hidden.astype(np.float64)
-    scales = np.abs(exact).max(1, initial=np.finfo(np.float32).tiny) / LARGEST
+    hidden: NDArray[np.float32], group: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return hidden states as integers, the scale of each group, and the norm of each row's error.
+
+    Args:
+        hidden: The hidden states, shape (rows, hidden).
+        group: Number of hidden values that share a scale, the largest of them divided by `LARGEST`.
+
+    Returns:
+        Arrays of the shapes (rows, groups, group), (rows, groups, 1) and (rows,).
+    """
+    groups = _in_groups(hidden, group)
+    scales = np.abs(groups).max(2, keepdims=True, initial=np.finfo(np.float32).tiny) / LARGEST
     with np.errstate(invalid="ignore"):  # rows with an infinite value have no finite logits
-        integers = np.rint(exact / scales[:, None])
-        errors = np.linalg.norm(exact - integers * scales[:, None], axis=1)
-    return integers.astype(np.float32), scales, errors + ROUNDING * np.linalg.norm(exact, axis=1)
+        integers = np.rint(groups / scales)
+        errors = np.linalg.norm(groups - integers * scales, axis=(1, 2))
+    return integers, scales, errors + ROUNDING * np.linalg.norm(groups, axis=(1, 2))
 
 
 def _round_groups(hidden: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Return hidden states that OpenVINO's kernel quantizes without a further error, and the norm of each row's error.
-
-    Each group is rounded to multiples of its scale, which is its largest value divided by `LARGEST`.
-    """
-    exact = hidden.astype(np.float64)
-    groups = _in_groups(exact)
-    scales = np.abs(groups).max(2, keepdims=True, initial=np.finfo(np.float32).tiny) / LARGEST
-    with np.errstate(invalid="ignore"):  # rows with an infinite value have no finite logits
-        rounded = (np.rint(groups / scales) * scales).reshape(len(hidden), -1)[:, : hidden.shape[1]]
-        errors: NDArray[np.float64] = np.linalg.norm(exact - rounded, axis=1)
-    return rounded.astype(np.float32), errors + ROUNDING * np.linalg.norm(exact, axis=1)
+    """Return hidden states that OpenVINO's kernel quantizes without further error, and the norm of each row's error."""
+    rows, size = hidden.shape
+    integers, scales, errors = _to_integers(hidden, _group_size(size))
+    with np.errstate(invalid="ignore"):
+        rounded = (integers * scales).reshape(rows, -1)[:, :size]
+    return rounded.astype(np.float32), errors
 
 
 def _largest_errors(hidden: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the largest norm of the error that OpenVINO's kernel may make in each row of hidden states."""
-    groups = _in_groups(np.abs(hidden.astype(np.float64)))
-    half_steps = groups.max(2) / LARGEST / 2
+    groups = _in_groups(hidden, _group_size(hidden.shape[1]))
+    half_steps = np.abs(groups).max(2) / LARGEST / 2
     errors: NDArray[np.float64] = SLACK * np.sqrt(groups.shape[2] * (half_steps**2).sum(1))
-    errors += ROUNDING * np.linalg.norm(hidden.astype(np.float64), axis=1)
+    errors += ROUNDING * np.linalg.norm(groups, axis=(1, 2))
     return errors
 
 
-def _in_groups(hidden: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return hidden states as (rows, groups, group size); the last group is filled with zeros."""
+def _in_groups(hidden: NDArray[np.float32], group: int) -> NDArray[np.float64]:
+    """Return hidden states as (rows, groups, group); the last group is filled with zeros."""
     rows, size = hidden.shape
-    group = _group_size(size)
     padded = np.zeros((rows, -(-size // group) * group))
     padded[:, :size] = hidden
     return padded.reshape(rows, -1, group)
