@@ -7,13 +7,13 @@ import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 
 from platformdirs import user_cache_dir
 
 from antiphon.pipelines.models.adapter import READER, is_adapter, merge_adapter
+from antiphon.pipelines.models.hub import download_weights, find_on_hub
 from antiphon.pipelines.models.verified_folder import sha256, verified_folder
 from antiphon.pipelines.progress import Progress
 
@@ -34,16 +34,17 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | 
     """Return the folder or hub name that transformers can load for a model name.
 
     A bundled model is converted on first use, and an adapter for ``smollm2`` is merged on first use. Other existing
-    folders are returned as they are. Everything else must be a model on the Hugging Face hub or in its local cache.
+    folders are returned as they are. Everything else must be a model on the Hugging Face hub or in its local cache;
+    with ``progress``, its weights are downloaded.
     For a folder with the name of a bundled model, write ``./smollm2``.
 
     Args:
         name: Bundled model, folder or hub name.
         cache: Folder of converted models; default the user's cache.
-        progress: Called with stage, done and total.
+        progress: Called with stage, done and total; megabytes for a download.
 
     Raises:
-        ValueError: there is no such model, or the adapter is for another model.
+        ValueError: there is no such model, the adapter is for another model, or a download fails.
         ImportError: the package of a bundled model is missing; the message has the command that installs it.
     """
     if name == "smollm2":
@@ -56,7 +57,10 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | 
         return _model_folder(folder)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
         raise ValueError(f"There is no model folder {name!r}; {_WANTED}.")
-    return _hub_model(name)
+    found = find_on_hub(name, _WANTED, BUNDLED)
+    if progress is not None:  # otherwise transformers shows its own bars
+        download_weights(found, progress)
+    return found
 
 
 def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> Path:
@@ -178,25 +182,3 @@ def _model_folder(folder: Path) -> str:
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is no model folder: it has no config.json, which transformers reads first.")
     return str(folder)
-
-
-def _hub_model(name: str) -> str:
-    """Return the name if the hub or its local cache has it, after at most one HTTP request without retries."""
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
-
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return name
-    if "/" not in name and (meant := get_close_matches(name.lower(), BUNDLED, n=1)):
-        raise ValueError(f"There is no model {name!r}; did you mean {meant[0]!r}?")
-    try:
-        HfApi().auth_check(name)
-    except GatedRepoError:
-        raise ValueError(f"The model {name!r} is gated: accept its terms on the hub, then run: hf auth login") from None
-    except (RepositoryNotFoundError, HFValidationError):
-        raise ValueError(f"The hub has no model {name!r} that you may read; {_WANTED}.") from None
-    except Exception as error:  # the HTTP library's errors differ by version
-        raise ValueError(
-            f"The model {name!r} is not on this machine and the hub cannot be reached ({error}); {_WANTED}."
-        ) from error
-    return name
