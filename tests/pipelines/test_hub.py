@@ -87,7 +87,7 @@ def hub() -> Iterator[tuple[str, type[FakeHub]]]:
 
 
 def resolve(address: str, cache: Path, prelude: str = "") -> tuple[str, list[tuple[str, int, int]]]:
-    """Return what `resolve_model` returns or raises, and what it has reported, in a new process."""
+    """Return the result or the error of `resolve_model`, and its progress reports, in a new process."""
     settings = {"HF_ENDPOINT": address, "HF_HOME": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | settings
     command = [sys.executable, "-c", prelude + SCRIPT]

@@ -116,6 +116,12 @@ def remove_stale_folders(parent: Path, prefix: str, *, older_than: float) -> Non
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def free_space(folder: Path) -> int:
+    """Return the free bytes of the disk that a folder is on; it need not exist."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Return whether an error means that the disk, a quota or a file size limit is exhausted.
 

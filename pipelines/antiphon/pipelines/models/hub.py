@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from antiphon.accel.files import free_space
 from antiphon.pipelines.progress import Progress
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -23,16 +23,16 @@ def find_on_hub(name: str, wanted: str, bundled: Sequence[str]) -> str:
 
     Args:
         name: Name of a model on the hub.
-        wanted: What a name may be, for messages.
+        wanted: Phrase for messages with the names that can be given.
         bundled: Names of bundled models, one of which may be meant.
 
     Raises:
         ValueError: There is no such model, it may not be read, or the hub cannot be reached.
     """
-    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+    if _cached(name, "config.json") is not None:
         return name
     if "/" not in name and (meant := get_close_matches(name.lower(), bundled, n=1)):
         raise ValueError(f"There is no model {name!r}; did you mean {meant[0]!r}?")
@@ -69,8 +69,8 @@ def download_weights(name: str, report: Progress) -> None:
         found = HfApi().model_info(name, files_metadata=True).siblings or ()
         sizes = {each.rfilename: each.size or 0 for each in found}
         missing = {file: sizes.get(file, 0) for file in _weight_files(name, sizes) if _cached(name, file) is None}
-        _check_space(name, sum(missing.values()), Path(constants.HF_HUB_CACHE))
         before, total = 0, sum(missing.values())
+        _check_space(name, total, Path(constants.HF_HUB_CACHE))
         for file, size in missing.items():
             hf_hub_download(name, file, tqdm_class=_bar(f"Downloading {name}, MB", before, total, report))
             before += size
@@ -119,8 +119,7 @@ def _parts(index: Path) -> list[str]:
 
 def _check_space(name: str, needed: int, cache: Path) -> None:
     """Raise ValueError if the disk of the hub's cache has too little space."""
-    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
-    if (free := shutil.disk_usage(existing).free) < needed:
+    if (free := free_space(cache)) < needed:
         raise ValueError(
             f"The weights of {name!r} need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in {cache}; "
             "free some, or set HF_HOME to a folder on another disk."

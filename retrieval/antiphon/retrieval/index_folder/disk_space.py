@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from antiphon.accel.files import is_disk_full
+from antiphon.accel.files import free_space, is_disk_full
 
 _SQLITE_DISK_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 
@@ -23,9 +22,7 @@ def require_free_space(folder: Path, needed: int) -> None:
     Raises:
         OSError: Fewer than ``needed`` bytes are free.
     """
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < needed:
+    if (free := free_space(folder)) < needed:
         raise OSError(
             f"The index needs at least {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free at {folder}. "
             "Nothing was written; make room, or give another folder."
