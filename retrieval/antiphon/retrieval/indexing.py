@@ -20,6 +20,7 @@ from antiphon.retrieval.document_changes import Confirm, DocumentChange, plan_ch
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.embedding import embed_resumably, embed_texts
+from antiphon.retrieval.encoder_runtime.hub import download_models
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from antiphon.retrieval.file_discovery import SkippedFile
 from antiphon.retrieval.filters import json_metadata
@@ -30,6 +31,7 @@ from antiphon.retrieval.index_folder.unfinished import read_unfinished, remove_u
 from antiphon.retrieval.index_folder.write_lock import WriteLock, lock_for_writing
 from antiphon.retrieval.load import LoadedDocuments, Progress, load_documents, require_files
 from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.rerankers.by_name import hub_models
 from antiphon.retrieval.token_counts import recounted, require_token_embedder, token_counts
 from antiphon.retrieval.vector_index.build import (
     build_from_normalized,
@@ -103,7 +105,8 @@ def build_index(
         follow_links: Also follow symbolic links that lead out of ``paths``.
         add: Keep all documents of the index that are not below ``paths``. The default embedder is that of the index.
         confirm: Called before documents are dropped; if it returns False, nothing changes. None: drop them.
-        progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``.
+        progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``, and before them with the megabytes
+            of models that are downloaded.
 
     Raises:
         FileNotFoundError: A path does not exist.
@@ -120,7 +123,7 @@ def build_index(
     require_index_folder(out)
     # Report a wrong path before loading the model, and a wrong model before reading files.
     require_files(paths, [out], follow_links=follow_links)
-    model = _model(embedder, device, out, add)
+    model = _model(embedder, device, out, add, progress)
     limit = _limit(max_tokens, model)
     with lock_for_writing(out) as held:
         loaded = load_documents(paths, exclude=[out], follow_links=follow_links, progress=report)
@@ -157,12 +160,19 @@ def _report(
     )
 
 
-def _model(embedder: str | Embedder, device: str | None, out: Path, add: bool) -> Embedder:
-    """Return the embedder; the default for an index that grows is the one that made it."""
+def _model(embedder: str | Embedder, device: str | None, out: Path, add: bool, progress: Progress | None) -> Embedder:
+    """Return the embedder; the default for an index that grows is the one that made it.
+
+    With ``progress`` it is downloaded first, and so is the reranker that questions will need.
+    """
     if add and embedder == "auto":
         with suppress(IndexNotFound):
             embedder = read_index(out).embedder
-    return load_embedder(embedder, device) if isinstance(embedder, str) else embedder
+    if not isinstance(embedder, str):
+        return embedder
+    if progress is not None:
+        download_models(hub_models(embedder, device), progress)
+    return load_embedder(embedder, device)
 
 
 def _old_index(out: Path, embedder: Embedder, add: bool) -> StoredIndex | None:

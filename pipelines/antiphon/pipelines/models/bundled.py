@@ -12,8 +12,9 @@ from types import MappingProxyType
 
 from platformdirs import user_cache_dir
 
+from antiphon.accel.hub_download import download_weights
 from antiphon.pipelines.models.adapter import READER, is_adapter, merge_adapter
-from antiphon.pipelines.models.hub import download_weights, find_on_hub
+from antiphon.pipelines.models.hub import find_on_hub
 from antiphon.pipelines.models.verified_folder import sha256, verified_folder
 from antiphon.pipelines.progress import Progress
 

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from antiphon.retrieval.embedders.protocol import TokenVectors
 from antiphon.retrieval.embedders.sentence_transformer import SentenceTransformerEmbedder
 from antiphon.retrieval.encoder_runtime.engine_selection import Engine
-from antiphon.retrieval.encoder_runtime.hub import load_model
+from antiphon.retrieval.encoder_runtime.hub import HUB_NAMES, load_model
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
-
-_HUB = "BAAI/bge-m3"
 
 
 class BgeM3Embedder:
@@ -112,7 +110,7 @@ def lexical_score(question: Mapping[int, float], passage: Mapping[int, float]) -
 
 def _head(model: str | Path, file: str, width: int, local_files_only: bool) -> tuple[Vectors, Vectors]:
     """Load a linear layer from a file: its weight of shape (out, width) and its bias of shape (out,)."""
-    source = _HUB if str(model) == "bge-m3" else str(model)
+    source = HUB_NAMES.get(str(model), str(model))
 
     def load(local: bool) -> tuple[Vectors, Vectors]:
         from huggingface_hub import hf_hub_download

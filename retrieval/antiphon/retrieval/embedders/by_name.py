@@ -13,6 +13,18 @@ KNOWN = ("auto", "minilm", "bge-m3", "hash")
 """The names of embedders. A folder, or ``owner/model`` on the hub, names any model of sentence-transformers."""
 
 
+def chosen_embedder(name: str, device: str | None = None) -> str:
+    """Return the name of the embedder that ``auto`` stands for; other names are returned as they are.
+
+    Args:
+        name: See `load_embedder`.
+        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+    """
+    if name != "auto":
+        return name
+    return "minilm" if pick_device(device) == "cpu" else "bge-m3"
+
+
 def load_embedder(name: str, device: str | None = None) -> Embedder:
     """Load the embedder with a name.
 
@@ -25,11 +37,9 @@ def load_embedder(name: str, device: str | None = None) -> Embedder:
         ValueError: The name is unknown, or the model is damaged or cannot be downloaded.
         ImportError: A package is missing; the message has the command.
     """
+    name = chosen_embedder(name, device)
     if name == "hash":
         return HashEmbedder()
-    if name == "auto":
-        device = pick_device(device)
-        name = "minilm" if device == "cpu" else "bge-m3"
     if name == "minilm":
         from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
 

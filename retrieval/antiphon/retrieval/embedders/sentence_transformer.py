@@ -19,13 +19,18 @@ from antiphon.retrieval.encoder_runtime.engine_selection import (
     choose_module_engine,
     torch_choice,
 )
-from antiphon.retrieval.encoder_runtime.hub import cached_file, load_model, loading_options, weights_fingerprint
+from antiphon.retrieval.encoder_runtime.hub import (
+    HUB_NAMES,
+    cached_file,
+    load_model,
+    loading_options,
+    weights_fingerprint,
+)
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_SHORT_NAMES = {"bge-m3": "BAAI/bge-m3"}
 _LENGTHS = {"BAAI/bge-m3": 512}  # tokens; BGE-M3 supports 8,192, but texts this long are rarely worth the cost
 _LONGEST = 8192
 _PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -62,7 +67,7 @@ class SentenceTransformerEmbedder:
         local_files_only: bool = False,
         engine: Engine = "auto",
     ) -> None:
-        source = _SHORT_NAMES.get(str(model), str(model))
+        source = HUB_NAMES.get(str(model), str(model))
         folder = Path(source).resolve() if Path(source).is_dir() else None
         self.name = str(folder or model)
         self._device = pick_device(device)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from antiphon.accel import hub_download
 from antiphon.retrieval.encoder_runtime.device import pick_dtype
 
 Model = TypeVar("Model")
+
+HUB_NAMES = {"bge-m3": "BAAI/bge-m3", "bge-reranker-v2-m3": "BAAI/bge-reranker-v2-m3"}
+"""Short names of models, and their names on the hub."""
 
 
 def load_model(
@@ -53,6 +57,25 @@ def loading_options(device: str, local_files_only: bool) -> dict[str, Any]:
     return {"dtype": pick_dtype(device), "adapter_kwargs": {"local_files_only": local_files_only}}
 
 
+def download_models(names: Sequence[str], report: hub_download.Report) -> None:
+    """Download the weights of hub models that are not in the cache yet, with progress in megabytes.
+
+    Args:
+        names: Names on the hub.
+        report: Called with a stage, the megabytes that are done, and those in all.
+
+    Raises:
+        DiskTooSmallError: The disk has too little space. Other errors are left to `load_model`.
+    """
+    for name in names:
+        try:
+            hub_download.download_weights(name, report, cache=_cache())
+        except hub_download.DiskTooSmallError:
+            raise
+        except ValueError:
+            continue
+
+
 def cached_file(source: str, file: str, revision: str | None = None) -> Path | None:
     """Return the path of a file of a hub model in the cache, or None.
 
@@ -61,13 +84,9 @@ def cached_file(source: str, file: str, revision: str | None = None) -> Path | N
         file: The name of the file.
         revision: The commit or branch.
     """
-    from huggingface_hub import try_to_load_from_cache
-
     if Path(source).exists():
         return None
-    folder = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
-    found = try_to_load_from_cache(source, file, cache_dir=folder, revision=revision)
-    return Path(found) if isinstance(found, str) else None
+    return hub_download.cached_file(source, file, cache=_cache(), revision=revision)
 
 
 def weights_fingerprint(source: str, revision: str | None = None) -> str:
@@ -86,6 +105,11 @@ def weights_fingerprint(source: str, revision: str | None = None) -> str:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return f"sha256-{digest.hexdigest()[:16]}"
+
+
+def _cache() -> str | None:
+    """Return the folder that sentence-transformers uses instead of the hub's cache, or None."""
+    return os.environ.get("SENTENCE_TRANSFORMERS_HOME")
 
 
 def _first_line(error: OSError) -> str:

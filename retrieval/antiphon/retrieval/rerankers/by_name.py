@@ -8,13 +8,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.retrieval.embedders.by_name import chosen_embedder
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.encoder_runtime.device import pick_device
-from antiphon.retrieval.rerankers.cross_encoder import SHORT_NAMES, CrossEncoderReranker
+from antiphon.retrieval.encoder_runtime.hub import HUB_NAMES
+from antiphon.retrieval.rerankers.cross_encoder import CrossEncoderReranker
 from antiphon.retrieval.rerankers.maxsim import MaxSimReranker
 from antiphon.retrieval.rerankers.protocol import Reranker
 
-KNOWN = ("auto", "maxsim", "bge-reranker-v2-m3")
+_CROSS_ENCODER = "bge-reranker-v2-m3"
+
+KNOWN = ("auto", "maxsim", _CROSS_ENCODER)
 """The names of rerankers. A folder, or ``owner/model`` on the hub, names any cross-encoder."""
 
 
@@ -50,14 +54,34 @@ def load_reranker(
         if not isinstance(embedder, TokenEmbedder):
             raise ValueError(f"maxsim needs the vectors of single tokens, and the embedder {embedder.name} has none.")
         return MaxSimReranker(embedder, token_counts, passages)
-    if name in SHORT_NAMES or (name and Path(name).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    if name == _CROSS_ENCODER or (name and Path(name).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return CrossEncoderReranker(name, device=device)
     raise ValueError(
         f"No reranker is named {name!r}; known are {', '.join(KNOWN)}, none, a folder, or a hub model as owner/model."
     )
 
 
+def hub_models(embedder: str, device: str | None = None) -> list[str]:
+    """Return the names on the hub of the models that an index needs: its embedder, and the reranker of ``auto``.
+
+    Bundled models and folders are left out.
+
+    Args:
+        embedder: The name of the embedder; see `load_embedder`.
+        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+    """
+    name = chosen_embedder(embedder, device)
+    names = [HUB_NAMES.get(name, name)]
+    if _needs_cross_encoder(name, device):
+        names.append(HUB_NAMES[_CROSS_ENCODER])
+    return [each for each in names if re.fullmatch(r"[\w.-]+/[\w.-]+", each) and not Path(each).is_dir()]
+
+
 def _suited(embedder: Embedder, device: str | None) -> str:
-    if embedder.name in ("bge-m3", "BAAI/bge-m3") and pick_device(device) != "cpu":
-        return "bge-reranker-v2-m3"
+    if _needs_cross_encoder(embedder.name, device):
+        return _CROSS_ENCODER
     return "maxsim" if isinstance(embedder, TokenEmbedder) else "none"
+
+
+def _needs_cross_encoder(embedder: str, device: str | None) -> bool:
+    return HUB_NAMES.get(embedder, embedder) == HUB_NAMES["bge-m3"] and pick_device(device) != "cpu"

@@ -16,16 +16,19 @@ from antiphon.retrieval.encoder_runtime.engine_selection import (
     EngineChoice,
     choose_module_engine,
 )
-from antiphon.retrieval.encoder_runtime.hub import cached_file, load_model, loading_options, weights_fingerprint
+from antiphon.retrieval.encoder_runtime.hub import (
+    HUB_NAMES,
+    cached_file,
+    load_model,
+    loading_options,
+    weights_fingerprint,
+)
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerankers.protocol import sort_by_score
 from antiphon.retrieval.vector_index.flat import Vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
-
-SHORT_NAMES = {"bge-reranker-v2-m3": "BAAI/bge-reranker-v2-m3"}
-"""Short names of models, and their names on the hub."""
 
 
 class CrossEncoderReranker:
@@ -64,7 +67,7 @@ class CrossEncoderReranker:
         self._raw = (
             torch.nn.Identity()
         )  # logits, because in half precision the sigmoids of good passages all round to 1
-        source = SHORT_NAMES.get(self.name, self.name)
+        source = HUB_NAMES.get(self.name, self.name)
         self._model = _load_cross_encoder(source, self._device, max_length, local_files_only)
         if self._model.num_labels != 1:
             raise ValueError(f"{self.name} gives {self._model.num_labels} numbers for a pair; a reranker gives one.")
