@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 COMPARED = ("text/html", "image/png")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
-LONG = ("how-drafting-works", "langchain", "llama-index", "train-bita", "your-own")
+LONG = ("how-drafting-works", "langchain", "llama-index", "quick-start", "train-bita", "your-own")
 runs = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.exhaustive] if path.stem in LONG else []) for path in NOTEBOOKS
 ]

@@ -85,7 +85,7 @@ def test_every_answer_follows_the_schema(name: str) -> None:
     """A random model never emits an end token, so every answer ends at its maximum length. The same is checked a
     hundred times with the bundled model by `python -m tests.structured`.
     """
-    for number in range(20):
+    for number in range(10):
         completion = model(number % 5).generate(
             f"Bee {number}: ",
             json_schema=SCHEMAS[name],

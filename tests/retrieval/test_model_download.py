@@ -66,7 +66,7 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(files: dict[str, 
         assert handler.downloaded() == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_model_that_the_hub_does_not_have_is_named(tmp_path: Path) -> None:
     script = IN_A_FOLDER.format(str(tmp_path)) + SCRIPT
     with fake_hub({}) as (address, _):

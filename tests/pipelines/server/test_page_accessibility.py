@@ -33,7 +33,9 @@ THINKING = (
 )
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1100), pytest.param("dark", 390, marks=pytest.mark.exhaustive)]
+)
 def test_axe_finds_no_serious_violation_in_any_state(
     browser: Any, address: str, scheme: str, width: int, tmp_path: Path
 ) -> None:
