@@ -1,4 +1,4 @@
-"""A local server that answers what the hub's client asks about one model, and scripts that are run against it."""
+"""A local server with the hub's endpoints for one model, and a function that runs scripts against it."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval import hub_models
 from antiphon.retrieval.rerankers import by_name
+from antiphon.retrieval.rerankers.by_name import hub_models
 from tests.fake_hub import NAME, fake_hub, run_with_hub
 
 SCRIPT = """

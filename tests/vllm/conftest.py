@@ -19,7 +19,7 @@ PROMPTS = [
     f"List {number} about {topic}:\n" for topic in TOPICS for number in ("one", "two", "three", "four", "five", "six")
 ]
 MAX_NEW_TOKENS = 12
-EXACT_REQUESTS, EXACT_SEED = 16, 0
+EXACT_REQUESTS, EXACT_SEED = 24, 0
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,16 @@ def cached_file(name: str, file: str, *, cache: str | None = None, revision: str
     return Path(found) if isinstance(found, str) else None
 
 
+def parts_of_weights(index: Path) -> list[str]:
+    """Return the names of the files that an index of divided weights lists.
+
+    Args:
+        index: Such as ``model.safetensors.index.json``.
+    """
+    weights: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    return sorted(set(weights.values()))
+
+
 def download_weights(name: str, report: Report, *, cache: str | None = None) -> None:
     """Download the weights of a model that are not in the hub's cache yet. An interrupted download is continued.
 
@@ -80,7 +90,7 @@ def _are_cached(name: str, cache: str | None) -> bool:
     """Return whether all files of the weights are in the hub's cache."""
     for whole in WEIGHTS:
         if (index := cached_file(name, f"{whole}.index.json", cache=cache)) is not None:
-            return all(cached_file(name, file, cache=cache) for file in _parts(index))
+            return all(cached_file(name, file, cache=cache) for file in parts_of_weights(index))
         if cached_file(name, whole, cache=cache) is not None:
             return True
     return False
@@ -94,13 +104,8 @@ def _weight_files(name: str, files: Mapping[str, int], cache: str | None) -> lis
         if whole in files:
             return [whole]
         if (index := f"{whole}.index.json") in files:
-            return _parts(Path(hf_hub_download(name, index, cache_dir=cache)))
+            return parts_of_weights(Path(hf_hub_download(name, index, cache_dir=cache)))
     return []
-
-
-def _parts(index: Path) -> list[str]:
-    weights: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    return sorted(set(weights.values()))
 
 
 def _check_space(name: str, needed: int, cache: Path) -> None:

@@ -20,6 +20,7 @@ import psutil
 
 from antiphon.accel.available_memory import available_memory
 from antiphon.accel.files import safetensors_header
+from antiphon.accel.hub_download import cached_file, parts_of_weights
 from antiphon.accel.processor import has_bfloat16_units
 
 __all__ = ["MemoryEstimate", "NotEnoughMemoryError", "check_memory", "estimate_memory"]
@@ -302,8 +303,7 @@ def _weight_files(folder: Path) -> list[Path]:
     """Return the files that are loaded; some checkpoints also have the same weights in other files."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return sorted(folder / name for name in names)
+        return [folder / name for name in parts_of_weights(index)]
     whole = folder / "model.safetensors"
     return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 
@@ -311,12 +311,10 @@ def _weight_files(folder: Path) -> list[Path]:
 def _cached_folder(name: str, location: Mapping[str, Any]) -> Path | None:
     """Return the folder of a downloaded checkpoint in the hub's cache."""
     with suppress(ImportError, ValueError, OSError):
-        from huggingface_hub import try_to_load_from_cache
-
-        options = {key: location[key] for key in ("cache_dir", "revision") if location.get(key)}
-        found = try_to_load_from_cache(name, "config.json", **options)
-        if isinstance(found, str) and any(Path(found).parent.glob("*.safetensors")):
-            return Path(found).parent
+        options = {"cache": location.get("cache_dir") or None, "revision": location.get("revision") or None}
+        found = cached_file(name, "config.json", **options)
+        if found is not None and any(found.parent.glob("*.safetensors")):
+            return found.parent
     return None
 
 

@@ -41,7 +41,6 @@ from .load import read_document as read_document
 from .load import read_documents as read_documents
 from .local_index import LocalIndex as LocalIndex
 from .passage import Passage as Passage
-from .rerankers.by_name import hub_models as hub_models
 from .rerankers.by_name import load_reranker as load_reranker
 from .rerankers.cross_encoder import CrossEncoderReranker as CrossEncoderReranker
 from .rerankers.maxsim import MaxSimReranker as MaxSimReranker
