@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -44,6 +45,12 @@ COMPRESSED_SHARE = 1.1
 
 DEFAULT_CONTEXT = 4096
 """Number of tokens whose KV cache is included in an estimate, if the model has as many positions."""
+
+OTHER_PARTS = re.compile(
+    r"(^|\.)(vision|visual|image|video|audio|speech|sound|talker|token2wav|code2wav|embed_vision|embed_audio"
+    r"|embed_tokens_extend|multi_?modal|mm_|connector|projector|qformer|perceiver|vqmodel|encoder|high_res)"
+)
+"""Start of a part of the names of weights that are not those of a multimodal checkpoint's text model."""
 
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
@@ -295,7 +302,7 @@ def _checkpoint(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
         headers = [json.loads(safetensors_header(path)) for path in _weight_files(folder)]
         if headers:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            return _Checkpoint(*_counts(headers), config=config)
+            return _Checkpoint(*_counts([_text_weights(header, config) for header in headers]), config=config)
     return None  # the loader names what is wrong with the files
 
 
@@ -326,11 +333,18 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
         from huggingface_hub import get_safetensors_metadata, hf_hub_download
 
         options = {key: location[key] for key in ("revision", "token") if location.get(key)}
-        counted = get_safetensors_metadata(name, **options).parameter_count
         config = json.loads(Path(hf_hub_download(name, "config.json", **options)).read_text(encoding="utf-8"))
-        floating = {str(kind): count for kind, count in counted.items() if kind in BITS}
-        return _Checkpoint(floating, 0, sum(count for kind, count in counted.items() if kind not in BITS), config)
+        files = get_safetensors_metadata(name, **options).files_metadata.values()
+        headers = [{key: vars(tensor) for key, tensor in file.tensors.items()} for file in files]
+        return _Checkpoint(*_counts([_text_weights(header, config) for header in headers]), config=config)
     return None
+
+
+def _text_weights(header: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights of a header that are loaded: of a multimodal checkpoint those of its text model."""
+    if _text_config(config) is config and not config.get("vision_config"):
+        return header
+    return {name: weight for name, weight in header.items() if not OTHER_PARTS.search(name)}
 
 
 def _counts(headers: list[dict[str, Any]]) -> tuple[dict[str, int], int, int]:

@@ -196,7 +196,9 @@ def check_supported(request: Request) -> None:
     }
     reasons |= {name: getattr(config, name, None) is not None for name in OTHER_MODES}
     reasons |= {name: getattr(config, name, None) not in (None, False) for name in OTHER_DRAFTS}
-    reasons |= {name: value is not None for name, value in arguments.items() if name not in KNOWN}
+    given = {name: value for name, value in arguments.items() if name not in KNOWN and value is not None}
+    empty = isinstance(given.get("mm_encoder_outputs"), dict) and not given["mm_encoder_outputs"]  # no images, no sound
+    reasons |= {name: not (empty and name == "mm_encoder_outputs") for name in given}
     _refuse_first(reasons)
     _refuse_first({"position_ids of your own": not _has_default_positions(request)})
     if cache is not None and cached_length(cache) >= length:

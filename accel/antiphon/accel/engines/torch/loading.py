@@ -6,6 +6,7 @@ It also records which files a model was loaded from, so that weights are identif
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Collection
 from contextlib import suppress
@@ -16,6 +17,7 @@ import torch
 
 from antiphon.accel.engines.torch.checkpoint import Checkpoint, CheckpointFile
 from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.engines.torch.text_checkpoint import find_text_part
 from antiphon.accel.files import safetensors_header
 from antiphon.accel.processor import has_bfloat16_units
 
@@ -71,13 +73,18 @@ def load_pretrained(
     shared = {key: value for key, value in model_kwargs.items() if key in (*LOCATION_OPTIONS, "trust_remote_code")}
     try:
         config = AutoConfig.from_pretrained(name, **shared)
-        check_causal(config, name)
+        part = find_text_part(config)
+        check_causal(config if part is None else part.config, name)
         tokenizer = AutoTokenizer.from_pretrained(name, **shared)
+        _set_processor_template(tokenizer, name, shared)
         if dtype == "auto":
-            dtype = choose_dtype(config.dtype, placement)
+            dtype = choose_dtype(config.get_text_config(decoder=True).dtype or config.dtype, placement)
         files = _checkpoint_files(name, shared)
         options: dict[str, Any] = {"dtype": dtype, "device_map": placement, "output_loading_info": True} | model_kwargs
-        loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
+        if part is None:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
+        else:
+            loaded = part.load(name, **options)
     except NotCausalError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
@@ -93,6 +100,19 @@ def load_pretrained(
     if found and is_unchanged and set(model_kwargs) <= RECORDED_OPTIONS:
         engine_of(model).checkpoint = Checkpoint(found, _versions(model))
     return model, tokenizer
+
+
+def _set_processor_template(tokenizer: PreTrainedTokenizerBase, name: str, location: dict[str, Any]) -> None:
+    """Give a tokenizer without a chat template that of the processor, where multimodal checkpoints may store it."""
+    from transformers.utils.hub import cached_file
+
+    if tokenizer.chat_template is not None:
+        return
+    options = {key: value for key, value in location.items() if key in ("cache_dir", "revision", "subfolder", "token")}
+    missing = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        path = cached_file(name, "chat_template.json", **options, **missing)
+        tokenizer.chat_template = json.loads(Path(str(path)).read_text(encoding="utf-8"))["chat_template"]
 
 
 def _check_complete(name: str, missing: Collection[str]) -> None:
