@@ -7,4 +7,7 @@ from __future__ import annotations
 
 import lazy_loader
 
+from antiphon.accel.no_telemetry import opt_out
+
+opt_out()
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

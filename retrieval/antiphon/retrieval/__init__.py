@@ -7,4 +7,6 @@ from __future__ import annotations
 
 import lazy_loader
 
+import antiphon.accel  # noqa: F401  # it opts out of the telemetry of dependencies
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

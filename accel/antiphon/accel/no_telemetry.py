@@ -1,0 +1,27 @@
+"""Opts this process, and the processes that it starts, out of the telemetry of its dependencies.
+
+`antiphon.accel` imports this module first, before anything else of Antiphon can import one of the dependencies. A value
+that the user has set in the environment stays.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+OPT_OUTS = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DISABLE_SAFETENSORS_CONVERSION": "1",  # transformers would ask the hub to convert the weights of a model
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Environment variables by which dependencies send nothing that was not asked for."""
+
+
+def opt_out() -> None:
+    """Set `OPT_OUTS`, and hide the package with which OpenVINO and nncf call a web analytics service on import."""
+    for name, value in OPT_OUTS.items():
+        os.environ.setdefault(name, value)
+    modules: dict[str, Any] = sys.modules
+    modules.setdefault("openvino_telemetry", None)  # importing it fails now, for which both have a stub
