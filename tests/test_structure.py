@@ -23,7 +23,14 @@ MAY_IMPORT = {
     "pipelines": {"accel", "retrieval", "pipelines"},
     "integrations": {"accel", "retrieval", "pipelines", "integrations"},
 }
-MAY_IMPORT_FILES = {"retrieval": ("antiphon.accel.files", "antiphon.accel.hub_download", "antiphon.accel.processor")}
+MAY_IMPORT_FILES = {
+    "retrieval": (
+        "antiphon.accel.no_telemetry",
+        "antiphon.accel.files",
+        "antiphon.accel.hub_download",
+        "antiphon.accel.processor",
+    )
+}
 """Single files of another part that a part may import as well."""
 
 FILES = {part: sorted((ROOT / part).rglob("*.py")) for part in MAY_IMPORT}

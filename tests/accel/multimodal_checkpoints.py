@@ -5,9 +5,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+)
 
 from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCAB_SIZE, byte_tokenizer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Florence2Config
+from transformers import CONFIG_MAPPING, Florence2Config
 
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.text_checkpoint import find_text_part
@@ -108,8 +108,6 @@ def test_a_text_checkpoint_and_an_encoder_decoder_are_left_to_transformers() -> 
 
 @pytest.mark.parametrize("model_type", ["idefics", "pi0"])
 def test_a_type_without_a_separate_text_model_is_refused_by_name(model_type: str, tmp_path: Path) -> None:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
     CONFIG_MAPPING[model_type]().save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=f"type '{model_type}' have no text model"):

@@ -95,7 +95,7 @@ def test_the_server_reaches_for_no_other_machine(folder: Path, monkeypatch: pyte
     for name, value in environment(folder).items():
         monkeypatch.setenv(name, value)
     with serving(Command("antiphon", (*CLI, "serve", "--index", str(folder / "index"))), folder / "log") as server:
-        body = {"model": "reader", "messages": [{"role": "user", "content": QUESTION}]}
+        body = {"model": "reader+index", "messages": [{"role": "user", "content": QUESTION}]}
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
     assert "two thousand eggs" in answer["choices"][0]["message"]["content"]
     check(folder)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import lazy_loader
 
-import antiphon.accel  # noqa: F401  # it opts out of the telemetry of dependencies
+from antiphon.accel.no_telemetry import opt_out
 
+opt_out()
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

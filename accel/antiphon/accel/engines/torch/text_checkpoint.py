@@ -14,17 +14,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    MODEL_MAPPING,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 from transformers.modeling_outputs import CausalLMOutputWithPast
-from transformers.models.auto import modeling_auto
 
 __all__ = ["TextPart", "find_text_part"]
 
-CAUSAL: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-MULTIMODAL: Any = modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING
-TEXT_MODELS: Any = modeling_auto.MODEL_MAPPING
+CAUSAL: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+MULTIMODAL: Any = MODEL_FOR_MULTIMODAL_LM_MAPPING
+TEXT_MODELS: Any = MODEL_MAPPING
 """Classes of transformers by the class of their configuration."""
 
 _TEXT_MODEL = r"^(?:thinker\.)?(?:model\.)?(?:language_model|text_model|llm)\.(?:model\.)?"
