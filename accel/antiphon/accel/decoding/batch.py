@@ -31,7 +31,7 @@ class Batch:
         self._scheduler = scheduler
         self._waiting: deque[RunningRequest] = deque()
         self._active: list[RunningRequest] = []
-        self._steps: dict[RunningRequest, deque[Step | Exception]] = {}
+        self._steps: dict[RunningRequest, deque[Step | BaseException]] = {}
         self._on_end: dict[RunningRequest, Callable[[], object]] = {}
 
     @property
@@ -61,7 +61,7 @@ class Batch:
                 while not steps:
                     self._advance()
                 step = steps.popleft()
-                if isinstance(step, Exception):
+                if isinstance(step, BaseException):
                     raise step
                 yield step
                 if step.finish:
@@ -76,7 +76,7 @@ class Batch:
         requests = list(self._active)
         for request, step in zip(requests, self._scheduler.advance(requests), strict=True):
             self._steps[request].append(step)
-            if isinstance(step, Exception) or step.finish:
+            if isinstance(step, BaseException) or step.finish:
                 self._active.remove(request)
                 if (on_end := self._on_end.pop(request, None)) is not None:
                     on_end()

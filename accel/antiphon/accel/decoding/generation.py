@@ -94,13 +94,13 @@ class Generation:
         """Yield the steps of this request; forward passes are shared with other requests to the same model."""
         return self.release_after(scheduler_of(self.engine).steps(self.running))
 
-    @torch.no_grad()
     def release_after(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield the given steps, and release the request's memory when they end or the iterator is closed."""
         try:
             yield from steps
         finally:
-            self.engine.release(self.running.sequence)
+            release = partial(self.engine.release, self.running.sequence)
+            scheduler_of(self.engine).after_forward(self.running, release)
 
     @property
     def cache(self) -> Cache | None:

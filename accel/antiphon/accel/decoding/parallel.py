@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens, path_to, take_rows
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
-from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput
+from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, ThreadSettings
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 
 
@@ -140,6 +140,14 @@ class ParallelEngine:
     def sequence(self) -> ParallelSequence:
         """Return the sequence of a new request in this process."""
         return ParallelSequence(self.engine.sequence())
+
+    def thread_settings(self) -> ThreadSettings:
+        """Return the settings of the calling thread."""
+        return self.engine.thread_settings()
+
+    def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[None]:
+        """Return a context with these settings."""
+        return self.engine.thread_context(settings)
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """Run this process's part of a draft and return the most likely tokens of all rows; see `Engine.forward`."""

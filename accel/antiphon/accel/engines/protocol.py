@@ -15,10 +15,9 @@ The first forward pass of a sequence is its prefill, normally without a draft. I
 `CachedSequence.can_draft_at_prefill` returns True, the scheduler splits the prefill: one forward pass for the prompt up
 to its last token, and one for the last token with the draft.
 
-Threads: any thread may decode. Engines need no other locks, except where noted below, because the caller holds
-`Engine.lock` during `Engine.forward` and whenever it creates a sequence or calls `ModelEngine.step_cost`, ``budget`` or
-``bigrams``. `CachedSequence.fit`, ``keep`` and ``reset`` are called by the thread that decodes the sequence, without
-the lock unless a forward pass is shared; so they must not touch what another sequence's forward pass uses.
+Threads: the scheduler has one thread for each engine, which computes all forward passes of requests and calls the
+methods of their sequences. Other threads create sequences and call `ModelEngine.step_cost`, ``budget`` and ``bigrams``.
+All hold `Engine.lock` for that and for forward passes, so that engines need no other locks.
 
 Errors: all requests of a forward pass get the exception that ``forward`` raises. After a shared forward pass has
 failed, and after any was interrupted, the scheduler calls ``reset`` on its sequences, which must work in any state. An
@@ -28,8 +27,9 @@ engine that is out of memory raises `MemoryError` with a message that says what 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 
@@ -148,6 +148,25 @@ class SequenceInput:
     needs_best: bool = False
 
 
+class ThreadSettings(NamedTuple):
+    """Settings of a calling thread that hold for its forward passes, which run in the engine's thread.
+
+    Attributes:
+        num_threads: Number of threads that one forward pass uses; 0 if the engine has its own.
+        autocast: Precision of torch's autocast; None if it is off.
+        is_inference: Whether the caller is in torch's inference mode.
+    """
+
+    num_threads: int = 0
+    autocast: object = None
+    is_inference: bool = False
+
+    @property
+    def can_batch(self) -> bool:
+        """Whether requests with these settings may share forward passes."""
+        return self.autocast is None
+
+
 class AnonymousTenant:
     """A tenant without a name, equal only to itself: it shares cached prefixes with no other tenant."""
 
@@ -197,6 +216,12 @@ class Engine(Protocol):
     @property
     def prefill_batch_tokens(self) -> int:
         """Maximum number of prompt tokens for which prefilling several sequences together is faster; 0 for never."""
+
+    def thread_settings(self) -> ThreadSettings:
+        """Return the settings of the calling thread."""
+
+    def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[object]:
+        """Return a context in which the calling thread has these settings."""
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """Run one forward pass over the pending tokens and the drafts of one or several sequences.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from antiphon.accel.drafting.cost_model import CostModel
 from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput
+from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, ThreadSettings
 
 __all__ = ["GreedySampler", "TableEngine", "TableOutput", "TableSequence"]
 
@@ -110,6 +111,14 @@ class TableEngine:
         self.lock = FairLock()
         self.scheduler: object | None = None
         self.forwards: list[list[CachedSequence]] = []
+
+    def thread_settings(self) -> ThreadSettings:
+        """Return the defaults: this engine has no settings of threads."""
+        return ThreadSettings()
+
+    def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[None]:
+        """Return a context that changes nothing."""
+        return nullcontext()
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """Return logits of 1 for the token that follows each row, and 0 for all others.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -14,7 +15,7 @@ from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage, PagedMemory, block_bytes
 from antiphon.accel.engines.openvino.sequence import PagedSequence
-from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions
+from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions, ThreadSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -220,6 +221,14 @@ class OpenVINOEngine:
         other = sequence.fork()
         self._sequences.add(other)
         return other
+
+    def thread_settings(self) -> ThreadSettings:
+        """Return the defaults: OpenVINO has threads and a precision of its own."""
+        return ThreadSettings()
+
+    def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[None]:
+        """Return a context that changes nothing."""
+        return nullcontext()
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """See `Engine.forward`. Long prompts are first prefilled in chunks, several sequences per pass.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -16,7 +17,7 @@ from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import Drafter, Logits, Tokens
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, SequenceOptions
+from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, SequenceOptions, ThreadSettings
 from antiphon.accel.engines.torch import bigrams, cost_store, determinism
 from antiphon.accel.engines.torch.attention import EXACT, implementation_of, use_attention
 from antiphon.accel.engines.torch.batched_forward import BatchMode, batched_forward
@@ -34,6 +35,7 @@ from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.self_test import SelfTest
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slot_cache import BUCKETS, MIN_SLOTS
+from antiphon.accel.engines.torch.thread_settings import thread_context, thread_settings
 from antiphon.accel.engines.torch.traits import Traits
 
 Setting = tuple[object, ...]
@@ -302,6 +304,14 @@ class TorchEngine:
         if self._uses_graphs:
             return None, "its steps are compiled on this GPU, which BiTA's masks forfeit"
         return weights, ""
+
+    def thread_settings(self) -> ThreadSettings:
+        """Return the settings of the calling thread; see `Engine.thread_settings`."""
+        return thread_settings(self.model.device)
+
+    def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[None]:
+        """Return a context with these settings; see `Engine.thread_context`."""
+        return thread_context(self.model.device, settings)
 
     def forward(self, inputs: Sequence[SequenceInput]) -> list[Logits]:
         """Run one forward pass over all sequences; see `Engine.forward`."""
