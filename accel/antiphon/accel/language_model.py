@@ -11,7 +11,6 @@ import torch
 
 from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
-from antiphon.accel.continuation_scores import score_continuations
 from antiphon.accel.decoding.drafter_choice import check_drafter, check_table
 from antiphon.accel.decoding.generation import decode_together
 from antiphon.accel.decoding.logprobs import TokenLogprob, collect_logprobs
@@ -305,55 +304,6 @@ class LanguageModel:
             weights=self.options.weights or "",
             **started.stream_arguments,
         )
-
-    def score(
-        self,
-        prompt: PromptInput,
-        continuations: Sequence[str],
-        *,
-        prefix: PrefixCache | None = None,
-        first: int | None = None,
-    ) -> list[float]:
-        """Return the log-probability of each continuation of a prompt, in nats: 0 is certain.
-
-        It is the sum of log p(token | prompt, tokens before) over the continuation's tokens. All continuations are one
-        draft tree, so they cost one forward pass together if the model can verify trees.
-
-        Args:
-            prompt: As in `stream`.
-            continuations: Texts. Each is tokenized alone, without special tokens, and follows the prompt's last token.
-            prefix: Prefix cache; afterwards it holds the prompt.
-            first: Number of first tokens of each continuation that are scored; None: all.
-
-        Raises:
-            ValueError: ``first`` is below 1, prompt and continuation exceed the context window, or as `tokenize`.
-            TypeError: The continuations are not a list of texts.
-        """
-        [scores] = self.score_batch([prompt], [continuations], prefixes=[] if prefix is None else [prefix], first=first)
-        return scores
-
-    def score_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        continuations: Sequence[Sequence[str]],
-        *,
-        prefixes: Sequence[PrefixCache] = (),
-        first: int | None = None,
-    ) -> list[list[float]]:
-        """Return the log-probabilities of the continuations of each prompt; prompts share forward passes if possible.
-
-        Args:
-            prompts: The prompts.
-            continuations: One list of texts for each prompt, as in `score`.
-            prefixes: One prefix cache for each prompt.
-            first: As in `score`.
-
-        Raises:
-            ValueError, TypeError: As `score`; or the number of lists or prefix caches differs from that of the prompts.
-        """
-        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
-        requests = self.engine.lock.run(lambda: self._requests.scored(prompts, continuations, first, prefixes))
-        return score_continuations(self.model, requests, self.options, self._recycling_table(None))
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
         """Return the tokenized prompt, which every method takes in place of the prompt without tokenizing it again.

@@ -1,4 +1,4 @@
-"""Builds requests from prompts and settings: to generate, to score, to certify. Decodes nothing."""
+"""Builds requests from prompts and settings: to generate, to certify. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from transformers import LogitsProcessorList
 
 from antiphon.accel.certify import emitted_ids
-from antiphon.accel.continuation_scores import ScoreRequest
 from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.options import DecodingOptions
@@ -30,7 +29,7 @@ from antiphon.accel.text.messages import (
     tokenize_prompt,
     with_template_variables,
 )
-from antiphon.accel.text.parameters import ContextLengthError, Settings, check, check_lengths, check_texts
+from antiphon.accel.text.parameters import ContextLengthError, Settings, check
 from antiphon.accel.text.thinking import ThinkingStart
 from antiphon.accel.thinking_control import ThinkingControl
 
@@ -163,43 +162,6 @@ class RequestBuilder:
                 processor.bind(output)
         added = begun.count - common_length(read.tokens, begun.tokens)
         return StartedRequest(generation, settings, prefix, begun, added, self._end_tokens(settings))
-
-    def scored(
-        self,
-        prompts: Sequence[PromptInput],
-        continuations: Sequence[Sequence[str]],
-        first: int | None,
-        prefixes: Sequence[PrefixCache],
-    ) -> list[ScoreRequest]:
-        """Return the prompts with the continuations to score, tokenized.
-
-        Args:
-            prompts: The prompts.
-            continuations: Texts for each prompt.
-            first: Number of first tokens of each continuation that are scored; None: all.
-            prefixes: The prefix cache of each prompt; empty for none.
-
-        Raises:
-            ValueError, TypeError: As `LanguageModel.score_batch`.
-        """
-        check("first", first, first is None or (isinstance(first, int) and first > 0), "1 or more, or None for all")
-        caches: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
-        check_lengths(len(prompts), continuations=continuations, prefixes=caches)
-        each = zip(prompts, continuations, caches, strict=True)
-        return [self._scored(prompt, texts, first, cache) for prompt, texts, cache in each]
-
-    def _scored(
-        self, prompt: PromptInput, continuations: Sequence[str], first: int | None, prefix: PrefixCache | None
-    ) -> ScoreRequest:
-        tokens, encode = tokenize_prompt(prompt, self.tokenizer).tokens, self.tokenizer.encode
-        texts = [encode(text, add_special_tokens=False)[:first] for text in check_texts("continuations", continuations)]
-        longest, window = max(map(len, texts), default=0), self.context_window
-        if window is not None and len(tokens) + longest > window:
-            raise ContextLengthError(
-                f"The prompt has {len(tokens)} tokens and a continuation {longest}, and the context window of "
-                f"{self.name!r} holds {window}; shorten them, or score only the first tokens (first=)."
-            )
-        return ScoreRequest(tokens, texts, prefix)
 
     def build(
         self,
