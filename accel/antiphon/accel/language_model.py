@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
-from antiphon.accel.certify import Certificate
-from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.decoding.drafter_choice import check_drafter, check_table
 from antiphon.accel.decoding.generation import decode_together
 from antiphon.accel.decoding.logprobs import TokenLogprob, collect_logprobs
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from antiphon.accel.engines.openvino.loader import ProgressCallback
     from antiphon.accel.engines.protocol import ModelEngine
 
-__all__ = ["Certificate", "Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
+__all__ = ["Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
 
 
 class LanguageModel:
@@ -312,38 +310,3 @@ class LanguageModel:
             ValueError: The prompt is empty, a message is malformed, or the tokenizer has no chat template.
         """
         return tokenize_prompt(prompt, self.tokenizer)
-
-    def certify(
-        self,
-        prompt: PromptInput,
-        completion: Completion | Sequence[int] | str,
-        *,
-        repetition_penalty: float = 1.0,
-        response_prefix: str = "",
-        ulps: float | None = None,
-    ) -> Certificate:
-        """Measure whether a completion of this prompt is the model's own greedy one; any program may have generated it.
-
-        See `antiphon.accel.certify.certify`. A response prefix is part of the prompt and is not certified.
-
-        Args:
-            prompt: As in `stream`.
-            completion: A completion, token ids, or a text. A text is tokenized again: if its certificate does not hold,
-                it may have been emitted as other tokens.
-            repetition_penalty: The penalty that token ids or a text were generated with; a completion contains its own.
-            response_prefix: The response prefix of token ids, which do not contain it, or of a text, which starts with
-                it; a completion contains its own.
-            ulps: Allowed regret; None: 2 in half precision, 64 in single.
-
-        Raises:
-            ValueError: The completion was sampled, is empty, does not fit into the context window, does not start with
-                the response prefix, or was generated with compressed weights.
-        """
-        self.options.check_certifiable()
-
-        def measure() -> Certificate:
-            text = self._requests.certified(prompt, completion, repetition_penalty, response_prefix)
-            tokens, processors = text.tokens, text.processors
-            return certify_output(self.model, tokens, text.prompt_tokens, logits_processor=processors, ulps=ulps)
-
-        return self.engine.lock.run(measure)
