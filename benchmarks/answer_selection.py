@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 import typer
 
 from antiphon.pipelines.answer_lines import CandidateLine, answer_lines
@@ -35,6 +37,7 @@ from benchmarks.program import program
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
+    from antiphon.accel.text.messages import PromptInput
     from antiphon.retrieval import MiniLMEmbedder, Retriever
 
 MAX_LINES = 12
@@ -162,13 +165,30 @@ def _model_scores(
     """Return the log-probability of each line less that of a refusal, in nats."""
     indices = sorted({line.prompt_index for line in lines})
     texts = [[*(line.text for line in lines if line.prompt_index == index), REFUSAL] for index in indices]
-    found = language_model.score_batch([prompts[index].tokenized for index in indices], texts, first=SCORED_TOKENS)
+    found = [
+        log_probabilities(language_model, prompts[at].tokenized, own) for at, own in zip(indices, texts, strict=True)
+    ]
     scores = {
         (index, text): value - max(values[-1], MIN_REFUSAL)
         for index, own, values in zip(indices, texts, found, strict=True)
         for text, value in zip(own, values, strict=True)
     }
     return [scores[line.prompt_index, line.text] for line in lines]
+
+
+@torch.no_grad()
+def log_probabilities(language_model: LanguageModel, prompt: PromptInput, texts: Sequence[str]) -> list[float]:
+    """Return the log-probability of the first tokens of each text after a prompt, in nats."""
+    model, encode = language_model.model, language_model.tokenizer.encode
+    *prefix, last = language_model.tokenize(prompt).tokens
+    cache = model(torch.tensor([prefix], device=model.device), use_cache=True).past_key_values
+    scores = []
+    for text in texts:
+        tokens = encode(text, add_special_tokens=False)[:SCORED_TOKENS]
+        ids = torch.tensor([[last, *tokens]], device=model.device)
+        logits = model(ids[:, :-1], past_key_values=deepcopy(cache)).logits[0].float()
+        scores.append(float(logits.log_softmax(-1).gather(1, ids[0, 1:, None]).sum()))
+    return scores
 
 
 @dataclass(frozen=True, slots=True)

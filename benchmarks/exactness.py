@@ -19,11 +19,11 @@ from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Device, EngineOption, Task
 from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.tables import ResultTable, result_table
+from benchmarks.certificate import Certificate, certify
 from benchmarks.program import program
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.accel.certify import Certificate
     from antiphon.accel.engines.selection import EngineName
 
 DEMO_PASSAGES = 3
@@ -286,13 +286,12 @@ class _Prompt:
 
     def _certified(self, output: Any) -> Certificate:
         """Certify an output; equal outputs share a certificate."""
-        from antiphon.accel.certify import certify
         from antiphon.accel.decoding.request import prepare
 
         tokens = tuple(output[0].tolist())
         if tokens not in self._certificates:
             processors = prepare(self.model, self.ids, **self.options).processors  # new, because some keep state
-            self._certificates[tokens] = certify(self.model, output, self.ids.shape[1], logits_processor=processors)
+            self._certificates[tokens] = certify(self.model, output, self.ids.shape[1], processors)
         return self._certificates[tokens]
 
 

@@ -112,11 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_authorized():
             return
         if self.path == "/tokenize":
-            text = body["prompt"] if "prompt" in body else json.dumps(body["messages"])
-            self._answer(200, {"count": len(json.dumps(body)), "tokens": list(text.encode())})
-            return
-        if "prompt_logprobs" in body:
-            self._score(body)
+            self._answer(200, {"count": len(json.dumps(body))})
             return
         references = (body.get("vllm_xargs") or {}).get("references")
         if references == 0:
@@ -131,19 +127,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(status, "not now")
         else:
             self._stream(body)
-
-    def _score(self, body: dict[str, Any]) -> None:
-        """Answer with a log-probability of -token / 100 for each token of the prompts, in the reverse order."""
-        self.settings.requests.append(body)
-        choices = [
-            {
-                "index": index,
-                "text": "",
-                "prompt_logprobs": [None, *({str(token): {"logprob": -token / 100}} for token in prompt[1:])],
-            }
-            for index, prompt in enumerate(body["prompt"])
-        ]
-        self._answer(200, {"choices": choices[::-1]})
 
     def _is_authorized(self) -> bool:
         if self.settings.key in (None, self.headers.get("Authorization", "").removeprefix("Bearer ")):

@@ -207,7 +207,6 @@ def test_a_language_model_decodes_deterministically_and_leaves_its_model_unchang
         drafted = language_model.generate(prompt, max_new_tokens=60, **options)
         assert drafted.tokens == plain.tokens
     assert implementation_of(model) == "sdpa"
-    assert language_model.certify(prompt, plain).holds
     with pytest.raises(ValueError, match="has at least 51"):
         language_model.generate(prompt, num_draft_tokens=50)
 

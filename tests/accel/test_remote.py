@@ -147,19 +147,6 @@ def test_an_assistant_prefix_is_sent_to_servers_that_support_it(server: FakeServ
         assert (vllm.requests[0]["continue_final_message"], vllm.requests[0]["add_generation_prompt"]) == (True, False)
 
 
-def test_vllm_scores_continuations_by_the_log_probabilities_of_a_prompt(server: FakeServer) -> None:
-    with run_server(FakeServer(owner="vllm")) as vllm:
-        for prompt in ("Bees ", USER):
-            scores = model_on(vllm).score(prompt, ["fly", "", "swim"], first=2)
-            assert scores == pytest.approx([-sum(b"fl") / 100, 0.0, -sum(b"sw") / 100])
-        assert vllm.requests[0]["prompt"] == [list(b"Bees fl"), list(b"Bees sw")]
-        assert model_on(vllm).score("Bees ", [""]) == [0.0]
-        with pytest.raises(ValueError, match="first is 0"):
-            model_on(vllm).score("Bees ", ["fly"], first=0)
-    with pytest.raises(ValueError, match="only vLLM returns the log-probabilities of given tokens"):
-        model_on(server).score("Bees ", ["fly"])
-
-
 def test_a_batch_is_returned_in_order_and_limits_concurrent_requests(server: FakeServer) -> None:
     server.pause = 0.01
     completions = model_on(server).generate_batch([USER] * 7, batch_size=3, seeds=range(7))

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.answers import SpanQuestion
-from benchmarks.answer_selection import MAX_DECLINED, Outcome, belongs, choose_threshold, held_out_rows
+from benchmarks.answer_selection import (
+    MAX_DECLINED,
+    SCORED_TOKENS,
+    Outcome,
+    belongs,
+    choose_threshold,
+    held_out_rows,
+    log_probabilities,
+)
 
 
 def outcomes_of(corpus: str, answerable: list[float], others: list[float]) -> list[Outcome]:
@@ -39,3 +52,16 @@ def test_a_line_belongs_to_the_answer_by_its_words_or_by_a_phrase() -> None:
     assert belongs(question, "Honey keeps for many years.")
     assert belongs(question, "It is best in a closed jar, says everybody who has ever tried it at home.")
     assert not belongs(question, "Wax melts at 62 degrees.")
+
+
+def test_log_probabilities_equal_those_of_plain_forward_passes() -> None:
+    language_model = LanguageModel(tiny_model("llama"), byte_tokenizer())
+    prompt, texts = "Bees dance. ", ["Wax melts in the sun.", "W", "é"]
+    ids = list(language_model.tokenize(prompt).tokens)
+    expected = []
+    for text in texts:
+        tokens = language_model.tokenizer.encode(text, add_special_tokens=False)[:SCORED_TOKENS]
+        with torch.no_grad():
+            rows = language_model.model(torch.tensor([[*ids, *tokens]])).logits[0].log_softmax(-1)
+        expected.append(sum(float(rows[len(ids) - 1 + at, token]) for at, token in enumerate(tokens)))
+    assert log_probabilities(language_model, prompt, texts) == pytest.approx(expected, abs=1e-4)

@@ -203,9 +203,8 @@ def test_indexes_are_compared_in_one_table_or_one_line(monkeypatch: pytest.Monke
     assert min(flat["queries_per_second"], compact["build_seconds"], compact["peak_gib"]) > 0
 
 
-@pytest.mark.parametrize("command", ["ask", "certify"])
-def test_a_question_that_is_no_utf_8_is_refused_in_a_sentence(index_folder: Path, command: str) -> None:
-    refused = antiphon(command, "Who is \udcff?", "--index", index_folder)
+def test_a_question_that_is_no_utf_8_is_refused_in_a_sentence(index_folder: Path) -> None:
+    refused = antiphon("ask", "Who is \udcff?", "--index", index_folder)
     assert refused.exit_code == 2
     assert r"The question holds bytes that are not UTF-8 (b'\xff' after 7 characters)" in " ".join(
         refused.stderr.split()

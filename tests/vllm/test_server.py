@@ -60,12 +60,6 @@ def local() -> LanguageModel:
     return LanguageModel.from_pretrained(resolve_model("smollm2"), dtype="float32", engine="torch")
 
 
-def test_scores_equal_those_of_the_model_in_this_process(server: Server, local: LanguageModel) -> None:
-    texts = [" Bees.", " Cows do.", ""]
-    for prompt in (HONEY, [{"role": "user", "content": HONEY}]):
-        assert remote_model(server).score(prompt, texts) == pytest.approx(local.score(prompt, texts), abs=1e-3)
-
-
 def test_a_response_prefix_is_continued(server: Server, local: LanguageModel) -> None:
     for prompt in (HONEY, [{"role": "user", "content": HONEY}]):
         options = {"response_prefix": "Animals that make", "max_new_tokens": MAX_NEW_TOKENS}

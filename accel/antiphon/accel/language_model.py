@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
-from antiphon.accel.certify import Certificate
-from antiphon.accel.certify import certify as certify_output
-from antiphon.accel.continuation_scores import score_continuations
 from antiphon.accel.decoding.drafter_choice import check_drafter, check_table
 from antiphon.accel.decoding.generation import decode_together
 from antiphon.accel.decoding.logprobs import TokenLogprob, collect_logprobs
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
     from antiphon.accel.engines.openvino.loader import ProgressCallback
     from antiphon.accel.engines.protocol import ModelEngine
 
-__all__ = ["Certificate", "Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
+__all__ = ["Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
 
 
 class LanguageModel:
@@ -306,55 +303,6 @@ class LanguageModel:
             **started.stream_arguments,
         )
 
-    def score(
-        self,
-        prompt: PromptInput,
-        continuations: Sequence[str],
-        *,
-        prefix: PrefixCache | None = None,
-        first: int | None = None,
-    ) -> list[float]:
-        """Return the log-probability of each continuation of a prompt, in nats: 0 is certain.
-
-        It is the sum of log p(token | prompt, tokens before) over the continuation's tokens. All continuations are one
-        draft tree, so they cost one forward pass together if the model can verify trees.
-
-        Args:
-            prompt: As in `stream`.
-            continuations: Texts. Each is tokenized alone, without special tokens, and follows the prompt's last token.
-            prefix: Prefix cache; afterwards it holds the prompt.
-            first: Number of first tokens of each continuation that are scored; None: all.
-
-        Raises:
-            ValueError: ``first`` is below 1, prompt and continuation exceed the context window, or as `tokenize`.
-            TypeError: The continuations are not a list of texts.
-        """
-        [scores] = self.score_batch([prompt], [continuations], prefixes=[] if prefix is None else [prefix], first=first)
-        return scores
-
-    def score_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        continuations: Sequence[Sequence[str]],
-        *,
-        prefixes: Sequence[PrefixCache] = (),
-        first: int | None = None,
-    ) -> list[list[float]]:
-        """Return the log-probabilities of the continuations of each prompt; prompts share forward passes if possible.
-
-        Args:
-            prompts: The prompts.
-            continuations: One list of texts for each prompt, as in `score`.
-            prefixes: One prefix cache for each prompt.
-            first: As in `score`.
-
-        Raises:
-            ValueError, TypeError: As `score`; or the number of lists or prefix caches differs from that of the prompts.
-        """
-        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
-        requests = self.engine.lock.run(lambda: self._requests.scored(prompts, continuations, first, prefixes))
-        return score_continuations(self.model, requests, self.options, self._recycling_table(None))
-
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
         """Return the tokenized prompt, which every method takes in place of the prompt without tokenizing it again.
 
@@ -362,38 +310,3 @@ class LanguageModel:
             ValueError: The prompt is empty, a message is malformed, or the tokenizer has no chat template.
         """
         return tokenize_prompt(prompt, self.tokenizer)
-
-    def certify(
-        self,
-        prompt: PromptInput,
-        completion: Completion | Sequence[int] | str,
-        *,
-        repetition_penalty: float = 1.0,
-        response_prefix: str = "",
-        ulps: float | None = None,
-    ) -> Certificate:
-        """Measure whether a completion of this prompt is the model's own greedy one; any program may have generated it.
-
-        See `antiphon.accel.certify.certify`. A response prefix is part of the prompt and is not certified.
-
-        Args:
-            prompt: As in `stream`.
-            completion: A completion, token ids, or a text. A text is tokenized again: if its certificate does not hold,
-                it may have been emitted as other tokens.
-            repetition_penalty: The penalty that token ids or a text were generated with; a completion contains its own.
-            response_prefix: The response prefix of token ids, which do not contain it, or of a text, which starts with
-                it; a completion contains its own.
-            ulps: Allowed regret; None: 2 in half precision, 64 in single.
-
-        Raises:
-            ValueError: The completion was sampled, is empty, does not fit into the context window, does not start with
-                the response prefix, or was generated with compressed weights.
-        """
-        self.options.check_certifiable()
-
-        def measure() -> Certificate:
-            text = self._requests.certified(prompt, completion, repetition_penalty, response_prefix)
-            tokens, processors = text.tokens, text.processors
-            return certify_output(self.model, tokens, text.prompt_tokens, logits_processor=processors, ulps=ulps)
-
-        return self.engine.lock.run(measure)

@@ -1,4 +1,4 @@
-"""Builds requests from prompts and settings: to generate, to score, to certify. Decodes nothing."""
+"""Builds requests from prompts and settings. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import LogitsProcessorList
 
-from antiphon.accel.certify import emitted_ids
-from antiphon.accel.continuation_scores import ScoreRequest
 from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.options import DecodingOptions
@@ -19,7 +17,6 @@ from antiphon.accel.decoding.prefix_cache import PrefixCache, common_length
 from antiphon.accel.decoding.request import Request, prepare
 from antiphon.accel.decoding.score_processors import penalties
 from antiphon.accel.drafting.drafters import RecyclingTable
-from antiphon.accel.text.completion import Completion
 from antiphon.accel.text.end_tokens import EndTokens
 from antiphon.accel.text.messages import (
     PromptInput,
@@ -30,7 +27,7 @@ from antiphon.accel.text.messages import (
     tokenize_prompt,
     with_template_variables,
 )
-from antiphon.accel.text.parameters import ContextLengthError, Settings, check, check_lengths, check_texts
+from antiphon.accel.text.parameters import ContextLengthError, Settings
 from antiphon.accel.text.thinking import ThinkingStart
 from antiphon.accel.thinking_control import ThinkingControl
 
@@ -81,15 +78,6 @@ class StartedRequest:
             "end_tokens": self.end_tokens,
             "thinking": self.prompt.thinking,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class CertifiedText:
-    """Prompt and emitted tokens of a completion, and the logits processors that they were chosen with."""
-
-    tokens: list[int]
-    prompt_tokens: int
-    processors: LogitsProcessorList
 
 
 class RequestBuilder:
@@ -164,43 +152,6 @@ class RequestBuilder:
         added = begun.count - common_length(read.tokens, begun.tokens)
         return StartedRequest(generation, settings, prefix, begun, added, self._end_tokens(settings))
 
-    def scored(
-        self,
-        prompts: Sequence[PromptInput],
-        continuations: Sequence[Sequence[str]],
-        first: int | None,
-        prefixes: Sequence[PrefixCache],
-    ) -> list[ScoreRequest]:
-        """Return the prompts with the continuations to score, tokenized.
-
-        Args:
-            prompts: The prompts.
-            continuations: Texts for each prompt.
-            first: Number of first tokens of each continuation that are scored; None: all.
-            prefixes: The prefix cache of each prompt; empty for none.
-
-        Raises:
-            ValueError, TypeError: As `LanguageModel.score_batch`.
-        """
-        check("first", first, first is None or (isinstance(first, int) and first > 0), "1 or more, or None for all")
-        caches: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
-        check_lengths(len(prompts), continuations=continuations, prefixes=caches)
-        each = zip(prompts, continuations, caches, strict=True)
-        return [self._scored(prompt, texts, first, cache) for prompt, texts, cache in each]
-
-    def _scored(
-        self, prompt: PromptInput, continuations: Sequence[str], first: int | None, prefix: PrefixCache | None
-    ) -> ScoreRequest:
-        tokens, encode = tokenize_prompt(prompt, self.tokenizer).tokens, self.tokenizer.encode
-        texts = [encode(text, add_special_tokens=False)[:first] for text in check_texts("continuations", continuations)]
-        longest, window = max(map(len, texts), default=0), self.context_window
-        if window is not None and len(tokens) + longest > window:
-            raise ContextLengthError(
-                f"The prompt has {len(tokens)} tokens and a continuation {longest}, and the context window of "
-                f"{self.name!r} holds {window}; shorten them, or score only the first tokens (first=)."
-            )
-        return ScoreRequest(tokens, texts, prefix)
-
     def build(
         self,
         tokens: Sequence[int],
@@ -251,41 +202,6 @@ class RequestBuilder:
         # The cache is taken out when nothing can be refused any more: a refused request would lose it.
         cache = None if prefix is None else prefix.take(self.model, tokens)
         return self._prepare(tokens, limit, processors, settings, past_key_values=cache)
-
-    def certified(
-        self,
-        prompt: PromptInput,
-        completion: Completion | Sequence[int] | str,
-        repetition_penalty: float,
-        response_prefix: str,
-    ) -> CertifiedText:
-        """Return a greedy completion as the arguments of `antiphon.accel.certify.certify`.
-
-        Args:
-            prompt: The prompt.
-            completion: A completion, token ids, or a text.
-            repetition_penalty: Penalty of token ids or a text.
-            response_prefix: Response prefix of token ids, which do not contain it, or of a text.
-
-        Raises:
-            ValueError: As `LanguageModel.certify`.
-        """
-        if isinstance(completion, Completion):
-            if completion.temperature:
-                raise ValueError(
-                    f"The completion was sampled, at temperature {completion.temperature:g}: its tokens were drawn and "
-                    "need not be the best. Certify a greedy one, at temperature 0."
-                )
-            repetition_penalty, response_prefix = completion.repetition_penalty, completion.response_prefix
-        elif isinstance(completion, str):
-            starts = completion.startswith(response_prefix)
-            check("completion", completion, starts, f"a text that starts with the response prefix {response_prefix!r}")
-            completion = completion.removeprefix(response_prefix)
-        begun = begin_answer(tokenize_prompt(prompt, self.tokenizer), response_prefix, self.tokenizer)
-        emitted = emitted_ids(begun, completion, self.tokenizer)
-        settings = Settings(repetition_penalty=repetition_penalty)
-        request = self._prepare(begun.tokens, max(len(emitted), 1), LogitsProcessorList(), settings)
-        return CertifiedText([*begun.tokens, *emitted], begun.count, request.processors)
 
     def generator(self, seed: int | None) -> torch.Generator:
         """Return a new random generator with this seed; None: with a random seed."""

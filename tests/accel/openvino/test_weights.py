@@ -49,14 +49,12 @@ def test_prompts_of_a_batch_get_the_tokens_that_they_get_alone(compressed: Langu
 
 
 @needs_nncf
-def test_compressed_weights_are_reported_in_summary_reason_and_errors(compressed: LanguageModel) -> None:
+def test_compressed_weights_are_reported_in_summary_and_reason(compressed: LanguageModel) -> None:
     weights = compressed.options.weights
     completion = compressed.generate(PROMPT, max_new_tokens=3)
     assert completion.steps.weights == completion.steps.as_dict()["weights"] == weights
     assert f"with {weights} weights, as requested: a different model" in compressed.selected.reason
     assert f"with {weights} weights" in inspect_model(compressed.model, engine=compressed.options.engine_choice).engine
-    with pytest.raises(ValueError, match=f"weights is '{weights}': another model than the one that was loaded"):
-        compressed.certify(PROMPT, completion)
 
 
 @needs_nncf

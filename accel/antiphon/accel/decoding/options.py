@@ -46,7 +46,7 @@ class DecodingOptions:
             the measured cost of forward passes and the acceptance rate so far. Measuring takes seconds per
             model, and about three more for its bigrams (see `ModelEngine.bigrams`); the user's cache stores both.
         deterministic: In half precision, where rounding decides between two equally likely tokens, drafts can change
-            which one is emitted (`certify` measures this). If True, they cannot: every forward pass after the prefill
+            which one is emitted. If True, they cannot: every forward pass after the prefill
             has the same number of rows, 1 + ``num_draft_tokens`` (32) rounded up to a multiple of 8, and computes the
             attention of each row by itself, which costs time. A number sets the number of rows.
         compiled: Whether to use compiled steps, which have fixed shapes and fixed memory. None: on a GPU, as CUDA
@@ -61,8 +61,8 @@ class DecodingOptions:
             than ``deterministic`` and guarantees less: if rounding decides between two tokens, the text may differ from
             plain decoding. One machine always gives the same text; another one measures other costs.
         weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits. This is
-            a different model with different texts; drafts do not change them either. `certify` cannot check them, and
-            requests that need a feature of torch are refused. None: the loaded weights.
+            a different model with different texts; drafts do not change them either. Requests that need a feature of
+            torch are refused. None: the loaded weights.
 
     Raises:
         ValueError: ``num_draft_tokens`` is negative or does not fit into a deterministic forward pass; the engine or
@@ -120,18 +120,6 @@ class DecodingOptions:
     def engine_choice(self) -> EngineChoice:
         """The engine to use, with the requested weights."""
         return self.engine_name if self.weights is None else cast(EngineChoice, f"openvino-{self.weights}")
-
-    def check_certifiable(self) -> None:
-        """Refuse weights that cannot be certified.
-
-        Raises:
-            ValueError: The weights are not the loaded ones.
-        """
-        if self.weights is not None:
-            raise ValueError(
-                f"weights is {self.weights!r}: another model than the one that was loaded, whose forward in torch is "
-                "what certificates are made of. Compare with its own text without drafts (drafter='nothing')."
-            )
 
     @property
     def max_draft_rows(self) -> int | None:

@@ -19,11 +19,10 @@ from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_line
-from antiphon.pipelines.rendering.tables import property_card
 from antiphon.pipelines.rendering.terminal import citation_lines
 
 if TYPE_CHECKING:
-    from antiphon.accel import Certificate, Stream, TextModel
+    from antiphon.accel import Stream, TextModel
     from antiphon.pipelines.answer import Answer, AnswerStream
 
 out = Console(highlight=False, soft_wrap=True)
@@ -180,27 +179,3 @@ def show_cost(answer: Answer, stopwatch: Stopwatch | None = None) -> None:
     """
     times = "" if stopwatch is None else f"; {stopwatch.describe()}"
     out.print(f"{answer.caption}{times}", style="dim")
-
-
-def show_certificate(certificate: Certificate, word: str) -> None:
-    """Print whether a certificate holds, and its figures.
-
-    Args:
-        certificate: The certificate.
-        word: Text of the token with the largest regret.
-    """
-    facts = {
-        "tokens": f"{len(certificate.tokens)}, greedy, after a prompt of {certificate.prompt_tokens}",
-        "precision": certificate.dtype,
-        "worst regret": f"{certificate.worst:.3g} ulp of {certificate.allowed:g} allowed",
-        "above zero": f"{certificate.share:.1%} of tokens",
-    }
-    if certificate.worst:
-        facts["where"] = f"token {certificate.index + 1}, {word!r} (id {certificate.token})"
-    out.print(property_card(_verdict(certificate), facts))
-
-
-def _verdict(certificate: Certificate) -> Text:
-    if certificate.holds:
-        return Text("The certificate holds: every token is the model's own choice.", style="green")
-    return Text("The certificate does not hold: the model would have said something else.", style="red")

@@ -61,7 +61,7 @@ def check_determinism(model: PreTrainedModel, fixed_rows: int, find_traits: Call
     if not _rounds_alike(model, traits, fixed_rows):
         raise ValueError(
             f"{name} in {model.dtype} on {model.device} rounds a row by the rows beside it, so its output would depend "
-            "on the draft all the same; decode without deterministic, and certify the output."
+            "on the draft all the same; decode without deterministic."
         )
 
 
