@@ -196,7 +196,8 @@ def test_earlier_and_concurrent_requests_change_no_token() -> None:
     language_model.generate(PASSAGES[1], max_new_tokens=100)  # the recycling table learns here
     with widths_of(model) as widths, ThreadPoolExecutor(3) as pool:
         assert list(pool.map(ask, QUESTIONS)) == alone
-    assert sorted(width for width in widths if width != REPRODUCIBLE_ROWS) == sorted(map(len, QUESTIONS))
+    prompts = [language_model.tokenize(question).count for question in QUESTIONS]
+    assert sorted(width for width in widths if width != REPRODUCIBLE_ROWS) == sorted(prompts)
     batch = language_model.generate_batch(QUESTIONS, references=[PASSAGES] * 3, max_new_tokens=30)
     assert [completion.tokens for completion in batch] == alone
 
