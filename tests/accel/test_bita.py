@@ -279,8 +279,8 @@ def test_models_and_modes_without_prefix_support_are_refused() -> None:
     bloom, llama = tiny_model("bloom"), tiny_model()
     with pytest.raises(ValueError, match="BiTA verifies trees, which BloomForCausalLM cannot"):
         generate(bloom, PROMPT, drafter=lambda: Bita(initial_bita_weights(bloom)), num_draft_tokens=8, **GREEDY)
-    with pytest.raises(ValueError, match="BiTA is not decoded deterministically"):
-        generate(llama, PROMPT, drafter=lambda: Bita(initial_bita_weights(llama)), deterministic=True, **GREEDY)
+    with pytest.raises(ValueError, match="BiTA is not decoded reproducibly"):
+        generate(llama, PROMPT, drafter=lambda: Bita(initial_bita_weights(llama)), reproducible=True, **GREEDY)
     with pytest.raises(ValueError, match="do not all cache keys and values"):
         initial_bita_weights(tiny_model("mamba2"))
 

@@ -84,9 +84,9 @@ def test_a_model_that_verifies_no_drafts_gets_the_default_with_the_reason() -> N
     assert chosen.reason.startswith("drafts do not help this model: ")
 
 
-def test_deterministic_decoding_uses_no_masks(folder: Path) -> None:
-    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", deterministic=True, cost=FREE)
-    assert "BiTA is not decoded deterministically" in choose_drafter(model.model, FREE, deterministic=True).reason
+def test_reproducible_decoding_uses_no_masks(folder: Path) -> None:
+    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", reproducible=True, cost=FREE)
+    assert "BiTA is not decoded reproducibly" in choose_drafter(model.model, FREE, reproducible=True).reason
     plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=12)
     assert model.generate("bees and bees", max_new_tokens=12).tokens == plain.tokens
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.decoding.parallel import Process, decode_parallel, part, process_group
+from antiphon.accel.decoding.parallel import decode_parallel, part
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.generate import generate
@@ -99,10 +99,3 @@ def test_generation_may_reach_the_models_last_position() -> None:
 def test_unsupported_models_and_prompts_are_refused(model: str, prompt: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         next(decode_parallel(tiny_model(model), prompt, Lookahead(), max_new_tokens=3))
-
-
-def test_a_process_that_was_started_alone_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with process_group() as own:
-        assert own == Process()
-        assert not torch.distributed.is_initialized()

@@ -57,7 +57,7 @@ def test_a_prompt_is_prefilled_up_to_its_last_token_if_the_drafter_drafts_below_
 def test_no_draft_shares_the_prefill_if_that_could_change_its_logits() -> None:
     model = tiny_model(seed=11)
     assert TorchSequence(model, traits_of(model)).can_draft_at_prefill([5, 6])
-    assert not TorchSequence(model, traits_of(model), fixed_rows=32).can_draft_at_prefill([5, 6]), (
+    assert not TorchSequence(model, traits_of(model), reproducible=True).can_draft_at_prefill([5, 6]), (
         "its logits must be bitwise equal"
     )
     assert not TorchSequence(model, traits_of(model)).can_draft_at_prefill([5])

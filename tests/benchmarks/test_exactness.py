@@ -46,9 +46,9 @@ def test_all_ways_of_decoding_are_measured(tiny_folder: Path, tmp_path: Path) ->
         assert (figure["prompts"], figure["tokens"], figure["kept"]) == (2, 32, True)
         assert figure["worst_ulp_drafted"] is not None
     assert single["drafted_identical"] == 1
-    assert single["deterministic_identical"] is single["worst_ulp_deterministic"] is None
-    assert double["deterministic_identical"] == 1
-    assert double["worst_ulp_deterministic"] <= 2
+    assert single["reproducible_identical"] is single["worst_ulp_reproducible"] is None
+    assert double["reproducible_identical"] == 1
+    assert double["worst_ulp_reproducible"] <= 2
 
 
 @pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
@@ -62,7 +62,7 @@ def test_another_engine_is_held_against_itself_without_drafts_and_against_transf
     assert (figure["engine"], figure["prompts"], figure["tokens"], figure["kept"]) == ("openvino", 2, 32, True)
     assert figure["drafted_identical_to_undrafted"] == figure["undrafted_identical"] == 1
     assert figure["worst_ulp_undrafted"] is not None
-    assert figure["worst_ulp_other_attention"] is figure["worst_ulp_deterministic"] is None
+    assert figure["worst_ulp_other_attention"] is figure["worst_ulp_reproducible"] is None
 
 
 def test_the_table_has_a_column_for_each_precision(tiny_folder: Path, tmp_path: Path) -> None:
@@ -127,11 +127,11 @@ def test_a_broken_promise_is_detected() -> None:
     assert Exactness("float32", (parted,), engine="openvino").is_kept, "at a tie with torch"
     assert not Exactness("float32", (replace(parted, undrafted=one),), engine="openvino").is_kept
     assert not Exactness("float32", (parted,)).is_kept
-    moved = replace(kept, deterministic=one, deterministic_undrafted=other)
+    moved = replace(kept, reproducible=one, reproducible_undrafted=other)
     assert not Exactness("bfloat16", (moved,)).is_kept
 
 
-def test_the_embedded_model_is_deterministic_and_certified_in_half_precision(smollm2_folder: Path) -> None:
+def test_the_embedded_model_is_reproducible_and_certified_in_half_precision(smollm2_folder: Path) -> None:
     """A real model of thirty layers rounds much more than a tiny one; an earlier self-test therefore refused it."""
     from antiphon.accel.drafting.drafters import Nothing
     from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter, WrongDrafter
@@ -143,7 +143,7 @@ def test_the_embedded_model_is_deterministic_and_certified_in_half_precision(smo
 
     def text(drafter: Any) -> list[int]:
         output = generate(
-            model, prompt, drafter=drafter, num_draft_tokens=7, deterministic=True, pad_token_id=2, **options
+            model, prompt, drafter=drafter, num_draft_tokens=7, reproducible=True, pad_token_id=2, **options
         )
         return list(output[0].tolist())
 

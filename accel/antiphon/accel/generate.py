@@ -88,7 +88,7 @@ def stream(
 
     Raises:
         ValueError: An option is not supported (beams, no cache, embeddings, batches); the message names it. Or the
-            model cannot be decoded deterministically.
+            model cannot be decoded reproducibly.
     """
     options = pop_options(arguments)
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
@@ -111,7 +111,7 @@ def generate(
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """Generate like `model.generate`: the same arguments and the same output, with fewer forward passes.
 
-    A batch, padded on the left, shares its forward passes, except in deterministic decoding and with compiled steps.
+    A batch, padded on the left, shares its forward passes, except in reproducible decoding and with compiled steps.
     Its sequences end at different steps, so each gets its own copies of processors and criteria; samples have the same
     distribution as those of `model.generate` but use the random numbers in another order.
 

@@ -59,8 +59,8 @@ class LanguageModel:
             are kept in ``recycling_table``, which can be cleared and saved. A table: use this one. False: keep none.
         memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
         report: Called with the progress of a conversion to OpenVINO, at a model's first start.
-        **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, deterministic, compiled, cost,
-            reproducible, engine, weights.
+        **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, compiled, cost, engine,
+            reproducible, weights.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class LanguageModel:
         select_engine(model, self.options.engine_choice, memory=memory, report=report)
         self.recycling_table = RecyclingTable(self.name) if recycling is True else self._recycling_table(recycling)
         self._requests = RequestBuilder(model, tokenizer, self.name)
-        if self.options.fixed_rows:
+        if self.options.reproducible:
             engine = engine_of(model)
-            engine.lock.run(lambda: engine.deterministic_traits(self.options.fixed_rows))
+            engine.lock.run(engine.reproducible_traits)
 
     @classmethod
     def from_pretrained(
@@ -286,7 +286,7 @@ class LanguageModel:
         """Return the recycling table of a request: the given one, this model's for None or True, none for False."""
         if given is None or given is True:
             return self.recycling_table
-        return check_table(given, self.name, reproducible=self.options.reproducible)
+        return check_table(given, self.name)
 
     def _stream(self, started: StartedRequest, steps: Iterator[Step]) -> Stream:
         logprobs: list[TokenLogprob] = []

@@ -134,8 +134,6 @@ class RequestBuilder:
         request = self.build(begun.tokens, settings, prefix, begun.thinking)
         options = options.with_num_draft_tokens(settings.num_draft_tokens)
         options = options if settings.drafter is None else replace(options, drafter=settings.drafter)
-        if table is not None and options.reproducible:
-            table = RecyclingTable(self.name)  # a separate table for this request
         generation = Generation(
             request,
             sources,

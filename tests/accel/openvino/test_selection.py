@@ -74,7 +74,7 @@ def test_requesting_the_engine_that_auto_selected_makes_no_second_copy_of_the_we
 
 
 def test_options_that_only_torch_supports_select_torch() -> None:
-    assert DecodingOptions(engine="openvino", deterministic=True).engine_choice == "torch"
+    assert DecodingOptions(engine="openvino", reproducible=True).engine_choice == "torch"
     assert DecodingOptions(engine="openvino", compiled=True).engine_choice == "torch"
     assert DecodingOptions(engine="openvino").engine_choice == "openvino"
 

@@ -111,9 +111,7 @@ def test_without_nncf_the_error_names_the_extra() -> None:
         compression.compress(graph_of(model_of()), "int8")
 
 
-@pytest.mark.parametrize(
-    "options", [{"engine": "torch"}, {"deterministic": True, "engine": "auto"}, {"compiled": True}]
-)
+@pytest.mark.parametrize("options", [{"engine": "torch"}, {"reproducible": True, "engine": "auto"}, {"compiled": True}])
 def test_options_that_only_torch_supports_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="weights is 'int8', which OpenVINO alone has; leave out what only torch does"):
         DecodingOptions(weights="int8", **options)

@@ -44,7 +44,7 @@ class Generation:
 
     Raises:
         ValueError, TypeError: A reference is not a text or has tokens that the model does not know; the model cannot be
-            decoded deterministically, or is not the one that a drafter was trained for.
+            decoded reproducibly, or is not the one that a drafter was trained for.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Generation:
             drafter,
             sampler,
             output,
-            engine.budget(drafter, options.max_draft_rows, options.cost, reproducible=options.reproducible),
+            engine.budget(drafter, options.max_draft_rows, options.cost),
             reference_tokens(references, tokenizer, request.model.config.get_text_config(decoder=True).vocab_size),
             config.prefill_chunk_size,
         )
@@ -123,11 +123,10 @@ class Generation:
         wanted = SequenceOptions(
             cache=self.request.cache,
             padding=self.request.padding,
-            fixed_rows=options.fixed_rows,
+            reproducible=options.reproducible,
             bita=bita_weights_of(drafter),
             compiled=options.compiled,
             tenant=tenant,
-            can_batch=not options.reproducible,
         )
         return self.engine.new_sequence(self.history.tokens, wanted)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,44 +28,9 @@ from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens, path_to, take_rows
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
-from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, ThreadSettings
+from antiphon.accel.engines.protocol import SequenceInput, ThreadSettings
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One of the processes that decode together.
-
-    Attributes:
-        rank: Number of this process, from 0.
-        size: Number of processes.
-        device: Its torch device; None: chosen as for a single process.
-    """
-
-    rank: int = 0
-    size: int = 1
-    device: str | None = None
-
-
-@contextmanager
-def process_group() -> Iterator[Process]:
-    """Join the processes that torchrun has started and yield this one; without torchrun there is only this one.
-
-    Each process uses the GPU of its local rank if the machine has enough GPUs, else the CPU. They communicate by NCCL
-    on GPUs and by Gloo on CPUs.
-    """
-    if "WORLD_SIZE" not in os.environ:
-        yield Process()
-        return
-    on_gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
-    device = f"cuda:{os.environ['LOCAL_RANK']}" if on_gpus else "cpu"
-    if on_gpus:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpus else "gloo")
-    try:
-        yield Process(dist.get_rank(), dist.get_world_size(), device)
-    finally:
-        dist.destroy_process_group()
+from antiphon.accel.engines.torch.sequence import TorchSequence
 
 
 def decode_parallel(
@@ -83,12 +47,12 @@ def decode_parallel(
 
     Lookahead parallelism (Fu et al. 2024, arXiv 2402.02057, section 3.4): each of D devices verifies 1/D of the
     window's columns, with the level-0 rows that they attend to, and 1/D of the n-grams. So each device computes about
-    1/D of the rows.
+    1/D of the rows. All processes give the same arguments.
 
     Args:
         model: This process's copy of the model.
         prompt: Token ids, at least two.
-        lookahead: The drafter; the same settings in every process, like all other arguments.
+        lookahead: The drafter.
         max_new_tokens: Maximum number of tokens to emit.
         ends: Token ids that end the text.
         references: Token ids of texts that n-grams are taken from.
@@ -101,10 +65,17 @@ def decode_parallel(
     if len(prompt) < 2:
         raise ValueError(f"The prompt has {len(prompt)} tokens; at least 2 are needed.")
     history = TokenHistory(torch.tensor([list(prompt)]))
-    output = RequestOutput(history, _criteria(len(prompt) + max_new_tokens, ends), lambda: None)
-    sampler = Sampler(history, LogitsProcessorList())
-    budget = FixedBudget(lookahead.max_rows)
-    request = RunningRequest(engine.sequence(), lookahead, sampler, output, budget, references)
+    criteria = StoppingCriteriaList([MaxLengthCriteria(len(prompt) + max_new_tokens)])
+    if tokens := list(ends):
+        criteria.append(EosTokenCriteria(tokens))
+    request = RunningRequest(
+        ParallelSequence(model, engine.engine.traits, shares=lambda: False),
+        lookahead,
+        Sampler(history, LogitsProcessorList()),
+        RequestOutput(history, criteria, lambda: None),
+        FixedBudget(lookahead.max_rows),
+        references,
+    )
     yield from scheduler_of(engine).steps(request)
 
 
@@ -137,10 +108,6 @@ class ParallelEngine:
         self.scheduler: object | None = None
         self._group = group
 
-    def sequence(self) -> ParallelSequence:
-        """Return the sequence of a new request in this process."""
-        return ParallelSequence(self.engine.sequence())
-
     def thread_settings(self) -> ThreadSettings:
         """Return the settings of the calling thread."""
         return self.engine.thread_settings()
@@ -152,78 +119,32 @@ class ParallelEngine:
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """Run this process's part of a draft and return the most likely tokens of all rows; see `Engine.forward`."""
         [whole] = inputs
-        sequence = cast(ParallelSequence, whole.sequence).own
-        rows = part_of_draft(whole.draft, *self._rank_and_size())
-        [logits] = self.engine.forward([replace(whole, sequence=sequence, draft=take_rows(whole.draft, rows))])
+        rank, size = 0, 1
+        if dist.is_initialized():
+            rank, size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        rows = part_of_draft(whole.draft, rank, size)
+        [logits] = self.engine.forward([replace(whole, draft=take_rows(whole.draft, rows))])
         best = [-1] * (1 + len(whole.draft))
         for index, row in enumerate((ROOT, *rows)):
             best[1 + row] = logits.argmax(index - 1)
         return [BestTokens(self._all_reduce(best), logits.vocab_size)]
 
-    def _rank_and_size(self) -> tuple[int, int]:
-        return (dist.get_rank(self._group), dist.get_world_size(self._group)) if dist.is_initialized() else (0, 1)
-
     def _all_reduce(self, best: list[int]) -> list[int]:
         """Combine the tokens of all processes by the maximum: a process has -1 for rows that it did not compute."""
         if not dist.is_initialized():
             return best
-        device = torch.device("cuda" if dist.get_backend(self._group) == "nccl" else "cpu")
-        merged = torch.tensor(best, device=device)
+        merged = torch.tensor(best, device=self.engine.model.device)
         dist.all_reduce(merged, dist.ReduceOp.MAX, group=self._group)
         tokens: list[int] = merged.tolist()
         return tokens
 
 
-class ParallelSequence:
-    """A `CachedSequence` in one of several processes; it keeps only tokens that every process has computed.
-
-    Args:
-        own: This process's sequence.
-    """
-
-    can_batch = False
-
-    def __init__(self, own: CachedSequence) -> None:
-        self.own = own
-
-    @property
-    def length(self) -> int:
-        """Number of cached tokens."""
-        return self.own.length
-
-    @property
-    def level(self) -> Level:
-        """The verification level of the sequence."""
-        return self.own.level
-
-    @property
-    def is_prefilled(self) -> bool:
-        """Whether a forward pass has run for this sequence."""
-        return self.own.is_prefilled
-
-    def can_draft_at_prefill(self, context: Tokens) -> bool:
-        """Return whether the prompt's last token may be computed together with a draft."""
-        return self.own.can_draft_at_prefill(context)
-
-    def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
-        """Return the part of a draft that can be verified now; see `CachedSequence.fit`."""
-        return self.own.fit(draft, rows, depth, pending)
+class ParallelSequence(TorchSequence):
+    """A sequence in one of several processes; it keeps only tokens that every process has computed."""
 
     def keep(self, path: Sequence[int]) -> None:
-        """Keep the pending tokens and no draft rows: the accepted rows may have been computed by another process."""
-        self.own.keep(())
-
-    def discard(self) -> None:
-        """Keep nothing of the last forward pass."""
-        self.own.discard()
-
-    def reset(self) -> None:
-        """Drop everything that is cached."""
-        self.own.reset()
-
-    def is_evicted(self, context: Tokens) -> bool:
-        """Return whether the cache has to be reset."""
-        return self.own.is_evicted(context)
+        """Keep the pending tokens and no draft rows: another process may have computed the accepted ones."""
+        super().keep(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,42 +171,22 @@ class BestTokens:
         return BestTokens(self.tokens[: 1 + rows], self.vocab_size)
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Refuse, because processes exchange one token per row.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Refuse, because processes exchange one token per row."""
         raise ValueError(f"Of rows verified by several processes the best token is known, not the best {k}.")
 
     def tensor(self) -> Tensor:
-        """Refuse, because processes exchange one token per row.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Refuse, because processes exchange one token per row."""
         raise ValueError("Rows verified by several processes have no logits here: decode greedily, without processors.")
 
 
 def part(count: int, rank: int, size: int) -> range:
-    """Return the indices from 0 to ``count`` - 1 that a process handles: equally many each, fewer for the last ones.
-
-    Args:
-        count: Number of items.
-        rank: Number of the process.
-        size: Number of processes.
-    """
-    each = -(-count // size)
-    return range(min(rank * each, count), min((rank + 1) * each, count))
+    """Return the indices from 0 to ``count`` - 1 that a process handles: equally many each, fewer for the last ones."""
+    share = -(-count // size)
+    return range(min(rank * share, count), min((rank + 1) * share, count))
 
 
 def part_of_draft(draft: Draft, rank: int, size: int) -> list[int]:
-    """Return the rows that a process verifies: its part of the candidate paths and its part of the probe paths.
-
-    Args:
-        draft: The whole draft.
-        rank: Number of the process.
-        size: Number of processes.
-    """
+    """Return the rows that a process verifies: its part of the candidate paths and its part of the probe paths."""
     leaves = sorted(set(range(len(draft))) - set(draft.parents))
     candidates = [row for row in leaves if row < draft.num_candidates]
     probes = [row for row in leaves if row >= draft.num_candidates]
@@ -294,10 +195,3 @@ def part_of_draft(draft: Draft, rank: int, size: int) -> list[int]:
         for index in part(len(paths), rank, size):
             kept.update(path_to(draft, paths[index]))
     return sorted(kept)
-
-
-def _criteria(length: int, ends: Iterable[int]) -> StoppingCriteriaList:
-    criteria = StoppingCriteriaList([MaxLengthCriteria(length)])
-    if tokens := list(ends):
-        criteria.append(EosTokenCriteria(tokens))
-    return criteria

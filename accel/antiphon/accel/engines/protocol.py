@@ -148,6 +148,10 @@ class SequenceInput:
     needs_best: bool = False
 
 
+REPRODUCIBLE_ROWS = 40
+"""Number of rows of every forward pass after the prefill of a reproducible request."""
+
+
 class ThreadSettings(NamedTuple):
     """Settings of a calling thread that hold for its forward passes, which run in the engine's thread.
 
@@ -175,23 +179,22 @@ class AnonymousTenant:
 class SequenceOptions:
     """The options of a request's sequence. An engine ignores options of features that it does not have.
 
-    Requests that need `cache`, `padding`, `fixed_rows`, `bita` or `compiled` are always given to the torch engine.
+    Requests that need `cache`, `padding`, `reproducible`, `bita` or `compiled` are always given to the torch engine.
 
     Attributes:
         tenant: Owner of the text: cached prefixes are shared within one tenant only.
-        can_batch: Whether the sequence may share forward passes with others.
         cache: Cache of transformers to continue from; None for a new one.
         padding: Number of left padding tokens before the prompt.
-        fixed_rows: Number of rows that every forward pass is padded to, for bitwise equal logits; 0 for no padding.
+        reproducible: Whether every forward pass after the prefill has `REPRODUCIBLE_ROWS` rows, whose logits do not
+            depend on each other bit for bit.
         bita: Trained BiTA masks that the drafter uses, None for none.
         compiled: Whether to use compiled steps; None lets the engine decide.
     """
 
     tenant: Hashable
-    can_batch: bool = True
     cache: Cache | None = None
     padding: int = 0
-    fixed_rows: int = 0
+    reproducible: bool = False
     bita: MaskWeights | None = None
     compiled: bool | None = False
 
@@ -267,21 +270,13 @@ class ModelEngine(Engine, Protocol):
             remeasure: Measure again, even if there is a stored measurement.
         """
 
-    def budget(
-        self,
-        drafter: Drafter,
-        num_draft_tokens: int | None,
-        cost: StepCost | None = None,
-        *,
-        reproducible: bool = False,
-    ) -> Budget:
+    def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:
         """Return the budget of one request: how many draft rows each of its steps verifies.
 
         Args:
             drafter: Drafter of the request, whose acceptance rates the budget calibrates.
             num_draft_tokens: Fixed number of draft rows per step; None adapts it to costs and acceptance rates.
             cost: Costs of forward passes to assume; None takes the measured ones and learns from the clock.
-            reproducible: Learn neither from the clock nor from other requests.
         """
 
     def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> CachedSequence:
@@ -295,11 +290,11 @@ class ModelEngine(Engine, Protocol):
     def cache_of(self, sequence: CachedSequence) -> Cache | None:
         """Return the KV cache as a cache of transformers; None if the engine keeps its own format."""
 
-    def usable_bita(self, fixed_rows: int = 0) -> tuple[MaskWeights | None, str]:
+    def usable_bita(self, *, reproducible: bool = False) -> tuple[MaskWeights | None, str]:
         """Return the BiTA masks that were trained for this model, or None and the reason why they cannot be used.
 
         Args:
-            fixed_rows: As in `SequenceOptions`.
+            reproducible: As in `SequenceOptions`.
         """
 
     def release(self, sequence: CachedSequence) -> None:

@@ -115,7 +115,7 @@ def show_choice(language_model: TextModel) -> None:
         return
     with err.status("Measuring"):
         options = language_model.options
-        choice = choose_drafter(language_model.model, deterministic=options.deterministic, engine=options.engine_choice)
+        choice = choose_drafter(language_model.model, reproducible=options.reproducible, engine=options.engine_choice)
     err.print(f"drafter {choice}", style="dim", markup=False)
 
 

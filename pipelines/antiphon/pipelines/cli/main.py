@@ -14,7 +14,6 @@ from antiphon.pipelines.cli.demo import demo
 from antiphon.pipelines.cli.doctor import doctor
 from antiphon.pipelines.cli.errors import CommandGroup
 from antiphon.pipelines.cli.index import index
-from antiphon.pipelines.cli.lookahead import lookahead
 from antiphon.pipelines.cli.mcp import mcp
 from antiphon.pipelines.cli.serve import serve
 
@@ -24,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (index, ask, chat, serve, mcp, backup, restore, demo, doctor, lookahead):
+for command in (index, ask, chat, serve, mcp, backup, restore, demo, doctor):
     app.command()(command)
 for name, group in {"bench": bench.app, "bita": bita.app, "keys": keys.app}.items():
     app.add_typer(group, name=name)

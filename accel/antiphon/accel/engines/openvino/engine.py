@@ -138,17 +138,8 @@ class OpenVINOEngine:
             self.acceptance_stats = initial_stats(self._cost)
         return self._cost
 
-    def budget(
-        self,
-        drafter: Drafter,
-        num_draft_tokens: int | None,
-        cost: StepCost | None = None,
-        *,
-        reproducible: bool = False,
-    ) -> Budget:
-        """See `ModelEngine.budget`. A reproducible budget assumes the measured costs."""
-        if cost is None and num_draft_tokens is None and reproducible:
-            cost = self.step_cost()
+    def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:
+        """See `ModelEngine.budget`."""
         return make_budget(drafter, num_draft_tokens, cost, lambda: self.acceptance_stats)
 
     @property
@@ -182,17 +173,15 @@ class OpenVINOEngine:
                 if self.pool.is_free(block):
                     self._memory.storage.clear(block)
 
-    def sequence(self, text: Tokens = (), *, tenant: Hashable = None, can_batch: bool = True) -> PagedSequence:
+    def sequence(self, text: Tokens = (), *, tenant: Hashable = None) -> PagedSequence:
         """Return a new sequence, which starts with the tenant's longest cached prefix of the text.
 
         Args:
             text: Token ids of the prompt.
             tenant: Owner of the text. Its cached prefixes are dropped when the object is garbage-collected; those of
                 names and numbers stay.
-            can_batch: Whether the sequence may share forward passes with others.
         """
         sequence = PagedSequence(self._memory, tenant)
-        sequence.can_batch = can_batch
         with self._memory.lock:
             self._memory.collect()
             sequence.adopt_prefix(text)
@@ -201,12 +190,12 @@ class OpenVINOEngine:
 
     def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> PagedSequence:
         """See `ModelEngine.new_sequence`."""
-        return self.sequence(tokens, tenant=options.tenant, can_batch=options.can_batch)
+        return self.sequence(tokens, tenant=options.tenant)
 
     def cache_of(self, sequence: CachedSequence) -> None:
         """Return None: the KV cache is not one of transformers."""
 
-    def usable_bita(self, fixed_rows: int = 0) -> tuple[None, str]:
+    def usable_bita(self, *, reproducible: bool = False) -> tuple[None, str]:
         """Return None and the reason: the graph has no embeddings of BiTA's masks."""
         return None, f"BiTA's masks are not verified by the engine {self.name}"
 

@@ -18,7 +18,7 @@ from antiphon.accel.drafting.draft import Drafter, Logits, Tokens
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, SequenceOptions, ThreadSettings
-from antiphon.accel.engines.torch import bigrams, cost_store, determinism
+from antiphon.accel.engines.torch import bigrams, cost_store, reproducibility
 from antiphon.accel.engines.torch.attention import EXACT, implementation_of, use_attention
 from antiphon.accel.engines.torch.batched_forward import BatchMode, batched_forward
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, find_bita_weights
@@ -72,7 +72,7 @@ class TorchEngine:
         self._acceptance_stats: dict[StepCost, AcceptanceStats] = {}
         self._bigrams: Bigrams | None = None
         self._has_bigrams = False
-        self._deterministic: set[Setting] = set()
+        self._reproducible: set[Setting] = set()
         self._bita: BitaWeights | None = None
         self._own_bita: tuple[BitaWeights | None, str] | None = None
         self._graphs_refusal: str | None = None
@@ -160,19 +160,10 @@ class TorchEngine:
         acceptance_stats = None if self.batch_mode is None else self.acceptance_stats
         return None if acceptance_stats is None else acceptance_stats.batch_cost
 
-    def budget(
-        self,
-        drafter: Drafter,
-        num_draft_tokens: int | None,
-        cost: StepCost | None = None,
-        *,
-        reproducible: bool = False,
-    ) -> Budget:
+    def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:
         """Return the budget of one request; see `ModelEngine.budget`."""
         if self.traits.level == "plain":
             return FixedBudget(num_draft_tokens or 0)
-        if cost is None and num_draft_tokens is None and reproducible:
-            cost = self.step_cost()
         return make_budget(drafter, num_draft_tokens, cost, lambda: self.acceptance_stats)
 
     @property
@@ -188,36 +179,35 @@ class TorchEngine:
             )
         return self._bigrams
 
-    def deterministic_traits(self, fixed_rows: int, cache: Cache | None = None) -> Traits:
-        """Return the traits under exact attention, after checking that decoding is deterministic.
+    def reproducible_traits(self, cache: Cache | None = None) -> Traits:
+        """Return the traits under exact attention, after checking that decoding is reproducible.
 
-        The check runs once per dtype, device and number of rows.
+        The check runs once per dtype and device.
 
         Args:
-            fixed_rows: Rows of every forward pass.
             cache: The caller's cache.
 
         Raises:
-            ValueError: The model, or this cache, cannot be decoded deterministically, and why.
+            ValueError: The model, or this cache, cannot be decoded reproducibly, and why.
         """
-        determinism.check_cache(cache)
+        reproducibility.check_cache(cache)
         model = self.model
-        key = (model.dtype, str(model.device), fixed_rows)
+        key = (model.dtype, str(model.device))
         with use_attention(model, EXACT):
-            if key not in self._deterministic or model.training:
-                determinism.check_determinism(model, fixed_rows, lambda: self.traits)
-                self._deterministic.add(key)
+            if key not in self._reproducible or model.training:
+                reproducibility.check_model(model, lambda: self.traits)
+                self._reproducible.add(key)
             return self.traits
 
-    def check_bita(self, bita: BitaWeights, *, fixed_rows: int = 0) -> None:
+    def check_bita(self, bita: BitaWeights, *, reproducible: bool = False) -> None:
         """Refuse BiTA weights that cannot be used with this model.
 
         Args:
             bita: The weights.
-            fixed_rows: Fixed rows of deterministic decoding; 0 without it.
+            reproducible: Whether decoding is reproducible.
 
         Raises:
-            ValueError: They belong to another model, the model verifies no trees, or decoding is deterministic.
+            ValueError: They belong to another model, the model verifies no trees, or decoding is reproducible.
         """
         model = self.model
         if self._bita is not bita:
@@ -225,10 +215,8 @@ class TorchEngine:
             self._bita = bita
         if self.traits.level != "tree":
             raise ValueError(f"BiTA verifies trees, which {type(model).__name__} cannot: {self.traits.reason}.")
-        if fixed_rows or self.traits.implementation == EXACT:
-            raise ValueError(
-                "BiTA is not decoded deterministically: leave deterministic out, or choose another drafter."
-            )
+        if reproducible or self.traits.implementation == EXACT:
+            raise ValueError("BiTA is not decoded reproducibly: leave reproducible out, or choose another drafter.")
 
     @property
     def own_bita_weights(self) -> tuple[BitaWeights | None, str]:
@@ -242,37 +230,35 @@ class TorchEngine:
         cache: Cache | None = None,
         *,
         padding: int = 0,
-        fixed_rows: int = 0,
+        reproducible: bool = False,
         bita: BitaWeights | None = None,
         compiled: bool | None = False,
-        can_batch: bool = True,
     ) -> TorchSequence | CompiledSequence:
         """Return a new sequence; see `SequenceOptions` for the arguments.
 
         Args:
             cache: Cache to continue from; None for a new one.
             padding: Left padding tokens of the prompt.
-            fixed_rows: Rows of every forward pass, for deterministic decoding; 0 for none.
+            reproducible: Decode reproducibly; see `DecodingOptions`.
             bita: Weights of a drafter's mask tokens.
             compiled: Whether to use compiled steps; see `DecodingOptions`.
-            can_batch: The sequence may share forward passes with others.
 
         Raises:
-            ValueError: The model cannot be decoded deterministically, or with these BiTA weights.
+            ValueError: The model cannot be decoded reproducibly, or with these BiTA weights.
         """
-        traits = self.deterministic_traits(fixed_rows, cache) if fixed_rows else self.traits
+        traits = self.reproducible_traits(cache) if reproducible else self.traits
         if bita is not None:
-            self.check_bita(bita, fixed_rows=fixed_rows)
+            self.check_bita(bita, reproducible=reproducible)
         plain = TorchSequence(
             self.model,
             traits,
             cache,
             padding=padding,
-            fixed_rows=fixed_rows,
+            reproducible=reproducible,
             bita=bita,
-            shares=lambda: can_batch and self.batch_mode is not None,
+            shares=lambda: self.batch_mode is not None,
         )
-        return plain if fixed_rows else self._compiled_or_plain(plain, compiled)
+        return plain if reproducible else self._compiled_or_plain(plain, compiled)
 
     @property
     def level(self) -> Level:
@@ -284,13 +270,12 @@ class TorchEngine:
         return self.sequence(
             options.cache,
             padding=options.padding,
-            fixed_rows=options.fixed_rows,
+            reproducible=options.reproducible,
             bita=cast("BitaWeights | None", options.bita),
             compiled=options.compiled,
-            can_batch=options.can_batch,
         )
 
-    def usable_bita(self, fixed_rows: int = 0) -> tuple[BitaWeights | None, str]:
+    def usable_bita(self, *, reproducible: bool = False) -> tuple[BitaWeights | None, str]:
         """Return BiTA's masks from the model's folder, or None and why they are not used."""
         if self.traits.level == "plain":
             return None, f"drafts do not help this model: {self.traits.reason}"
@@ -298,7 +283,7 @@ class TorchEngine:
         if weights is None:
             return None, reason
         try:
-            self.check_bita(weights, fixed_rows=fixed_rows)
+            self.check_bita(weights, reproducible=reproducible)
         except ValueError as error:
             return None, str(error).rstrip(".")
         if self._uses_graphs:
