@@ -284,13 +284,18 @@ class _Prompt:
 
     def _certified(self, output: Any) -> Certificate:
         """Certify an output; equal outputs share a certificate."""
-        from antiphon.accel.decoding.request import prepare
+        from antiphon.accel.decoding.model_request import prepare
 
         tokens = tuple(output[0].tolist())
         if tokens not in self._certificates:
-            processors = prepare(self.model, self.ids, **self.options).processors  # new, because some keep state
+            processors = prepare(self.model, self.ids, _processors, **self.options)  # new, because some keep state
             self._certificates[tokens] = certify(self.model, output, self.ids.shape[1], processors)
         return self._certificates[tokens]
+
+
+def _processors(model: Any, input_ids: Any, logits_processor: Any, *others: Any, **more: Any) -> Any:
+    """Return the logits processors that `generate` prepares."""
+    return logits_processor
 
 
 EXACTNESS = {

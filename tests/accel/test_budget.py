@@ -1,14 +1,14 @@
 """Budgets select the rows with the most expected tokens per second and calibrate the chances of a drafter."""
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step, summarize
 from antiphon.accel.drafting.budget import (
     INITIAL_ROWS,
@@ -126,11 +126,11 @@ def steps_of(model: Any, cost: StepCost, **options: Any) -> tuple[list[int], lis
 
 def steps_with_budget(budget: Budget, model: Any, drafter: DrafterFactory) -> list[Step]:
     """Return the steps of one request with this budget."""
-    request = prepare(model, [*range(40, 80)], max_new_tokens=60, do_sample=False, eos_token_id=None)
-    options = DecodingOptions(drafter=drafter)
-    generation = engine_of(model).lock.run(lambda: Generation(request, options=options))
-    generation.running.budget = budget
-    return list(generation.steps())
+    make = partial(ModelRequest, options=DecodingOptions(drafter=drafter))
+    arguments: dict[str, Any] = {"max_new_tokens": 60, "do_sample": False, "eos_token_id": None}
+    request = engine_of(model).lock.run(lambda: prepare(model, [*range(40, 80)], make, **arguments))
+    request.budget = budget
+    return list(request.steps())
 
 
 def test_if_a_shape_change_is_expensive_a_step_keeps_the_rows_of_the_last_one() -> None:

@@ -14,9 +14,8 @@ from weakref import ref
 
 import pytest
 
-from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.running_request import RunningRequest
-from antiphon.accel.decoding.scheduler import scheduler_of
+from antiphon.accel.decoding.request import Request
+from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.cost_model import FixedCostModel, StepCost
@@ -50,8 +49,8 @@ def prompt_of(seed: int, length: int = 12) -> list[int]:
     return [random.randrange(VOCAB_SIZE) for _ in range(length)]
 
 
-def request_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> RunningRequest:
-    return RunningRequest(
+def request_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> Request:
+    return Request(
         TableSequence(), drafter or Nothing(), GreedySampler(), TableOutput(prompt, new_tokens), FixedBudget(rows)
     )
 
@@ -90,10 +89,10 @@ def test_scheduler_and_table_engine_need_no_torch() -> None:
     script = (
         "import sys; from antiphon.accel.testing.table_engine import *;"
         "from antiphon.accel.decoding.scheduler import *;"
-        "from antiphon.accel.decoding.running_request import RunningRequest;"
+        "from antiphon.accel.decoding.request import Request;"
         "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import FixedBudget;"
         "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); output = TableOutput([1, 2, 3], 20);"
-        "request = RunningRequest(TableSequence(), Blend(), GreedySampler(), output, FixedBudget(8));"
+        "request = Request(TableSequence(), Blend(), GreedySampler(), output, FixedBudget(8));"
         "steps = list(scheduler_of(engine).steps(request)); print(output.tokens[3:], len(steps) < 20);"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
@@ -281,15 +280,17 @@ def test_an_interrupt_in_a_shared_forward_pass_stops_the_request_of_the_main_thr
 
     def watch(feeds: Sequence[SequenceInput]) -> None:
         sleep(1e-3)
-        if len(feeds) == 3 and not interrupted.is_set():
+        is_shared = len(feeds) > 1 and requests[0].sequence in [feed.sequence for feed in feeds]
+        if is_shared and not interrupted.is_set():
             interrupted.set()
             interrupt_main_thread()
 
     table = engine(watch=watch)
+    requests = [request_of(prompt, 40) for prompt in prompts]
 
     def decode(number: int) -> list[int]:
         ready.wait()
-        return [*prompts[number], *emitted(list(scheduler_of(table).steps(request_of(prompts[number], 40))))]
+        return [*prompts[number], *emitted(list(scheduler_of(table).steps(requests[number])))]
 
     with ThreadPoolExecutor(2) as pool:
         others = [pool.submit(decode, number) for number in (1, 2)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from antiphon.accel.decoding.drafter_choice import check_drafter, check_table
-from antiphon.accel.decoding.generation import decode_together
-from antiphon.accel.decoding.logprobs import TokenLogprob, collect_logprobs
+from antiphon.accel.decoding.model_request import ModelRequest, decode_together
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, pop_options
 from antiphon.accel.decoding.prefix_cache import PrefixCache
-from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.engines.selection import SelectedEngine, select_engine
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.memory_estimate import check_memory
-from antiphon.accel.request_builder import RequestBuilder, StartedRequest
+from antiphon.accel.request_builder import OpenStream, RequestBuilder
 from antiphon.accel.text.completion import Completion, Stream, Usage
 from antiphon.accel.text.messages import (
     Conversation,
@@ -236,15 +234,15 @@ class LanguageModel:
         kept: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
         check_lengths(len(prompts), references=shares, seeds=settings, prefixes=kept)
 
-        def begin() -> list[StartedRequest]:
+        def start() -> list[tuple[ModelRequest, OpenStream]]:
             return [self._start(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
 
-        started = self.engine.lock.run(begin)
-        running = decode_together([each.generation for each in started], batch_size)
+        started = self.engine.lock.run(start)
+        steps = decode_together([request for request, _ in started], batch_size)
         if with_log_probability:
-            for each in started:
-                each.generation.sampler.track_log_probability()
-        return [self._stream(*one) for one in zip(started, running, strict=True)]
+            for request, _ in started:
+                request.sampler.track_log_probability()
+        return [open_stream(own) for (_, open_stream), own in zip(started, steps, strict=True)]
 
     def stream(
         self,
@@ -272,13 +270,13 @@ class LanguageModel:
             TypeError: A reference or stop string is not text, or there is no parameter of that name.
         """
         settings = Settings(**parameters)
-        started = self.engine.lock.run(lambda: self._start(prompt, references, settings, prefix))
-        return self._stream(started, started.generation.steps())
+        request, open_stream = self.engine.lock.run(lambda: self._start(prompt, references, settings, prefix))
+        return open_stream(request.steps())
 
     def _start(
         self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings, prefix: PrefixCache | None
-    ) -> StartedRequest:
-        """Return a request that is ready to be decoded."""
+    ) -> tuple[ModelRequest, OpenStream]:
+        """Return a request that is ready to be decoded, and what makes a stream of its steps."""
         table = self._recycling_table(settings.recycling)
         return self._requests.start(prompt, references, settings, prefix, options=self.options, table=table)
 
@@ -287,21 +285,6 @@ class LanguageModel:
         if given is None or given is True:
             return self.recycling_table
         return check_table(given, self.name)
-
-    def _stream(self, started: StartedRequest, steps: Iterator[Step]) -> Stream:
-        logprobs: list[TokenLogprob] = []
-        settings, prefix = started.settings, started.prefix
-        sampler = started.generation.sampler  # a stream that refers to the generation would keep its KV cache
-        if settings.logprobs is not None and sampler.logits is not None:
-            steps = collect_logprobs(steps, sampler.logits, settings.logprobs, logprobs)
-        return Stream(
-            steps if prefix is None else prefix.keep_after(started.generation, steps),
-            self.tokenizer,
-            log_probability=lambda: sampler.log_probability,
-            logprobs=logprobs,
-            weights=self.options.weights or "",
-            **started.stream_arguments,
-        )
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
         """Return the tokenized prompt, which every method takes in place of the prompt without tokenizing it again.

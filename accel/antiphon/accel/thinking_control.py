@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from antiphon.accel.decoding.output import RequestOutput
+from antiphon.accel.decoding.tokens import RequestOutput
 from antiphon.accel.text.thinking import ThinkingReader, ThinkingStart
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.running_request import RunningRequest
-from antiphon.accel.decoding.scheduler import scheduler_of
+from antiphon.accel.decoding.request import Request
+from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.drafting.acceptance_stats import AcceptanceStats
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.cost_model import FixedCostModel, StepCost
@@ -47,11 +46,11 @@ def engine_on(graph: Any, blocks: int) -> OpenVINOEngine:
     return engine
 
 
-def request_of(engine: OpenVINOEngine, truth: list[int], seed: int) -> RunningRequest:
+def request_of(engine: OpenVINOEngine, truth: list[int], seed: int) -> Request:
     """Return a request whose drafter proposes random trees around torch's tokens."""
     prompt = truth[:-NEW]
     sequence = engine.sequence(prompt, tenant=seed)
-    return RunningRequest(
+    return Request(
         sequence, RandomTreeDrafter(truth, seed, VOCAB_SIZE), GreedySampler(), TableOutput(prompt, NEW), FixedBudget(12)
     )
 

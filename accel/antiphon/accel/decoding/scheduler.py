@@ -11,6 +11,7 @@ request whose steps are not read, and Ctrl-C, which reaches the main thread, nev
 from __future__ import annotations
 
 import atexit
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
@@ -21,7 +22,7 @@ from time import perf_counter
 from typing import cast
 from weakref import WeakKeyDictionary, finalize, ref
 
-from antiphon.accel.decoding.running_request import RunningRequest
+from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.step import (
     StepRequest,
@@ -52,10 +53,10 @@ class Scheduler:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = ref(engine)  # weak, because the engine owns its scheduler and is freed with its model
-        self._running: dict[RunningRequest, None] = {}
+        self._running: dict[Request, None] = {}
         self._inbox: SimpleQueue[StepRequest | None] = SimpleQueue()
         self._queue: dict[StepRequest, None] = {}  # steps that wait, the oldest first; used by the thread alone
-        self._computed: dict[RunningRequest, Callable[[], object] | None] = {}  # and what to call afterwards
+        self._computed: dict[Request, Callable[[], object] | None] = {}  # and what to call afterwards
         self._lock = Lock()  # of `_computed`, and of starting the thread
         self._thread: Thread | None = None
         finalize(self, self._inbox.put, None).atexit = False
@@ -69,11 +70,11 @@ class Scheduler:
         return engine
 
     @property
-    def running(self) -> Sequence[RunningRequest]:
+    def running(self) -> Sequence[Request]:
         """The requests that have started and have neither finished nor been dropped."""
         return tuple(self._running)
 
-    def steps(self, request: RunningRequest) -> Iterator[Step]:
+    def steps(self, request: Request) -> Iterator[Step]:
         """Yield one Step per forward pass until the request finishes; closing the iterator drops the request.
 
         The first step prefills the part of the prompt that is not in the KV cache, and verifies a draft only if the
@@ -88,7 +89,7 @@ class Scheduler:
         finally:
             self.leave(request)
 
-    def advance(self, requests: Sequence[RunningRequest]) -> list[Step | BaseException]:
+    def advance(self, requests: Sequence[Request]) -> list[Step | BaseException]:
         """Decode one more step of each request; return the steps, or the exception for a request that failed."""
         steps = [self._begin(request) for request in requests]
         if current_thread() is self._thread:  # a logits processor or drafter of another request decodes
@@ -98,11 +99,11 @@ class Scheduler:
             self._compute(steps)
         return [cast(Step | BaseException, step.result) for step in steps]
 
-    def leave(self, request: RunningRequest) -> None:
+    def leave(self, request: Request) -> None:
         """Stop waiting for this request."""
         self._running.pop(request, None)
 
-    def after_forward(self, request: RunningRequest, release: Callable[[], object]) -> None:
+    def after_forward(self, request: Request, release: Callable[[], object]) -> None:
         """Call ``release`` as soon as no forward pass computes the request, usually now.
 
         A caller that was interrupted while it waited may drop a request whose step is being computed.
@@ -113,7 +114,7 @@ class Scheduler:
                 return
         release()
 
-    def _begin(self, request: RunningRequest) -> StepRequest:
+    def _begin(self, request: Request) -> StepRequest:
         if request.step is not None:
             request.step.done.wait()  # its caller may have been interrupted while it waited
         self._running[request] = None
@@ -242,7 +243,7 @@ class Scheduler:
         limit = self.engine.prefill_batch_tokens
         return [step for step, end in zip(prompts, ends, strict=True) if step is prompts[0] or end <= limit]
 
-    def _wait_for_joining(self, oldest: RunningRequest) -> None:
+    def _wait_for_joining(self, oldest: Request) -> None:
         """Wait for requests that will probably ask soon, because one shared forward pass costs less than two."""
         cost = self.engine.batch_cost
         window = 0.0 if cost is None else JOIN_WINDOW * cost.seconds(oldest.sequence.length, 1)[0]
@@ -253,7 +254,7 @@ class Scheduler:
                     request.idle_seconds = inf
                 return
 
-    def _missing(self, window: float, thread: int) -> list[RunningRequest]:
+    def _missing(self, window: float, thread: int) -> list[Request]:
         """Return other threads' requests that are not queued but asked within ``window`` seconds the last time."""
         queued = {step.request for step in self._queue}
         others = [request for request in list(self._running) if request.thread != thread and request not in queued]
@@ -331,6 +332,85 @@ class Scheduler:
         if isinstance(result, BaseException) or step.request.output.finish:
             self.leave(step.request)
         step.done.set()
+
+
+class Batch:
+    """Decodes up to ``size`` requests at once; when one finishes, the next waiting one starts.
+
+    Every request has its own drafts, verification and stopping rules, so it emits what it would emit alone. Only the
+    forward passes are shared; their duration counts in the steps of every request that shares them.
+
+    Args:
+        scheduler: Runs the forward passes.
+        size: Maximum number of requests that are decoded at the same time.
+
+    Raises:
+        ValueError: ``size`` is below 1.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, size: int = 8) -> None:
+        if size < 1:
+            raise ValueError(f"The batch size is {size}; it must be at least 1.")
+        self.size = size
+        self._scheduler = scheduler
+        self._waiting: deque[Request] = deque()
+        self._active: list[Request] = []
+        self._steps: dict[Request, deque[Step | BaseException]] = {}
+        self._on_end: dict[Request, Callable[[], object]] = {}
+
+    @property
+    def active(self) -> Sequence[Request]:
+        """The requests that are being decoded now."""
+        return tuple(self._active)
+
+    def add(self, request: Request, on_end: Callable[[], object] | None = None) -> Iterator[Step]:
+        """Add a request and return its steps.
+
+        Reading a step runs forward passes for all active requests; closing the iterator drops the request.
+
+        Args:
+            request: The request to decode.
+            on_end: Called when it has finished, even if its last steps have not been read yet.
+        """
+        self._waiting.append(request)
+        self._steps[request] = deque()
+        if on_end is not None:
+            self._on_end[request] = on_end
+        return self._steps_of(request)
+
+    def _steps_of(self, request: Request) -> Iterator[Step]:
+        steps = self._steps[request]
+        try:
+            while True:
+                while not steps:
+                    self._advance()
+                step = steps.popleft()
+                if isinstance(step, BaseException):
+                    raise step
+                yield step
+                if step.finish:
+                    return
+        finally:
+            self._drop(request)
+
+    def _advance(self) -> None:
+        """Start waiting requests until ``size`` are active, and decode one step of every active one."""
+        while self._waiting and len(self._active) < self.size:
+            self._active.append(self._waiting.popleft())
+        requests = list(self._active)
+        for request, step in zip(requests, self._scheduler.advance(requests), strict=True):
+            self._steps[request].append(step)
+            if isinstance(step, BaseException) or step.finish:
+                self._active.remove(request)
+                if (on_end := self._on_end.pop(request, None)) is not None:
+                    on_end()
+
+    def _drop(self, request: Request) -> None:
+        """Free the place of a request that has finished or whose iterator was closed."""
+        self._scheduler.leave(request)
+        for requests in (self._active, self._waiting):
+            if request in requests:
+                requests.remove(request)
 
 
 _inboxes: WeakKeyDictionary[Thread, SimpleQueue[StepRequest | None]] = WeakKeyDictionary()

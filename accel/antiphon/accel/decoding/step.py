@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from time import perf_counter
 
-from antiphon.accel.decoding.running_request import RunningRequest
+from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Logits, Tokens, pad
 from antiphon.accel.drafting.tree import reorder_depth_first
@@ -40,7 +40,7 @@ class StepRequest:
         done: Set when there is a result.
     """
 
-    request: RunningRequest
+    request: Request
     settings: ThreadSettings = DEFAULT_SETTINGS
     started_at: float = field(default_factory=perf_counter)
     guess: Draft | None = None
@@ -168,7 +168,7 @@ def propose_draft(engine: Engine, step: StepRequest) -> Draft:
     return draft
 
 
-def _prefill(engine: Engine, request: RunningRequest, tokens: Tokens) -> None:
+def _prefill(engine: Engine, request: Request, tokens: Tokens) -> None:
     """Prefill the prompt up to its last token, so that the next forward pass can verify a draft below that token.
 
     A tree over the whole prompt would need a mask that is quadratic in its length.
@@ -197,7 +197,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
     return logits
 
 
-def pad_draft(request: RunningRequest, draft: Draft, token: int, count: int) -> Draft:
+def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
     """Return the draft with padding rows, which make some forward passes cheaper, or as it is if they do not fit.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.accel.decoding.json_schema import JsonSchema
+from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.text.messages import Conversation, Message, add_variables
 from antiphon.accel.text.parameters import Settings

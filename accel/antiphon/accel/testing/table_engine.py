@@ -144,7 +144,7 @@ class TableEngine:
 
 
 class TableOutput:
-    """The tokens of a request. Implements `antiphon.accel.decoding.running_request.Output`.
+    """The tokens of a request. Implements `antiphon.accel.decoding.request.Output`.
 
     Args:
         prompt: Token ids of the prompt.
@@ -179,5 +179,5 @@ class GreedySampler:
     is_greedy = True
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """See `antiphon.accel.decoding.running_request.TokenSampler.bind`."""
+        """See `antiphon.accel.decoding.request.TokenSampler.bind`."""
         return logits.argmax

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
-from antiphon.accel.decoding.json_schema import JsonSchema
+from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.decoding.json_schema import JsonSchema, resolve_references
+from antiphon.accel.constraints.json_schema import JsonSchema, resolve_references
 from antiphon.accel.text.chat_template import apply_chat_template, tool_call_prefix
 from antiphon.accel.text.messages import Message
 

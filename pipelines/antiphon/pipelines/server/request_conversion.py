@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.decoding.json_schema import JsonSchema
+from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.text.messages import Conversation, Message, PromptInput
 from antiphon.accel.text.thinking_switch import EFFORT, check_template_variables
 from antiphon.accel.text.tool_choice import prepare_tools

@@ -16,7 +16,7 @@ from time import perf_counter, time_ns
 from typing import Protocol
 
 from antiphon.accel import Completion, Origin, Stream
-from antiphon.accel.decoding.logprobs import TokenLogprob
+from antiphon.accel.decoding.tokens import TokenLogprob
 from antiphon.accel.text.completion import Piece
 from antiphon.pipelines.extractive_model import QuotedStream
 from antiphon.pipelines.server.errors import ApiError, shutdown_error

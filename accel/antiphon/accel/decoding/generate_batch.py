@@ -1,10 +1,9 @@
-"""Splits a batch that `generate` prepared into one request per sequence, and merges their outputs."""
+"""A batch of transformers' `generate` as one request for each sequence, and the output of the batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -13,12 +12,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import (
     EosTokenCriteria,
+    GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     MaxTimeCriteria,
     MinPLogitsWarper,
     NoRepeatNGramLogitsProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
     StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
@@ -29,8 +31,9 @@ from transformers import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.decoding.generation import Generation
-from antiphon.accel.decoding.request import Reference, Request
+from antiphon.accel.decoding.generate_arguments import Reference, check_supported
+from antiphon.accel.decoding.model_request import ModelRequest
+from antiphon.accel.decoding.options import DecodingOptions
 
 _ROW_BY_ROW = (
     TemperatureLogitsWarper,
@@ -47,44 +50,57 @@ _ROW_BY_ROW = (
 """Processors and criteria whose result for a batch row does not depend on the index of the row."""
 
 
-def split_batch(request: Request) -> list[Request]:
-    """Return one request for each sequence of the batch, with its left padding and a new cache.
+def requests_of_batch(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    *,
+    references: Sequence[Any] = (),
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    options: DecodingOptions | None = None,
+    is_cache_given: bool = False,
+    **arguments: Any,
+) -> list[ModelRequest]:
+    """Return one request for each sequence of a batch; the arguments are those of `ModelRequest`.
 
     Sequences of a batch end up with different lengths, so a processor cannot be called for all of them at once. Each
-    sequence gets copies of its own. They are called with a batch in which every row is this sequence, because some of
-    them use the index of the row.
+    sequence gets copies of its own, with its left padding and a new cache. They are called with a batch in which every
+    row is this sequence, because some of them use the index of the row.
+
+    Args:
+        references: One list of references for each prompt, or simply the references if there is one prompt.
 
     Raises:
-        ValueError: A processor or criterion cannot be copied.
+        ValueError, TypeError: As `ModelRequest`; a processor or criterion cannot be copied; or the references are not
+            one list for each prompt.
     """
-    batch = request.input_ids.shape[0]
+    check_supported(model, input_ids, generation_config, arguments)
+    batch = input_ids.shape[0]
+    by_row = _references_by_row(references, batch, generation_config.num_return_sequences or 1)
+    common: dict[str, Any] = {"tokenizer": tokenizer, "options": options}
     if batch == 1:
-        return [request]
-    masks = request.arguments.get("attention_mask")
+        common |= {"references": by_row[0], "is_cache_given": is_cache_given} | arguments
+        return [ModelRequest(model, input_ids, logits_processor, stopping_criteria, generation_config, **common)]
+    masks = arguments.get("attention_mask")
     return [
-        replace(
-            request,
-            input_ids=request.input_ids[row : row + 1],
-            processors=LogitsProcessorList(_copy_for_row(processor, row, batch) for processor in request.processors),
-            criteria=StoppingCriteriaList(_copy_for_row(criterion, row, batch) for criterion in request.criteria),
-            arguments={} if masks is None else {"attention_mask": masks[row : row + 1]},
+        ModelRequest(
+            model,
+            input_ids[row : row + 1],
+            LogitsProcessorList(_copy_for_row(processor, row, batch) for processor in logits_processor),
+            StoppingCriteriaList(_copy_for_row(criterion, row, batch) for criterion in stopping_criteria),
+            generation_config,
+            references=by_row[row],
+            attention_mask=None if masks is None else masks[row : row + 1],
+            **common,
         )
         for row in range(batch)
     ]
 
 
-def references_per_sequence(references: Sequence[Any], request: Request) -> list[Sequence[Reference]]:
-    """Return the references of each sequence.
-
-    Args:
-        references: One list of references for each prompt, or simply the references if there is one prompt.
-        request: The batch.
-
-    Raises:
-        ValueError, TypeError: They are not one list for each prompt.
-    """
-    batch = request.input_ids.shape[0]
-    copies = request.config.num_return_sequences or 1
+def _references_by_row(references: Sequence[Any], batch: int, copies: int) -> list[Sequence[Reference]]:
+    """Return the references of each row of a batch that has ``copies`` rows for each prompt."""
     prompts = batch // copies
     if prompts == 1 or not references:
         return [references] * batch
@@ -99,20 +115,20 @@ def references_per_sequence(references: Sequence[Any], request: Request) -> list
     return [own for own in references for _ in range(copies)]
 
 
-def merge_outputs(generations: Sequence[Generation]) -> Tensor | GenerateDecoderOnlyOutput:
+def merge_results(requests: Sequence[ModelRequest]) -> Tensor | GenerateDecoderOnlyOutput:
     """Return what `generate` returns for a batch, without a cache; ended sequences are padded."""
-    config = generations[0].request.config
+    config = requests[0].config
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     padding = next((token for token in (config.pad_token_id, *ends) if token is not None), 0)
-    length = max(len(generation.history.tokens) for generation in generations)
-    ids = [generation.history.ids for generation in generations]
+    length = max(len(request.history.tokens) for request in requests)
+    ids = [request.history.ids for request in requests]
     sequences = torch.cat([pad(own, (0, length - own.shape[1]), value=padding) for own in ids])
     if not config.return_dict_in_generate:
         return sequences
     fields: dict[str, Any] = {
         "sequences": sequences,
-        "scores": _stack_steps([generation.sampler.scores for generation in generations], padding),
-        "logits": _stack_steps([generation.sampler.logits for generation in generations], padding),
+        "scores": _stack_steps([request.sampler.scores for request in requests], padding),
+        "logits": _stack_steps([request.sampler.logits for request in requests], padding),
     }
     return GenerateDecoderOnlyOutput(**fields)
 

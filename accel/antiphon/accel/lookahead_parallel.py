@@ -20,11 +20,10 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from antiphon.accel.decoding.output import RequestOutput, TokenHistory
-from antiphon.accel.decoding.running_request import RunningRequest
-from antiphon.accel.decoding.sampling import Sampler
+from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.scheduler import scheduler_of
 from antiphon.accel.decoding.stats import Step
+from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens, path_to, take_rows
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
@@ -68,7 +67,7 @@ def decode_parallel(
     criteria = StoppingCriteriaList([MaxLengthCriteria(len(prompt) + max_new_tokens)])
     if tokens := list(ends):
         criteria.append(EosTokenCriteria(tokens))
-    request = RunningRequest(
+    request = Request(
         ParallelSequence(model, engine.engine.traits, shares=lambda: False),
         lookahead,
         Sampler(history, LogitsProcessorList()),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from antiphon.accel.decoding.json_schema import SCHEMAS_BY_NAME, JsonSchema, expressible_schema
+from antiphon.accel.constraints.json_schema import SCHEMAS_BY_NAME, JsonSchema, expressible_schema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
