@@ -268,10 +268,15 @@ def test_after_a_shared_failure_each_request_is_retried_alone_and_only_the_cause
         list(running[2])
 
 
-def interrupt_main_thread() -> None:
-    """Deliver Ctrl-C, which reaches the main thread, and give it time to react."""
+def interrupt_main_thread(request: Request) -> None:
+    """Deliver Ctrl-C, which reaches the main thread, and wait until it has left the request's step."""
+    step = request.step
+    assert step is not None
     signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
-    sleep(0.05)
+    for _ in range(10_000):
+        if step.is_abandoned:
+            return
+        sleep(1e-3)
 
 
 def test_an_interrupt_in_a_shared_forward_pass_stops_the_request_of_the_main_thread_only() -> None:
@@ -283,7 +288,7 @@ def test_an_interrupt_in_a_shared_forward_pass_stops_the_request_of_the_main_thr
         is_shared = len(feeds) > 1 and requests[0].sequence in [feed.sequence for feed in feeds]
         if is_shared and not interrupted.is_set():
             interrupted.set()
-            interrupt_main_thread()
+            interrupt_main_thread(requests[0])
 
     table = engine(watch=watch)
     requests = [request_of(prompt, 40) for prompt in prompts]
@@ -306,7 +311,7 @@ def test_a_request_continues_after_an_interrupt_without_losing_tokens() -> None:
 
     def watch(feeds: Sequence[SequenceInput]) -> None:
         if next(interrupts, False):
-            interrupt_main_thread()
+            interrupt_main_thread(request)
 
     prompt, scheduler = prompt_of(0), scheduler_of(table := engine(watch=watch))
     request = request_of(prompt, 30)
@@ -323,7 +328,7 @@ def test_memory_is_released_after_the_forward_pass_of_an_interrupted_request() -
     events: list[str] = []
 
     def watch(feeds: Sequence[SequenceInput]) -> None:
-        interrupt_main_thread()
+        interrupt_main_thread(request)
         events.append("computed")
 
     scheduler = scheduler_of(table := engine(watch=watch))
