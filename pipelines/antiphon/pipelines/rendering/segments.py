@@ -116,6 +116,11 @@ def short_source(source: str, root: Path | None = None) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else source
 
 
+def file_name(source: str) -> str:
+    """Return the last part of a document's path, the only part that clients of a server see."""
+    return source.replace("\\", "/").rpartition("/")[2] or source
+
+
 def sentence_location(sentence: NearestSentence, root: Path | None = None) -> str:
     """Return the source and the place of a sentence.
 

@@ -21,10 +21,10 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, File, Request, UploadFile
 
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.pipelines.rendering.segments import file_name
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ERRORS, ApiError
-from antiphon.pipelines.server.response_fields import file_name
 from antiphon.pipelines.server.service import NO_COLLECTIONS, access_of, service_of
 from antiphon.retrieval import Document, Embedder, LocalIndex, Passage, Retriever, chunk_document, read_documents
 from antiphon.retrieval.chunk import MAX_TOKENS
