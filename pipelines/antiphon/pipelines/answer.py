@@ -17,7 +17,7 @@ from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_senten
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.rendering.segments import cost_line
 from antiphon.pipelines.request_plan import RequestPlan
-from antiphon.pipelines.tracing import NOT_RECORDED, Stages
+from antiphon.pipelines.tracing import Span, end_generation
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ ENDED_IN_THINKING = (
 class Answer:
     """The answer to a question.
 
-    It displays itself with citations in the colours of their passages: in a notebook, in the terminal
-    (``rich.print(answer)``) and as Markdown.
+    It displays itself with citations in the colours of their passages: in a notebook, and in the terminal
+    (``rich.print(answer)``).
 
     Attributes:
         question: the question.
@@ -125,15 +125,6 @@ class Answer:
         author = f"written by {PurePath(self.model).name}; " if self.model else ""
         return author + cost_line(self.usage, self.steps, self.finish_reason) + notice
 
-    def to_markdown(self) -> str:
-        """Return the text as Markdown with citations as footnotes, all text escaped."""
-        from antiphon.pipelines.rendering.markdown import answer_markdown
-
-        return answer_markdown(self.text, self.citations, self.caption, self.nearest)
-
-    def _repr_markdown_(self) -> str:
-        return self.to_markdown()
-
     def _repr_html_(self) -> str:
         from antiphon.pipelines.rendering.html import answer_html
 
@@ -172,7 +163,7 @@ class AnswerStream(TextStream):
         plan: the plan of the request.
         stream: the stream of the language model that executes it.
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
-        stages: records the stages.
+        spans: the spans of the answer and of its generation, which end with the stream.
     """
 
     def __init__(
@@ -180,10 +171,10 @@ class AnswerStream(TextStream):
         plan: RequestPlan,
         stream: TextStream,
         on_end: Sequence[Callable[[Answer], None]] = (),
-        stages: Stages = NOT_RECORDED,
+        spans: tuple[Span, Span] | None = None,
     ) -> None:
         self.plan = plan
-        self._stages = stages
+        self._spans = spans
         self._stream = stream
         self._on_end = on_end
 
@@ -198,8 +189,9 @@ class AnswerStream(TextStream):
             piece = self._stream.next_piece()
         except Exception as error:
             self._on_end = ()  # a failed generation is not an answer
-            self._stages.finish(error)
-            self._stages = NOT_RECORDED
+            for span in reversed(self._spans or ()):
+                span.end(error)
+            self._spans = None
             raise
         if piece is None:
             self._end()
@@ -212,12 +204,13 @@ class AnswerStream(TextStream):
 
     def _end(self) -> None:
         callbacks, self._on_end = self._on_end, ()
-        stages, self._stages = self._stages, NOT_RECORDED
-        if stages.is_recorded:
-            stages.end_generation(self.completion, is_answer=True)
-            stages.begin("cite")
-            stages.annotate({"antiphon.citations": len(self.answer.citations)})
-            stages.finish()
+        spans, self._spans = self._spans, None
+        if spans is not None and spans[0].is_recorded:
+            root, chat = spans
+            end_generation(chat, self.completion, is_answer=True)
+            with root.activated(), Span("cite") as span:
+                span.set({"antiphon.citations": len(self.answer.citations)})
+            root.end()
         for callback in callbacks:
             callback(self.answer)
 

@@ -179,10 +179,10 @@ def test_the_log_contains_no_texts_and_no_keys(locked: TestClient, caplog: pytes
         locked.post("/v1/chat/completions?q=SECRET-WORD", json=secret, headers={"Authorization": "Bearer one"})
         locked.post("/v1/chat/completions", json=secret, headers={"Authorization": "Bearer WRONG-KEY"})
         locked.get("/passages/SECRET-WORD", headers={"Authorization": "Bearer one"})
-    lines = [record.getMessage() for record in caplog.records if record.name == "antiphon.server.requests"]
-    assert [json.loads(line)["status"] for line in lines] == [200, 401, 404]
-    assert json.loads(lines[0])["path"] == "/v1/chat/completions"
-    assert not any("SECRET" in line or "WRONG" in line for line in lines)
+    lines: list[Any] = [record.msg for record in caplog.records if record.name == "antiphon.server.requests"]
+    assert [line["status"] for line in lines] == [200, 401, 404]
+    assert lines[0]["path"] == "/v1/chat/completions"
+    assert not any("SECRET" in str(line) or "WRONG" in str(line) for line in lines)
 
 
 def test_forty_concurrent_tenants_receive_nothing_of_each_other(serve: Serve, typist: LanguageModel) -> None:

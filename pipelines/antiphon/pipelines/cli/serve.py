@@ -120,7 +120,7 @@ def serve(
     engine: EngineOption = "auto",
     weights: FewBits = None,
     embedder: EmbedderName = None,
-    trace: Trace = None,
+    trace: Trace = "none",
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import resource
 import socket
@@ -14,12 +13,14 @@ from typing import Any
 import h11
 import uvicorn
 from fastapi import FastAPI
+from pythonjsonlogger.core import RESERVED_ATTRS
+from pythonjsonlogger.json import JsonFormatter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from antiphon.pipelines.server.http_trace import CURRENT_REQUEST
 from antiphon.pipelines.server.readiness import start_draining
 from antiphon.pipelines.server.request_limits import REQUEST_ID
 from antiphon.pipelines.server.systemd import inherited_socket, notify_service_manager
+from antiphon.pipelines.tracing import current_ids
 
 HEADER_TIMEOUT = 20
 """Seconds in which a client must send the head of a request, after connecting and after each response."""
@@ -207,20 +208,22 @@ def _increase_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class JsonLogFormatter(logging.Formatter):
-    """A log formatter that writes each record as one line of JSON."""
+class JsonLogFormatter(JsonFormatter):
+    """A log formatter that writes each record as one line of JSON; a dict as message is merged."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of JSON; the fields of a message that is a JSON object are merged into it."""
-        message = record.getMessage()
-        fields: dict[str, Any] = json.loads(message) if message.startswith("{") else {"message": message.strip()}
-        if (request_id := REQUEST_ID.get(None)) is not None:
-            fields.setdefault("request", request_id)
-        if (trace := CURRENT_REQUEST.get()) is not None:
-            fields = {**trace.log_fields, **fields}
-        if record.exc_info:
-            fields["error"] = self.formatException(record.exc_info)
-        return json.dumps({"time": self.formatTime(record), "level": record.levelname, **fields})
+    def __init__(self) -> None:
+        super().__init__(
+            ["asctime", "levelname", "message"],
+            rename_fields={"asctime": "time", "levelname": "level", "exc_info": "error"},
+            reserved_attrs=[*RESERVED_ATTRS, "color_message"],
+        )
+
+    def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+        """Add the ids of the request and its trace, and leave out an empty message."""
+        ids = current_ids()
+        if (request := REQUEST_ID.get(None)) is not None:
+            ids["request"] = request
+        return {name: value for name, value in (log_data | ids).items() if value != ""}
 
 
 def _log_as_json() -> None:

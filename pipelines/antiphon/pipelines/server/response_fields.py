@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.pipelines.citations import Citation, cite
-from antiphon.pipelines.rendering.segments import displayed_quote, place_of
-from antiphon.pipelines.server.http_trace import citing
+from antiphon.pipelines.rendering.segments import displayed_quote, file_name, place_of
 from antiphon.pipelines.server.request_queue import Finished
+from antiphon.pipelines.tracing import Span
 from antiphon.retrieval import Passage
 
 
@@ -89,9 +89,9 @@ def annotation_objects(text: str, passages: Sequence[Passage]) -> list[dict[str,
         text: the text of the answer.
         passages: the passages that it may cite.
     """
-    with citing() as stages:
+    with Span("cite") as span:
         citations = cite(text, passages)
-        stages.annotate({"antiphon.citations": len(citations)})
+        span.set({"antiphon.citations": len(citations)})
     return [_annotation(citation, passages[citation.passage - 1]) for citation in citations]
 
 
@@ -127,8 +127,3 @@ def passage_object(passage: Passage) -> dict[str, Any]:
         "location": passage.location,
         "also_in": [file_name(source) for source in passage.also_in],
     }
-
-
-def file_name(source: str) -> str:
-    """Return the last part of a document's path, the only part that clients see."""
-    return source.replace("\\", "/").rpartition("/")[2] or source

@@ -20,7 +20,6 @@ from antiphon.pipelines.server.access_keys import AccessKeys, RateLimit
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.generation import GenerationRequest, RequestStarter, ServedModel
-from antiphon.pipelines.server.http_trace import generation_stages
 from antiphon.pipelines.server.metrics import ServerMetrics
 from antiphon.pipelines.server.request_queue import GenerationJob, RequestQueue
 from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
@@ -158,10 +157,7 @@ class Service:
             ApiError: the queue is full.
         """
         tenant = self.tenants.of(key, user, served.collection)
-        jobs = [
-            GenerationJob(partial(self.starter.start, served, each, tenant, stages), tenant.name, stages=stages)
-            for each, stages in zip(requests, generation_stages(len(requests)), strict=True)
-        ]
+        jobs = [GenerationJob(partial(self.starter.start, served, each, tenant), tenant.name) for each in requests]
         self.queue.submit(jobs)
         return jobs
 

@@ -11,7 +11,6 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from antiphon.pipelines.server.errors import ApiError, error_body, to_api_error
-from antiphon.pipelines.server.http_trace import mark_streamed
 from antiphon.pipelines.server.request_queue import CollectedText, Event, GenerationJob
 
 Result = TypeVar("Result")
@@ -83,7 +82,6 @@ async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[Gen
     Raises:
         ApiError: a job failed or the client disconnected before the first line.
     """
-    mark_streamed()
 
     async def first_line() -> str:
         return await anext(lines)
