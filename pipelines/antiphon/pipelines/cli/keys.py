@@ -66,12 +66,7 @@ def list_keys(file: File, as_json: AsJson = False) -> None:
 
 
 def key_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the table of keys.
-
-    Args:
-        title: the title of the table.
-        rows: name and rights of each key.
-    """
+    """Return the table of keys."""
     from antiphon.pipelines.rendering.tables import result_table
 
     shown = [

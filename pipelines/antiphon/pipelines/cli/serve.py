@@ -179,12 +179,6 @@ def load_service(
     """Load the language model and return the service of opened documents.
 
     Args:
-        model: the name of the model.
-        settings: limits and access rules.
-        documents: the documents.
-        k: passages per question.
-        drafter: the name of the drafter.
-        dtype: the name of the precision.
         **runs: where and how the model runs; see `load_language_model`.
 
     Raises:

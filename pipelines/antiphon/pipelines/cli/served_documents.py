@@ -83,7 +83,6 @@ class ServedDocuments:
 
         Args:
             language_model: the language model; with the bundled reader, answers are quoted without it.
-            k: passages per question.
         """
         from antiphon.pipelines.rag import Rag
         from antiphon.pipelines.server.collections import Collection, UploadQuota
@@ -107,9 +106,6 @@ def served_documents(
 
     Args:
         index: the folder of an index; None: the nearest default index, unless there are collections.
-        collections: the file of collections and keys.
-        api_keys: keys with every right.
-        read_only: clients may change no documents.
 
     Raises:
         ValueError: both are given, or the file is not valid.

@@ -72,7 +72,6 @@ def open_retrievers(folders: Mapping[str, Path], device: str | None = None) -> d
     """Open indexes; indexes of one embedder share it, and the model of the reranker.
 
     Args:
-        folders: the folders of the indexes by the name of the collection.
         device: where models run; None: a GPU if there is one.
 
     Raises:

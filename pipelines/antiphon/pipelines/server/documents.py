@@ -207,7 +207,6 @@ def stored_path(folder: Path, source: str) -> Path:
     """Return the path of an uploaded file, named by the hash of its source.
 
     Args:
-        folder: the folder of uploads.
         source: the source of the document, which begins with `UPLOADED`.
     """
     return folder / f"{sha256(source.encode()).hexdigest()}{Path(source).suffix.lower()}"

@@ -39,10 +39,6 @@ ADDRESS_IN_USE = (
 def listen_address(host: str, port: int) -> tuple[str, int]:
     """Return the address that the server will listen at: that of a socket from systemd, or the given one.
 
-    Args:
-        host: the address to listen at.
-        port: the TCP port.
-
     Raises:
         OSError: another program listens there, or the address does not belong to this machine.
         ValueError: systemd passes a socket that the server cannot use.
@@ -57,10 +53,6 @@ def listen_address(host: str, port: int) -> tuple[str, int]:
 
 def check_port_is_free(host: str, port: int) -> None:
     """Check that the server can listen at an address, before anything is loaded.
-
-    Args:
-        host: the address to listen at.
-        port: the TCP port.
 
     Raises:
         OSError: another program listens there, or the address does not belong to this machine.
@@ -78,9 +70,6 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain_
     """Serve until SIGTERM or Ctrl-C, then finish the requests in progress. A socket from systemd has precedence.
 
     Args:
-        app: the application, made by `create_app`.
-        host: the address to listen at.
-        port: the TCP port.
         drain_seconds: time for the requests in progress; after it the others receive the shutdown error.
         drain_delay: seconds in which new requests are still accepted, while /ready answers 503.
 
@@ -115,14 +104,7 @@ def make_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, which becomes unready first and sends unfinished requests an error before it closes.
-
-    Args:
-        config: uvicorn's configuration.
-        app: the application.
-        drain_seconds: the drain time.
-        drain_delay: seconds in which new requests are still accepted, before the drain time.
-    """
+    """uvicorn's server, which becomes unready first and sends unfinished requests an error before it closes."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, drain_delay: float) -> None:
         super().__init__(config)

@@ -126,8 +126,6 @@ def add_key(
     """Make an API key, write its digest to the file and return the key, which is stored nowhere.
 
     Args:
-        path: the file.
-        name: the name of the key.
         read: the collections that it may read; "*" means all.
         write: the collections that it may change, which it may also read; "*" means all.
         requests_per_minute: the requests that it may send in a minute; None: the server's setting.
@@ -156,10 +154,6 @@ def remove_key(path: Path, name: str) -> None:
     """Remove an API key from the file; a running server refuses it from the next request on.
 
     Comments between its table and the next one are removed with it, because they may be about the key.
-
-    Args:
-        path: the file.
-        name: the name of the key.
 
     Raises:
         ValueError: the file has no key of this name.

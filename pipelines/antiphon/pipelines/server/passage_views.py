@@ -116,7 +116,6 @@ def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> I
     """Yield the number of each page of a part of a passage, and the text on it.
 
     Args:
-        passage: the passage of a document with pages.
         start: the first character of the part in the passage.
         end: the character after its last one; None: the end of the passage.
     """

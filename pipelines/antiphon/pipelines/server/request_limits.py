@@ -63,9 +63,6 @@ class RequestBody:
     """The body of a request, limited in size and time.
 
     Args:
-        headers: the headers of the request.
-        receive: the ASGI function that returns the next message.
-        max_bytes: largest body in bytes.
         timeout: seconds in which it must arrive, plus one for each `MIN_RATE` bytes received.
     """
 
@@ -147,9 +144,6 @@ class RequestLimits:
     """Middleware that refuses requests beyond the limits, and numbers, counts and logs every request.
 
     Args:
-        app: the ASGI application.
-        settings: limits, allowed hosts and allowed origins.
-        metrics: counts requests by path and status.
         keys: the accepted API keys; a body without one of them is not read.
     """
 

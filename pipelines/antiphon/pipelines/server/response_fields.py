@@ -16,9 +16,7 @@ def usage_counts(prompt: int, completion: int, reasoning: int = 0) -> dict[str, 
     """Return the token counts of a ``usage`` object.
 
     Args:
-        prompt: prompt tokens.
         completion: completion tokens, with those of the thinking.
-        reasoning: tokens of the thinking.
     """
     counts: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
     details = {"completion_tokens_details": {"reasoning_tokens": reasoning}} if reasoning else {}
@@ -37,7 +35,6 @@ def usage_object(finished: Sequence[Finished], *, is_predicted: bool) -> dict[st
     The tokens that an answer starts with without generating them are prompt tokens (``response_prefix_tokens``).
 
     Args:
-        finished: the finished choices of one prompt.
         is_predicted: whether the request had a ``prediction``, so that accepted and rejected tokens are counted.
     """
     completions = [each.completion for each in finished]
@@ -84,10 +81,6 @@ def annotation_objects(text: str, passages: Sequence[Passage]) -> list[dict[str,
     """Return the citations of a text as OpenAI's ``url_citation`` annotations, with the cited span of the passage.
 
     ``display_text`` is the cited text without markup, and ``location`` its page, section or line in the document.
-
-    Args:
-        text: the text of the answer.
-        passages: the passages that it may cite.
     """
     with Span("cite") as span:
         citations = cite(text, passages)
