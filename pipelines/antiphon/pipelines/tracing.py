@@ -14,7 +14,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
+    from opentelemetry.trace import Tracer, TracerProvider
 
     from antiphon.accel import Completion
 
@@ -33,6 +33,16 @@ def use_tracer_provider(provider: TracerProvider | None) -> None:
     """Record this process' spans with a provider; None: OpenTelemetry's global one, if it is set."""
     global _provider
     _provider = provider
+
+
+def _tracer() -> Tracer | None:
+    if _provider is None and "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry import trace
+
+    provider = trace.get_tracer_provider() if _provider is None else _provider
+    is_unset = isinstance(provider, trace.ProxyTracerProvider)
+    return None if is_unset else provider.get_tracer(INSTRUMENTATION)
 
 
 class Span:
@@ -54,13 +64,9 @@ class Span:
         **options: Any,
     ) -> None:
         self.start = time_ns() if start is None else start
-        self.span = None
-        if "opentelemetry.trace" in sys.modules:
-            from opentelemetry import trace
-
-            tracer = trace.get_tracer(INSTRUMENTATION, tracer_provider=_provider)
-            options |= {"attributes": attributes, "start_time": self.start}
-            self.span = tracer.start_span(name, **options)
+        tracer = _tracer()
+        options |= {"attributes": attributes, "start_time": self.start}
+        self.span = None if tracer is None else tracer.start_span(name, **options)
 
     @property
     def is_recorded(self) -> bool:
