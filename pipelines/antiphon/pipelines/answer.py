@@ -78,15 +78,7 @@ class Answer:
         citations: tuple[Citation, ...],
         model: str = "",
     ) -> Answer:
-        """Return the answer of a completion.
-
-        Args:
-            question: the question.
-            completion: the completion of the language model.
-            passages: the passages of the prompt.
-            citations: the citations of its text.
-            model: the name of the model.
-        """
+        """Return the answer of a completion."""
         return cls(
             question=question,
             text=completion.text,
@@ -160,8 +152,6 @@ class AnswerStream(TextStream):
     Nothing is generated between pieces, or after the stream is closed.
 
     Args:
-        plan: the plan of the request.
-        stream: the stream of the language model that executes it.
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
         spans: the spans of the answer and of its generation, which end with the stream.
     """

@@ -46,9 +46,7 @@ class Rag:
     ``max_new_tokens``.
 
     Args:
-        retriever: retrieves passages.
         language_model: generates the answer; by default there is none, and answers are quoted (`ExtractiveModel`).
-        k: passages per question.
         prompt: makes the prompt of a question and its passages; by default the format that the model's configuration
             names (``prompt_format``), else messages if its tokenizer has a chat template, else plain text.
         sessions: stores every answer; answers to similar questions become references, too. The output stays the same
@@ -103,7 +101,6 @@ class Rag:
         """Return the complete answer to a question. See `stream` for errors.
 
         Args:
-            question: the question.
             k: passages to retrieve; by default those of the constructor.
             where: only passages that match this filter are retrieved.
             sessions: read and write the store of sessions, if there is one.
@@ -123,17 +120,10 @@ class Rag:
         on_end: Callable[[Answer], None] | None = None,
         **generation: Any,
     ) -> AnswerStream:
-        """Return the answer to a question as a stream; its passages are known at once.
+        """Return the answer to a question as a stream; its passages are known at once. See `ask` for arguments.
 
         Args:
-            question: the question.
-            k: passages to retrieve; by default those of the constructor.
-            where: only passages that match this filter are retrieved.
-            sessions: read and write the store of sessions, if there is one.
-            context: the conversation that the question belongs to.
-            prefix: the KV cache of the conversation.
             on_end: called with the answer when it has ended or is closed.
-            **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ...
 
         Raises:
             ValueError: nothing was found, not even one passage fits the context window, or an option is out of range.
@@ -176,14 +166,6 @@ class Rag:
     ) -> RequestPlan:
         """Retrieve passages and return the plan of the request, which decides everything but the generated text.
 
-        Args:
-            question: the question.
-            k: passages to retrieve; by default those of the constructor.
-            where: only passages that match this filter are retrieved.
-            sessions: draft from answers to similar questions, if there is a store of sessions.
-            context: the conversation that the question belongs to.
-            **generation: options of `LanguageModel.stream`.
-
         Raises:
             ValueError: as `stream`.
         """
@@ -208,12 +190,7 @@ class Rag:
             )
 
     def complete_question(self, question: str, context: TurnContext) -> str:
-        """Return a question as it is understood without its conversation; passages are retrieved for it.
-
-        Args:
-            question: the question.
-            context: the conversation.
-        """
+        """Return a question as it is understood without its conversation; passages are retrieved for it."""
         if self.rewrite and context.history:
             return rewrite_question(self.language_model, question, context.history)
         return resolve_question(question, context.history)
@@ -222,11 +199,6 @@ class Rag:
         self, question: str, k: int | None = None, *, where: MetadataFilter | None = None
     ) -> tuple[Passage, ...]:
         """Return the passages for a question, best first.
-
-        Args:
-            question: the question.
-            k: the number of passages; by default that of the constructor.
-            where: only passages that match this filter are retrieved.
 
         Raises:
             ValueError: nothing was found, or the question is not valid text.

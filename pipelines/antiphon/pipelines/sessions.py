@@ -61,7 +61,6 @@ class SessionStore:
     kill -9 and a power failure. Deleted data is overwritten. A new file is readable by its owner only.
 
     Args:
-        path: the file.
         namespace: the tenant; its sessions are never searched for another one.
         embedder: an embedder, or the name of one (see `load_embedder`); it must be that of an existing file.
         max_sessions: sessions to keep in the namespace, the most recently added or found ones.
@@ -109,12 +108,7 @@ class SessionStore:
             return int(own.fetchone()[0])
 
     def add(self, question: str, answer: str) -> None:
-        """Store an answer durably; it replaces an earlier answer to the same question.
-
-        Args:
-            question: the question.
-            answer: the answer.
-        """
+        """Store an answer durably; it replaces an earlier answer to the same question."""
         vector = self._vector(question).astype("<f2").tobytes()
         now = time.time()
         with self._transaction() as connection:
