@@ -106,13 +106,15 @@ class Span:
         self.span.end(at)
 
     def __enter__(self) -> Self:
-        self._active = self.activated()
-        self._active.__enter__()
+        if self.span is not None:
+            self._active = self.activated()
+            self._active.__enter__()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self._active.__exit__(None, None, None)
-        self.end(error)
+        if self.span is not None:
+            self._active.__exit__(None, None, None)
+            self.end(error)
 
 
 def current_ids() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The option `--trace` of the commands that answer questions, and where it exports traces."""
+"""The option `--trace` of the commands that answer questions: exports traces."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def span_line(span: ReadableSpan) -> str:
     """Return a span as a line: the beginning of its trace's id, name, duration and attributes."""
     milliseconds = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
     shown = [
-        f"  {name.removeprefix(prefix)}={value}"
+        f"  {name.removeprefix(prefix)}={value!r}"
         for name, value in (span.attributes or {}).items()
         for prefix in _SHOWN
         if name.startswith(prefix)

@@ -33,7 +33,7 @@ class SearchResult(Result):
 
 
 class Quote(Result):
-    """A text of a passage, and where it is."""
+    """A text of a passage, with its place."""
 
     text: str
     passage_id: str = Field(description="Id for read_passage.")

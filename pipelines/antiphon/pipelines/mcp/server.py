@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from time import monotonic
@@ -147,7 +147,7 @@ async def open_call(ctx: RequestContext, *, of_tool: bool = False) -> AsyncItera
         await call.load()
         yield call
     except Exception as error:
-        found = to_api_error(error)  # logs those that the client did not cause
+        found = to_api_error(error)  # logs it unless the client caused it
         message = str(found).encode("utf-8", "replace").decode()
         if of_tool:
             raise ToolError(message) from error
@@ -229,14 +229,16 @@ async def _answer(call: Call, collection: Collection, question: str) -> Answer:
     request = GenerationRequest(prompt, {"max_new_tokens": limit})
     [job] = call.service.submit([request], served, call.access.key, None)
     text, reported_at = CollectedText(job), 0.0
-    async with aclosing(job.events()) as events:
-        async for event in events:
+    try:
+        async for event in job.events():
             text.add(event)
             if isinstance(event, Started):
                 await call.report(f"{len(event.passages)} passages found; writing the answer")
             elif isinstance(event, Delta) and monotonic() - reported_at >= TOKENS_SECONDS:
                 await call.report(f"{len(text.tokens)} tokens written")
                 reported_at = monotonic()
+    finally:
+        job.cancel()
     assert text.started is not None
     assert text.finished is not None
     completion, passages = text.finished.completion, text.started.passages

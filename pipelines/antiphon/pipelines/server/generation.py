@@ -70,7 +70,6 @@ class RequestStarter:
 
     Args:
         settings: the longest prompt.
-        tenants: keeps the prefix caches.
     """
 
     def __init__(self, settings: ServerSettings, tenants: Tenants) -> None:
@@ -79,11 +78,6 @@ class RequestStarter:
 
     def start(self, served: ServedModel, request: GenerationRequest, tenant: Tenant) -> Started:
         """Start a generation.
-
-        Args:
-            served: the model; if it has a pipeline, it answers the last message from its documents.
-            request: what to generate.
-            tenant: the tenant whose prefix cache is used.
 
         Raises:
             ApiError: the prompt is too long for this server, or not a question to documents.

@@ -211,8 +211,6 @@ class RequestQueue:
 
     Args:
         max_running: jobs that are decoded at the same time, each in a thread.
-        max_waiting: further jobs that may wait.
-        observer: receives the result of every job.
     """
 
     def __init__(self, *, max_running: int, max_waiting: int, observer: JobObserver) -> None:

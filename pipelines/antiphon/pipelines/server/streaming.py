@@ -25,7 +25,6 @@ def sse_event(body: Any, name: str | None = None) -> str:
     """Format a server-sent event.
 
     Args:
-        body: the data, encoded as JSON.
         name: the event's name; None: unnamed.
     """
     head = "" if name is None else f"event: {name}\n"
@@ -34,10 +33,6 @@ def sse_event(body: Any, name: str | None = None) -> str:
 
 async def run_in_thread(function: Callable[..., Result], *args: Any) -> Result:
     """Call a function that may take long, such as tokenization, in a thread.
-
-    Args:
-        function: the function.
-        *args: its arguments.
 
     Raises:
         ApiError: the function raised an error.
@@ -50,10 +45,6 @@ async def run_in_thread(function: Callable[..., Result], *args: Any) -> Result:
 
 async def collect(request: Request, jobs: Sequence[GenerationJob]) -> list[CollectedText]:
     """Read jobs to their ends and return their texts; cancel them if the client disconnects or one fails.
-
-    Args:
-        request: the request that waits for the result.
-        jobs: its jobs.
 
     Raises:
         ApiError: the client disconnected, or a job failed.
@@ -75,8 +66,6 @@ async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[Gen
     An error before the first line becomes an error response with its own status; a later error becomes an event.
 
     Args:
-        request: the request.
-        lines: server-sent events.
         jobs: the jobs that produce them; cancelled when the response ends.
 
     Raises:
