@@ -44,11 +44,8 @@ class Answer:
     (``rich.print(answer)``).
 
     Attributes:
-        question: the question.
-        text: the generated text.
         citations: the spans of the text that are quoted verbatim from a passage.
         passages: the passages of the prompt, best first.
-        usage: token counts.
         steps: the summary of the forward passes.
         finish_reason: "stop", "length" or "cancelled".
         origins: for each token its forward pass, and whether it was drafted.

@@ -29,12 +29,10 @@ class ServedDocuments:
 
     Attributes:
         folders: the folders of the indexes by the name of the collection.
-        keys: the accepted API keys.
         is_shared: there may be keys that may not read every collection.
         read_only: the names of collections that clients may not change.
         quotas: how much may be uploaded, by the name of the collection.
         retrievers: the opened indexes by the name of the collection.
-        embedder: the embedder of /v1/embeddings.
     """
 
     folders: dict[str, Path]

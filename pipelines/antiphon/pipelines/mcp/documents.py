@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -48,14 +47,12 @@ def list_documents(
     Raises:
         ApiError: 400, the cursor is not valid.
     """
-    if cursor is not None and not _is_number(str(cursor)):
-        raise ApiError(400, BAD_CURSOR, param="cursor")
+    start = _number(cursor or 0, BAD_CURSOR)
     documents = sorted(
         (name, shown(source), source, count)
         for name, collection in collections.items()
         for source, count in (collection.index.sources() if collection.index else {}).items()
     )
-    start = int(cursor or 0)
     resources = [
         Resource(
             uri=document_uri(name, source),
@@ -82,12 +79,11 @@ def read_document(collection: Collection, document: str, first: str) -> str:
     Raises:
         ApiError: 404, the collection has no such document, or it has no text from there on.
     """
-    start = int(first) if _is_number(first) else sys.maxsize
-    index = collection.index
+    start, index = _number(first, NO_DOCUMENT), collection.index
     sources = index.sources() if index else {}
     source = next((each for each in sources if document_id(each) == document), None)
     found = map(index.passage, index.ids_of(source)) if index and source is not None else ()
-    passages = [passage for passage in found if passage is not None and passage.end > start]
+    passages = [passage for passage in found if passage and passage.end > start]
     if source is None or not passages:
         raise ApiError(404, NO_DOCUMENT)
     text, end = "", start
@@ -102,5 +98,8 @@ def read_document(collection: Collection, document: str, first: str) -> str:
     return text
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 16
+def _number(sent: Any, message: str) -> int:
+    text = str(sent)
+    if not text.isdecimal() or len(text) > 15:
+        raise ApiError(400, message)
+    return int(text)

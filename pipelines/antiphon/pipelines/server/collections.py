@@ -35,10 +35,7 @@ class Collection:
     """Documents that are answered from under one name.
 
     Attributes:
-        name: the name for clients.
-        rag: the pipeline that answers from the documents.
         uploads: the folder of uploaded files; None: the documents are read-only.
-        quota: how much may be uploaded.
         lock: held while the documents are changed.
     """
 

@@ -39,7 +39,6 @@ class CollectionEntry(_Entry):
 
     Attributes:
         index: the folder of its index; a relative path starts at the folder of the file.
-        read_only: refuse uploads and deletions of documents.
         max_upload_bytes: the bytes that all uploaded files together may have.
         max_uploaded_documents: the number of uploaded documents, each file of an archive counted.
     """
@@ -54,8 +53,6 @@ class KeyEntry(_Entry):
     """An API key in the file.
 
     Attributes:
-        sha256: the digest of the key.
-        read: the collections that it may read.
         write: the collections that it may change, which it may also read.
         requests_per_minute: the requests that it may send in a minute; None: the server's setting.
     """
@@ -70,7 +67,6 @@ class KeyFile(_Entry):
     """The content of the file.
 
     Attributes:
-        collections: the collections by name.
         keys: the API keys by name; None: the file has no table of keys, and no key is needed.
     """
 
