@@ -28,9 +28,6 @@ HEADER_TIMEOUT = 20
 SHUTDOWN_GRACE = 1
 """Seconds for sending the shutdown error to clients after the drain time."""
 
-GC_DELAY = 5
-"""Seconds after the start until the garbage collector runs, so that it does not delay the first answer."""
-
 ADDRESS_IN_USE = (
     "The server cannot listen at {}, port {}; is another program listening there? Give another --host or --port."
 )
@@ -113,10 +110,11 @@ class DrainingServer(uvicorn.Server):
         self._drain_delay = drain_delay
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, tell systemd, and schedule `freeze_garbage_collector`."""
+        """Start listening, tell systemd, and let the garbage collector skip what was loaded."""
         await super().startup(sockets)
         notify_service_manager("READY=1")
-        asyncio.get_running_loop().call_later(GC_DELAY, freeze_garbage_collector)
+        gc.freeze()
+        gc.enable()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Become unready, wait for the requests in progress, at most the drain time, and close."""
@@ -130,6 +128,7 @@ class DrainingServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+            gc.unfreeze()
 
 
 class HeaderTimeoutProtocol(H11Protocol):
@@ -174,13 +173,6 @@ class HeaderTimeoutProtocol(H11Protocol):
         self._timer = None
         if not self.transport.is_closing():
             self.transport.close()
-
-
-def freeze_garbage_collector() -> None:
-    """Run the garbage collector once, exclude all remaining objects from later runs, and enable it."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
 
 
 def _increase_file_limit() -> None:
