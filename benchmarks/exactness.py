@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from antiphon.pipelines.benchmark.jobs import PromptCase, question_case, sample_case
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Device, EngineOption, Task
 from antiphon.pipelines.progress import Progress
-from antiphon.pipelines.rendering.tables import ResultTable, result_table
+from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.certificate import Certificate, certify
 from benchmarks.program import program
 
@@ -318,7 +319,7 @@ EXACTNESS = {
 }
 
 
-def exactness_table(model: str, figures: list[dict[str, Any]]) -> ResultTable:
+def exactness_table(model: str, figures: list[dict[str, Any]]) -> Table:
     """Return a table with one row per figure and one column per dtype."""
     columns = {"": "figure"} | {figure["dtype"]: figure["dtype"] for figure in figures}
     rows = [{"": heading} | {figure["dtype"]: figure[key] for figure in figures} for key, heading in EXACTNESS.items()]

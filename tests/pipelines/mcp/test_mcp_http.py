@@ -14,12 +14,10 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.mcp.http import add_mcp, create_mcp_app
 from antiphon.pipelines.server.access_control import LOOPBACK
-from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import Service
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
-from tests.pipelines.mcp.conftest import Gate, ProgressLog
+from tests.pipelines.mcp.conftest import Gate, ProgressLog, app_with_mcp
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
 
@@ -47,7 +45,7 @@ def service(gate: Gate, passages: list[Passage], tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="module")
 def address(service: Service, gate: Gate) -> Iterator[str]:
-    with live_server(create_mcp_app(service)) as address:
+    with live_server(app_with_mcp(service)) as address:
         yield address
         gate.permits.release(1000)
 
@@ -131,9 +129,7 @@ async def test_a_cancelled_call_stops_decoding_and_reports_its_progress_until_th
 
 
 async def test_the_server_of_the_page_also_serves_mcp(service: Service) -> None:
-    app = create_app(service)
-    add_mcp(app, service)
-    with live_server(app) as address:
+    with live_server(app_with_mcp(service)) as address:
         async with connected(address) as client:
             assert not (await client.call_tool("search", {"query": "bees"})).is_error
         models = httpx2.get(f"{address}/v1/models", headers=headers())

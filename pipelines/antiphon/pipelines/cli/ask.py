@@ -69,7 +69,7 @@ def ask(
     weights: FewBits = None,
     sessions: Sessions = None,
     drafting: Drafting = False,
-    trace: Trace = None,
+    trace: Trace = "none",
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Answer a question: stream the answer, then print its citations and its cost."""

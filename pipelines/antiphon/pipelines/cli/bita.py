@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Device, MaxNewTokens, Precision
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
-from antiphon.pipelines.rendering.tables import ResultTable, result_table
+from antiphon.pipelines.rendering.tables import result_table
 
 if TYPE_CHECKING:
     from antiphon.pipelines.training.bita.evaluate import GuessFigures
@@ -128,7 +129,7 @@ def evaluate(
     console.out.print(training_table(results))
 
 
-def training_table(results: Mapping[str, GuessFigures]) -> ResultTable:
+def training_table(results: Mapping[str, GuessFigures]) -> Table:
     """Return a table of tokens per step by draft tree shape, and of acceptance rates, trained and untrained."""
     first = next(iter(results.values()))
     rows: list[Mapping[str, str | float]] = [

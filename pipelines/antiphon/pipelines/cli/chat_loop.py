@@ -25,7 +25,6 @@ def hold_conversation(chat: Chat, **generation: Any) -> None:
     """Answer questions until the end of input or one of `FAREWELLS`; continue after one that cannot be answered.
 
     Args:
-        chat: The conversation.
         **generation: Options of `Chat.stream`.
     """
     if importlib.util.find_spec("readline") is not None:  # not on Windows

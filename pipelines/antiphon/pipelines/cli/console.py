@@ -100,7 +100,6 @@ def show_stream(stream: AnswerStream, stopwatch: Stopwatch | None = None) -> Ans
     """Print an answer while it streams; return it when it is complete.
 
     Args:
-        stream: The answer.
         stopwatch: Told about the first output.
     """
     show_pieces(stream, stopwatch)
@@ -125,7 +124,6 @@ def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = Non
     Quotes that the text starts with are printed without markup.
 
     Args:
-        stream: The text.
         stopwatch: Told about the first output.
     """
     quotes = getattr(getattr(stream, "plan", None), "response_prefix", "")
@@ -163,7 +161,6 @@ def show_citations(answer: Answer, *, root: Path | None = None) -> None:
     """Print one line per citation, or for a refusal per nearest passage.
 
     Args:
-        answer: The answer.
         root: Folder that sources are shown relative to.
     """
     for line in citation_lines(answer.citations, answer.nearest, root):
@@ -174,7 +171,6 @@ def show_cost(answer: Answer, stopwatch: Stopwatch | None = None) -> None:
     """Print one line with the cost of the answer.
 
     Args:
-        answer: The answer.
         stopwatch: Its times are added.
     """
     times = "" if stopwatch is None else f"; {stopwatch.describe()}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from antiphon.pipelines.cli import console
@@ -18,7 +19,7 @@ from antiphon.pipelines.cli.preparation import load_language_model
 from antiphon.pipelines.data.demo import DOCUMENTS, demo_documents, demo_index_folder
 from antiphon.pipelines.models.bundled import BUNDLED, STOPS
 from antiphon.pipelines.rendering.sanitize import sanitize
-from antiphon.pipelines.rendering.tables import ResultTable, result_table
+from antiphon.pipelines.rendering.tables import result_table
 from antiphon.pipelines.rendering.terminal import answer_text
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ COLUMNS = {
 }
 
 
-def race_table(results: Sequence[RaceResult]) -> ResultTable:
+def race_table(results: Sequence[RaceResult]) -> Table:
     """Return a table with one line for each program.
 
     Args:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.table import Table
+
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.rendering.sanitize import sanitize
-from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
+from antiphon.pipelines.rendering.tables import property_card, result_table
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.torch.traits import RopeSwitch
@@ -30,8 +32,6 @@ def show_diagnosis(
     """Print the properties, measured costs and advice for one model.
 
     Args:
-        name: Name of the model.
-        diagnosis: The report about it.
         template: What its chat template can express.
         memory: The estimate of its memory; None if unknown.
     """
@@ -75,7 +75,7 @@ def _rope(rope: RopeSwitch | None) -> str:
     return f"frequencies change at {rope.position:,} tokens: no draft reaches over it{rebuilds}"
 
 
-def cost_table(measured: Mapping[int, Mapping[int, float]]) -> ResultTable:
+def cost_table(measured: Mapping[int, Mapping[int, float]]) -> Table:
     """Return a table of forward passes' costs by number of rows, in ms and relative to one row.
 
     Args:
@@ -120,7 +120,7 @@ def show_families(trials: Sequence[FamilyResult]) -> None:
     console.out.print(family_table(trials))
 
 
-def family_table(trials: Sequence[FamilyResult]) -> ResultTable:
+def family_table(trials: Sequence[FamilyResult]) -> Table:
     """Return the table of families for the terminal, with the largest difference between logits."""
     names = ("family", "level", "greedy", "sampled", "logits", "steps", "openvino", "because")
     figures = [

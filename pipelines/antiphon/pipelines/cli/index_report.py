@@ -31,8 +31,6 @@ def index_documents(paths: Sequence[Path], out: Path, *, yes: bool = False, **op
     """Index files and folders with a progress bar per stage.
 
     Args:
-        paths: Files and folders.
-        out: The index folder.
         yes: Drop documents of the index without asking.
         **options: Further arguments of `build_index`.
 

@@ -29,12 +29,10 @@ class ServedDocuments:
 
     Attributes:
         folders: the folders of the indexes by the name of the collection.
-        keys: the accepted API keys.
         is_shared: there may be keys that may not read every collection.
         read_only: the names of collections that clients may not change.
         quotas: how much may be uploaded, by the name of the collection.
         retrievers: the opened indexes by the name of the collection.
-        embedder: the embedder of /v1/embeddings.
     """
 
     folders: dict[str, Path]
@@ -83,7 +81,6 @@ class ServedDocuments:
 
         Args:
             language_model: the language model; with the bundled reader, answers are quoted without it.
-            k: passages per question.
         """
         from antiphon.pipelines.rag import Rag
         from antiphon.pipelines.server.collections import Collection, UploadQuota
@@ -107,9 +104,6 @@ def served_documents(
 
     Args:
         index: the folder of an index; None: the nearest default index, unless there are collections.
-        collections: the file of collections and keys.
-        api_keys: keys with every right.
-        read_only: clients may change no documents.
 
     Raises:
         ValueError: both are given, or the file is not valid.

@@ -83,12 +83,7 @@ class PreparedChat:
         return output.first_call_only() if self.body.parallel_tool_calls is False else output
 
     def finish_reason(self, text: str, completion: Completion) -> FinishReason:
-        """Return why a text ended: one that a schema completed within the limit was not cut off.
-
-        Args:
-            text: the generated text.
-            completion: its completion.
-        """
+        """Return why a text ended: one that a schema completed within the limit was not cut off."""
         is_constrained = self.prompt.parameters.get("json_schema") is not None
         if completion.finish_reason != "length" or not is_constrained:
             return completion.finish_reason
@@ -99,32 +94,18 @@ class PreparedChat:
         return "stop"
 
     def visible_text(self, text: str, sent: str) -> str:
-        """Return the start of a streamed text that can be sent as content because it cannot become a tool call.
-
-        Args:
-            text: the text so far.
-            sent: the content that has been sent already.
-        """
+        """Return the start of a streamed text that can be sent as content because it cannot become a tool call."""
         tools = self.prompt.tools
         return visible_text(self.prompt.assistant_prefix + text, tools, len(sent)) if tools else text
 
     def chunk(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-        """Return a chunk of the stream.
-
-        Args:
-            choices: its choices.
-            **fields: further fields.
-        """
+        """Return a chunk of the stream."""
         named = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.served.id}
         return {**named, "choices": choices, **fields}
 
 
 def num_choices(service: Service, body: SamplingRequest) -> int:
     """Return the number of choices ``n``.
-
-    Args:
-        service: its settings limit the number.
-        body: the request body.
 
     Raises:
         ApiError: ``n`` exceeds the limit.
@@ -136,14 +117,7 @@ def num_choices(service: Service, body: SamplingRequest) -> int:
 
 
 def choice_parameters(service: Service, body: SamplingRequest, served: ServedModel, index: int) -> dict[str, Any]:
-    """Return the parameters of `LanguageModel.stream` for one choice, whose seed is the request's plus its index.
-
-    Args:
-        service: its settings limit the length.
-        body: the request body.
-        served: the model.
-        index: the index of the choice.
-    """
+    """Return the parameters of `LanguageModel.stream` for one choice, whose seed is the request's plus its index."""
     parameters = sampling_parameters(body)
     if body.seed is not None:
         parameters["seed"] = (body.seed + index) % 2**63
@@ -152,11 +126,6 @@ def choice_parameters(service: Service, body: SamplingRequest, served: ServedMod
 
 def chat_generation(service: Service, chat: PreparedChat, index: int) -> GenerationRequest:
     """Return the generation of one choice of a chat.
-
-    Args:
-        service: its settings limit the length.
-        chat: the chat.
-        index: the index of the choice.
 
     Raises:
         ApiError: two fields contradict each other, or a field is out of range.

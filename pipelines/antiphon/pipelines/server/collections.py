@@ -35,10 +35,7 @@ class Collection:
     """Documents that are answered from under one name.
 
     Attributes:
-        name: the name for clients.
-        rag: the pipeline that answers from the documents.
         uploads: the folder of uploaded files; None: the documents are read-only.
-        quota: how much may be uploaded.
         lock: held while the documents are changed.
     """
 
@@ -72,7 +69,6 @@ def open_retrievers(folders: Mapping[str, Path], device: str | None = None) -> d
     """Open indexes; indexes of one embedder share it, and the model of the reranker.
 
     Args:
-        folders: the folders of the indexes by the name of the collection.
         device: where models run; None: a GPU if there is one.
 
     Raises:

@@ -68,12 +68,7 @@ class PreparedCompletion:
         return prompt if self.body.echo and isinstance(prompt, str) else ""
 
     def to_object(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-        """Return the response or a chunk of the stream; both have the same fields.
-
-        Args:
-            choices: its choices.
-            **fields: further fields.
-        """
+        """Return the response or a chunk of the stream; both have the same fields."""
         named = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.served.id}
         return {**named, "choices": choices, **fields}
 

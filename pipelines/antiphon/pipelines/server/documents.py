@@ -21,10 +21,10 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, File, Request, UploadFile
 
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.pipelines.rendering.segments import file_name
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ERRORS, ApiError
-from antiphon.pipelines.server.response_fields import file_name
 from antiphon.pipelines.server.service import NO_COLLECTIONS, access_of, service_of
 from antiphon.retrieval import Document, Embedder, LocalIndex, Passage, Retriever, chunk_document, read_documents
 from antiphon.retrieval.chunk import MAX_TOKENS
@@ -207,7 +207,6 @@ def stored_path(folder: Path, source: str) -> Path:
     """Return the path of an uploaded file, named by the hash of its source.
 
     Args:
-        folder: the folder of uploads.
         source: the source of the document, which begins with `UPLOADED`.
     """
     return folder / f"{sha256(source.encode()).hexdigest()}{Path(source).suffix.lower()}"

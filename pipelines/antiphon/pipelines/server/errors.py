@@ -59,11 +59,8 @@ class ApiError(Exception):
     """An error response to a request.
 
     Args:
-        status: the HTTP status.
-        message: a sentence for the client.
         param: the request parameter at fault, if there is one.
         code: a machine-readable code; by default the status.
-        headers: further response headers.
     """
 
     def __init__(
@@ -94,12 +91,7 @@ class BodyError(HTTPException):
 
 
 def unsupported_parameter(param: str, message: str) -> ApiError:
-    """Return the error of a parameter that is not supported, or not with this value.
-
-    Args:
-        param: the name of the parameter.
-        message: a sentence for the client.
-    """
+    """Return the error of a parameter that is not supported, or not with this value."""
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
 

@@ -18,7 +18,7 @@ from antiphon.pipelines.server.passage_filter import check_filter
 from antiphon.pipelines.server.request_queue import Started
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import Tenant, Tenants
-from antiphon.pipelines.tracing import NOT_RECORDED, Stages
+from antiphon.pipelines.tracing import Span, start_generation
 from antiphon.retrieval import MetadataFilter, Passage
 
 
@@ -70,46 +70,35 @@ class RequestStarter:
 
     Args:
         settings: the longest prompt.
-        tenants: keeps the prefix caches.
     """
 
     def __init__(self, settings: ServerSettings, tenants: Tenants) -> None:
         self._settings = settings
         self._tenants = tenants
 
-    def start(
-        self, served: ServedModel, request: GenerationRequest, tenant: Tenant, stages: Stages = NOT_RECORDED
-    ) -> Started:
+    def start(self, served: ServedModel, request: GenerationRequest, tenant: Tenant) -> Started:
         """Start a generation.
-
-        Args:
-            served: the model; if it has a pipeline, it answers the last message from its documents.
-            request: what to generate.
-            tenant: the tenant whose prefix cache is used.
-            stages: records the stages.
 
         Raises:
             ApiError: the prompt is too long for this server, or not a question to documents.
             ValueError: `LanguageModel.stream` refuses the request, nothing was found, or not even one passage fits.
         """
         if served.rag is not None:
-            return self._answer(served, served.rag, request, tenant, stages)
+            return self._answer(served, served.rag, request, tenant)
         if request.where is not None:
             raise unsupported_parameter("where", f"where filters documents, and the model {served.id!r} has none.")
         model = served.language_model
         if isinstance(model, ExtractiveModel):
             raise unsupported_parameter("model", ONLY_QUOTES.format("other texts"))
-        stages.begin("prompt")
-        tokenized = model.tokenize(request.prompt)
+        with Span("prompt"):
+            tokenized = model.tokenize(request.prompt)
         references = [*request.predicted, *passage_references(request.passages)]
         start = partial(model.stream, tokenized, references=references, **request.parameters)
         operation = "chat" if isinstance(request.prompt, Conversation) else "text_completion"
-        stages.begin_generation(operation, served.model_id, model.name, request.parameters)
-        return self._start(start, tokenized.tokens, request.passages, tenant)
+        span = partial(start_generation, operation, served.model_id, model.name, request.parameters)
+        return self._start(start, tokenized.tokens, request.passages, tenant, span)
 
-    def _answer(
-        self, served: ServedModel, rag: Rag, request: GenerationRequest, tenant: Tenant, stages: Stages
-    ) -> Started:
+    def _answer(self, served: ServedModel, rag: Rag, request: GenerationRequest, tenant: Tenant) -> Started:
         """Start an answer from documents: the last message is the question, earlier ones are its conversation."""
         if not isinstance(request.prompt, Conversation) or not request.prompt.messages:
             raise unsupported_parameter(
@@ -130,7 +119,6 @@ class RequestStarter:
             context=context,
             thinking=request.prompt.thinking,
             template_variables=request.prompt.template_variables,
-            stages=stages,
             **options,
         )
         plan = replace(
@@ -139,8 +127,8 @@ class RequestStarter:
             references=(*request.predicted, *plan.references),
         )
         start = partial(plan.start, served.language_model)
-        stages.begin_generation("chat", served.model_id, served.language_model.name, plan.parameters)
-        return self._start(start, plan.prompt_tokens, plan.passages, tenant)
+        span = partial(start_generation, "chat", served.model_id, served.language_model.name, plan.parameters)
+        return self._start(start, plan.prompt_tokens, plan.passages, tenant, span)
 
     def _start(
         self,
@@ -148,6 +136,7 @@ class RequestStarter:
         tokens: Sequence[int],
         passages: tuple[Passage, ...],
         tenant: Tenant,
+        start_span: Callable[[], Span],
     ) -> Started:
         """Start a stream with the tenant's token recycling table and prefix cache, if its prompt is not too long."""
         max_tokens = self._settings.max_prompt_tokens
@@ -160,9 +149,11 @@ class RequestStarter:
             )
         prefix = tenant.take(tokens)
         keep_prefix = partial(self._tenants.keep, tenant, tuple(tokens), prefix)
+        span = start_span()
         try:
             stream = start(prefix=prefix, recycling=tenant.table)
-        except BaseException:
+        except BaseException as error:
+            span.end(error)
             keep_prefix()
             raise
-        return Started(stream, passages, keep_prefix)
+        return Started(stream, passages, keep_prefix, span)

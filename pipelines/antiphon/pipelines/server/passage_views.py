@@ -13,11 +13,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from antiphon.pipelines.rendering.segments import file_name
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.documents import stored_path
 from antiphon.pipelines.server.errors import ERRORS, ApiError
-from antiphon.pipelines.server.response_fields import file_name, passage_object
+from antiphon.pipelines.server.response_fields import passage_object
 from antiphon.pipelines.server.retrieval import NO_PASSAGE
 from antiphon.pipelines.server.service import access_of, service_of
 from antiphon.retrieval import LocalIndex, Passage
@@ -115,7 +116,6 @@ def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> I
     """Yield the number of each page of a part of a passage, and the text on it.
 
     Args:
-        passage: the passage of a document with pages.
         start: the first character of the part in the passage.
         end: the character after its last one; None: the end of the passage.
     """

@@ -49,10 +49,6 @@ class ChatPrompt:
 def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase | None) -> ChatPrompt:
     """Return the prompt of a chat request.
 
-    Args:
-        request: the body.
-        tokenizer: its chat template decides how tools are described.
-
     Raises:
         ApiError: a part of a message is not text, or two fields contradict each other.
         ValueError: the chosen tool does not exist, or the chat template does not support tools.
@@ -133,7 +129,6 @@ def join_text(content: str | Sequence[TextPart] | None, param: str) -> str:
     """Return the text of a message's content, its parts joined.
 
     Args:
-        content: the content.
         param: the name of the field, for the error message.
 
     Raises:
@@ -150,10 +145,6 @@ def join_text(content: str | Sequence[TextPart] | None, param: str) -> str:
 
 def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenizerBase | None) -> list[PromptInput]:
     """Return the prompts of a completion request.
-
-    Args:
-        request: the body, with one or several prompts as text or token ids.
-        tokenizer: decodes token ids to text.
 
     Raises:
         ApiError: there is no prompt, or the model does not continue texts.

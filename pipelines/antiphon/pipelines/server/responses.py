@@ -62,8 +62,6 @@ class PreparedResponse:
 
         Args:
             status: "in_progress", "completed", "incomplete" or "failed".
-            output: its items.
-            **fields: fields that replace the defaults.
         """
         body, choice = self.body, self.body.tool_choice
         return {
@@ -103,45 +101,24 @@ class PreparedResponse:
         }
 
     def message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the message item.
-
-        Args:
-            status: its status.
-            content: its parts.
-        """
+        """Return the message item."""
         named = {"type": "message", "id": self.message_id, "role": "assistant", "status": status}
         return {**named, "content": content}
 
     def reasoning_item(self, status: str, text: str) -> dict[str, Any]:
-        """Return the item of the model's thinking.
-
-        Args:
-            status: its status.
-            text: the thinking.
-        """
+        """Return the item of the model's thinking."""
         content = [{"type": "reasoning_text", "text": text}] if text else []
         return {"type": "reasoning", "id": self.reasoning_id, "status": status, "summary": [], "content": content}
 
     def logprobs(self, reader: LogprobReader, tokens: Sequence[TextToken]) -> list[dict[str, Any]]:
-        """Return the logprobs as JSON, or an empty list if the request does not include them.
-
-        Args:
-            reader: the reader that returned the tokens.
-            tokens: the tokens.
-        """
+        """Return the logprobs as JSON, or an empty list if the request does not include them."""
         if not self.chat.body.logprobs:
             return []
         entries: list[dict[str, Any]] = chat_logprobs(tokens, reader.bytes_of)["content"]
         return entries
 
     def finished_object(self, text: str, started: Started, finished: Finished) -> dict[str, Any]:
-        """Return the complete response: its message, unless there are only tool calls, and its tool calls.
-
-        Args:
-            text: the generated text.
-            started: the first event, with the passages that may be cited.
-            finished: the last event.
-        """
+        """Return the complete response: its message, unless there are only tool calls, and its tool calls."""
         output, completion = self.chat.parse(text), finished.completion
         is_complete = self.chat.finish_reason(output.content, completion) == "stop"
         status = "completed" if is_complete else "incomplete"
