@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -219,15 +220,14 @@ async def _answer(call: Call, collection: Collection, question: str) -> Answer:
     from antiphon.accel.text.messages import Conversation
     from antiphon.pipelines.answer import Answer
     from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
-    from antiphon.pipelines.server.generation import GenerationRequest
     from antiphon.pipelines.server.request_queue import CollectedText, Delta, Started
 
     models = call.service.readable_models(call.access).values()
     served = next(model for model in models if model.collection == collection.name)
     prompt = Conversation([{"role": "user", "content": question}])
     limit = min(MAX_NEW_TOKENS, call.service.settings.max_output_tokens)
-    request = GenerationRequest(prompt, {"max_new_tokens": limit})
-    [job] = call.service.submit([request], served, call.access.key, None)
+    start = partial(call.service.starter.start, served, prompt, {"max_new_tokens": limit})
+    [job] = call.service.submit([start], served, call.access.key, None)
     text, reported_at = CollectedText(job), 0.0
     try:
         async for event in job.events():

@@ -15,10 +15,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.chat_completions import PreparedChat, chat_generation, tool_call_objects
+from antiphon.pipelines.server.chat_completions import ChatResponse, start_choice, tool_call_objects
 from antiphon.pipelines.server.errors import ERRORS, ApiError, error_body, to_api_error
 from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
-from antiphon.pipelines.server.request_conversion import make_chat_prompt
+from antiphon.pipelines.server.request_conversion import chat_prompt
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
 from antiphon.pipelines.server.response_fields import annotation_objects, metrics_object
 from antiphon.pipelines.server.responses_schema import ResponseRequest, to_chat_request
@@ -37,9 +37,9 @@ async def create_response(
     chat_body = to_chat_request(body)
     chat_body.check_supported()
     served = service.model(body.model, access, body.collection)
-    prompt = await run_in_thread(make_chat_prompt, chat_body, served.language_model.tokenizer)
-    response = PreparedResponse(body, PreparedChat(chat_body, served, prompt))
-    jobs = service.submit([chat_generation(service, response.chat, 0)], served, access.key, body.user)
+    prompt = await run_in_thread(chat_prompt, chat_body, served.language_model.tokenizer)
+    response = ResponseObject(body, ChatResponse(chat_body, served, *prompt))
+    jobs = service.submit([start_choice(service, response.chat, 0)], served, access.key, body.user)
     if body.stream:
         return await stream(request, _stream_lines(response, merge_events(jobs)), jobs)
     [text] = await collect(request, jobs)
@@ -47,11 +47,11 @@ async def create_response(
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedResponse:
-    """A request with its equivalent chat, and the ids and time of its response."""
+class ResponseObject:
+    """Writes the response to a request, with the equivalent chat."""
 
     body: ResponseRequest
-    chat: PreparedChat
+    chat: ChatResponse
     id: str = field(default_factory=lambda: f"resp_{uuid4().hex}")
     message_id: str = field(default_factory=lambda: f"msg_{uuid4().hex}")
     reasoning_id: str = field(default_factory=lambda: f"rs_{uuid4().hex}")
@@ -141,7 +141,7 @@ class PreparedResponse:
         )
 
 
-def _response_object(response: PreparedResponse, text: CollectedText) -> dict[str, Any]:
+def _response_object(response: ResponseObject, text: CollectedText) -> dict[str, Any]:
     if text.finished is None or text.started is None:
         raise RuntimeError("The generation has not finished.")
     return response.finished_object(text.text, text.started, text.finished)
@@ -178,7 +178,7 @@ def _text_options(options: Any) -> dict[str, Any]:
     return found | {"format": {"type": text_format["type"]}}
 
 
-async def _stream_lines(response: PreparedResponse, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
+async def _stream_lines(response: ResponseObject, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
     """Yield the stream; an error after its first event becomes an error event and a failed response."""
     response_stream, has_started = _ResponseStream(response), False
     try:
@@ -200,7 +200,7 @@ class _ResponseStream:
     Each item is added once it starts; the message item only if there is content.
     """
 
-    def __init__(self, response: PreparedResponse) -> None:
+    def __init__(self, response: ResponseObject) -> None:
         self._response = response
         self._sequence_number = 0
         self._text = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,9 @@ from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.access_keys import AccessKeys, RateLimit
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ApiError
-from antiphon.pipelines.server.generation import GenerationRequest, RequestStarter, ServedModel
+from antiphon.pipelines.server.generation import RequestStarter, ServedModel
 from antiphon.pipelines.server.metrics import ServerMetrics
-from antiphon.pipelines.server.request_queue import GenerationJob, RequestQueue
+from antiphon.pipelines.server.request_queue import GenerationJob, RequestQueue, Started
 from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import RECYCLING_ENTRIES, Tenants
@@ -135,18 +135,20 @@ class Service:
         return min(requested or (limit if served.rag is None else MAX_NEW_TOKENS), limit)
 
     def submit(
-        self, requests: list[GenerationRequest], served: ServedModel, key: str, user: str | None
+        self, starts: Sequence[Callable[..., Started]], served: ServedModel, key: str, user: str | None
     ) -> list[GenerationJob]:
         """Queue generations and return their jobs.
 
         Args:
+            starts: start the generations, in the threads that decode them; see `RequestStarter.start`.
             key: the digest of the API key, from `Access`.
+            user: the request's ``user`` field.
 
         Raises:
             ApiError: the queue is full.
         """
         tenant = self.tenants.of(key, user, served.collection)
-        jobs = [GenerationJob(partial(self.starter.start, served, each, tenant), tenant.name) for each in requests]
+        jobs = [GenerationJob(partial(start, tenant=tenant), tenant.name) for start in starts]
         self.queue.submit(jobs)
         return jobs
 
