@@ -166,10 +166,11 @@ class RequestLimits:
         request_id = _request_id(headers.get("x-request-id"))
         REQUEST_ID.set(request_id)
         span = start_http_span(scope, headers, request_id)
-        start, status, has_started = perf_counter(), 500, False
+        start, status, has_started, is_open = perf_counter(), 500, False, False
 
         async def respond(message: Message) -> None:
-            nonlocal status, has_started
+            nonlocal status, has_started, is_open
+            is_open = message["type"] == "http.response.start" or message.get("more_body", False)
             if message["type"] == "http.response.start":
                 status, has_started = message["status"], True
                 response_headers = MutableHeaders(scope=message)
@@ -189,13 +190,16 @@ class RequestLimits:
                     raise too_large(max_bytes)
                 if not body.is_complete:  # all endpoints that read a body need a key
                     self._keys.access(headers.get("authorization"))
-                await self._app(inner, body.receive, respond)
+                try:
+                    await self._app(inner, body.receive, respond)
+                except asyncio.CancelledError:  # the server shuts down after the drain time
+                    body.abandon()
+                    if not has_started:
+                        await error_response(shutdown_error())(scope, receive, respond)
+                if is_open:  # a stream of MCP, which the shutdown has ended
+                    await send({"type": "http.response.body"})
             except ApiError as error:
                 await error_response(error)(scope, receive, respond)
-            except asyncio.CancelledError:  # the server shuts down after the drain time
-                body.abandon()
-                if not has_started:
-                    await error_response(shutdown_error())(scope, receive, respond)
             finally:
                 method, path = scope["method"], getattr(inner.get("route"), "path", "unknown")
                 self._metrics.requests.labels(path, str(status)).inc()
