@@ -142,8 +142,6 @@ class GenerationFields(BaseModel):
         """Prepare a call with messages.
 
         Args:
-            messages: the conversation.
-            passages: references of the call.
             given: the arguments of the call: those of `text_call`, tools in OpenAI's format (``tools``),
                 ``tool_choice``, ``parallel_tool_calls``, and `DESCRIBE_SCHEMA`.
 
@@ -173,8 +171,6 @@ class GenerationFields(BaseModel):
         """Prepare a call with a prompt.
 
         Args:
-            prompt: text, or a conversation.
-            passages: references of the call.
             given: the arguments of the call, which override the fields; ``references`` is ignored.
 
         Raises:

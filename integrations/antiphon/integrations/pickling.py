@@ -36,7 +36,8 @@ class SharedPart:
                 f"{type(self).__name__} holds a {type(part).__name__}, which cannot be pickled ({error}); "
                 f"create the object again instead: {self.pickling_remedy}."
             ) from error
-        return super().__getstate__()  # type: ignore[misc, no-any-return]
+        state: Any = super().__getstate__()
+        return state  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return a copy that shares the part."""

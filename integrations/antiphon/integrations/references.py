@@ -69,7 +69,6 @@ class References:
 
         Args:
             given: the list, or `HiddenReferences`.
-            name: the argument's name, for error messages.
 
         Raises:
             TypeError: ``given`` is not a list, or an item cannot be converted.

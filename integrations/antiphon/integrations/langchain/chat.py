@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
@@ -61,11 +60,10 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
             tool_choice: "auto", "none", "any" (forces a call, decoded under the tools' schemas) or a tool's name.
             strict: accepted and ignored.
             parallel_tool_calls: False: an answer has one tool call at most.
-            **kwargs: further parameters of each call.
         """
-        given = {"tool_choice": tool_choice, "parallel_tool_calls": parallel_tool_calls, **kwargs}
-        known = {name: value for name, value in given.items() if name == "tool_choice" or value is not None}
-        return self.bind(tools=[openai_tool(tool) for tool in tools], **known)
+        if parallel_tool_calls is not None:
+            kwargs["parallel_tool_calls"] = parallel_tool_calls
+        return self.bind(tools=[openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
 
     def with_retriever(
         self, retriever: Runnable[str, list[Document]], *, prompt: BasePromptTemplate[Any] | None = None
@@ -73,7 +71,6 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         """Return a streaming chain from a question to "answer", "context" and "citations"; see `retrieval_chain`.
 
         Args:
-            retriever: any LangChain retriever.
             prompt: template of "context" and "question"; None uses the model's own prompt format.
         """
         return retrieval_chain(self, retriever, prompt)
@@ -95,12 +92,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
 
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Return the number of prompt tokens of these messages.
-
-        Args:
-            messages: the conversation.
-            tools: tools that the prompt describes.
-        """
+        """Return the number of prompt tokens of these messages."""
         offered = [openai_tool(tool) for tool in tools or ()]
         return self.language_model.tokenize(Conversation(chat_messages(messages), offered)).count
 
@@ -116,42 +108,26 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         return super()._get_llm_string(stop=stop, **hide_arguments(kwargs))
 
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         call = self._model_call(messages, stop, kwargs)
         return _result(ai_message(call, call.complete()))
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         call = self._model_call(messages, stop, kwargs)
         return _result(ai_message(call, await call.acomplete()))
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         call = self._model_call(messages, stop, kwargs)
         for state in call.states():
             yield ChatGenerationChunk(message=message_chunk(call, state))
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         call = self._model_call(messages, stop, kwargs)
         async with aclosing(call.astates()) as states:

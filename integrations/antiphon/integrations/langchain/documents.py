@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.documents import Document
@@ -42,15 +43,12 @@ def passage_of(given: object) -> Passage | None:
 
 def _passage(text: str, identifier: object, metadata: Mapping[str, Any]) -> Passage:
     source, start, score = str(metadata.get(SOURCE) or ""), metadata.get(START), metadata.get(SCORE)
-    begin = start if isinstance(start, int) else 0
-    return Passage(
-        text=text,
-        id=str(identifier or Passage.at(source, begin, text).id),
-        source=source,
-        start=begin,
-        end=begin + len(text),
+    others = {key: value for key, value in metadata.items() if key not in (SOURCE, START, SCORE, ALSO_IN)}
+    passage = Passage.at(source, start if isinstance(start, int) else 0, text, others)
+    return replace(
+        passage,
+        id=str(identifier or passage.id),
         score=float(score) if isinstance(score, int | float) else None,
-        metadata={key: value for key, value in metadata.items() if key not in (SOURCE, START, SCORE, ALSO_IN)},
         also_in=tuple(map(str, metadata.get(ALSO_IN) or ())),
     )
 

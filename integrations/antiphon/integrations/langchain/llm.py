@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.language_models.llms import BaseLLM
 from langchain_core.outputs import Generation, GenerationChunk, LLMResult
@@ -69,11 +68,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         return keyed
 
     def _generate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompts: list[str], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> LLMResult:
         calls = [self._model_call(prompt, stop, kwargs) for prompt in prompts]
         first = calls[0]
@@ -86,21 +81,13 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         return self._result(calls, completions)
 
     async def _agenerate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompts: list[str], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> LLMResult:
         calls = [self._model_call(prompt, stop, kwargs) for prompt in prompts]
         return self._result(calls, await asyncio.gather(*(call.acomplete() for call in calls)))
 
     def _stream(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompt: str, stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[GenerationChunk]:
         call = self._model_call(prompt, stop, kwargs)
         for state in call.states():
@@ -110,11 +97,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
             yield chunk
 
     async def _astream(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompt: str, stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[GenerationChunk]:
         call = self._model_call(prompt, stop, kwargs)
         async with aclosing(call.astates()) as states:

@@ -43,8 +43,6 @@ def retrieval_chain(
     model, the documents whose lines answer best come first, and only they are in its prompt.
 
     Args:
-        chat: a `ChatAntiphon`.
-        retriever: returns documents for a question.
         prompt: template of "context" and "question". None uses the model's own prompt format, with as many documents as
             fit its context window, after the conversation.
     """
@@ -113,7 +111,7 @@ def _plan(chat: Any, found: dict[str, Any]) -> _Planned:
     return _Planned(plan, [documents[int(passage.id)] for passage in plan.passages])
 
 
-def _answer_chain(chat: Any, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]) -> Runnable[Any, Any]:
+def _answer_chain(chat: Any, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]) -> Any:
     """Return the Runnable that answers this question; LangChain runs and streams it."""
     question, documents = found["question"], _found_documents(found)
     if prompt is not None:

@@ -49,9 +49,6 @@ class AntiphonRetriever(SharedPart, BaseRetriever):
         """Open the index in a folder.
 
         Args:
-            folder: the index folder.
-            k: number of documents.
-            where: only documents that match this filter.
             **settings: arguments of `Retriever.open`, whose errors it raises.
         """
         return cls(retriever=Retriever.open(folder, **settings), k=k, where=where)

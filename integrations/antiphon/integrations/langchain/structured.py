@@ -18,7 +18,6 @@ def with_json_output(
     """Return the model with its answer parsed as JSON.
 
     Args:
-        model: the chat model.
         schema: a pydantic class, whose objects are returned; for other schemas a dict is returned.
         include_raw: return "raw", "parsed" and "parsing_error" instead, and never raise.
         describe_schema: append the schema to the last message.

@@ -24,8 +24,6 @@ class AntiphonChatEngine(BaseChatEngine):
     A follow-up question is made complete before passages are retrieved. An engine belongs to one conversation.
 
     Args:
-        rag: the pipeline that answers.
-        chat_history: the messages so far.
         **generation: options of `Rag.ask`.
     """
 

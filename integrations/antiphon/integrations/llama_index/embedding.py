@@ -18,7 +18,6 @@ class AntiphonEmbedding(SharedPart, BaseEmbedding):
     Args:
         embedder: an embedder, or "auto", "minilm", "bge-m3" or a model's name.
         device: torch device of a named embedder; None selects it automatically.
-        **kwargs: fields of `BaseEmbedding`.
 
     Raises:
         ValueError: no embedder has that name, or its files are not available.

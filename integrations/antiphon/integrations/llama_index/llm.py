@@ -136,53 +136,30 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
         call = self._text_call(prompt, formatted, kwargs)
         return (completion_state(call, state) async for state in call.astates() if state.delta or state.completion)
 
-    def structured_predict(
-        self,
-        output_cls: type[Model],
-        prompt: BasePromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
-    ) -> Model:
+    def structured_predict(self, output_cls: type[Model], *given: Any, **named: Any) -> Model:
         """Return an object of a pydantic class, decoded under its JSON schema. See `LLM.structured_predict`."""
-        answer = self.chat(**self._schema_request(output_cls, prompt, llm_kwargs, prompt_args))
+        answer = self.chat(**self._schema_request(output_cls, *given, **named))
         return output_cls.model_validate_json(answer.message.content or "")
 
-    async def astructured_predict(
-        self,
-        output_cls: type[Model],
-        prompt: BasePromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
-    ) -> Model:
+    async def astructured_predict(self, output_cls: type[Model], *given: Any, **named: Any) -> Model:
         """Return an object of a pydantic class asynchronously. See `LLM.astructured_predict`."""
-        answer = await self.achat(**self._schema_request(output_cls, prompt, llm_kwargs, prompt_args))
+        answer = await self.achat(**self._schema_request(output_cls, *given, **named))
         return output_cls.model_validate_json(answer.message.content or "")
 
-    def _structured_stream_call(
-        self,
-        output_cls: type[Model],
-        prompt: BasePromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
-    ) -> Generator[Any, None, None]:
+    def _structured_stream_call(self, output_cls: type[Model], *given: Any, **named: Any) -> Generator[Any, None, None]:
         text = ""
-        for state in self.stream_chat(**self._schema_request(output_cls, prompt, llm_kwargs, prompt_args)):
+        for state in self.stream_chat(**self._schema_request(output_cls, *given, **named)):
             text = state.message.content or ""
             if (known := partial_object(text, output_cls)) is not None:
                 yield known
         yield output_cls.model_validate_json(text)
 
     async def _structured_astream_call(
-        self,
-        output_cls: type[Model],
-        prompt: BasePromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
+        self, output_cls: type[Model], *given: Any, **named: Any
     ) -> AsyncGenerator[Any, None]:
         async def objects() -> AsyncGenerator[Any, None]:
             text = ""
-            request = self._schema_request(output_cls, prompt, llm_kwargs, prompt_args)
-            async for state in await self.astream_chat(**request):
+            async for state in await self.astream_chat(**self._schema_request(output_cls, *given, **named)):
                 text = state.message.content or ""
                 if (known := partial_object(text, output_cls)) is not None:
                     yield known
@@ -194,8 +171,8 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
         self,
         output_cls: type[Model],
         prompt: BasePromptTemplate,
-        llm_kwargs: dict[str, Any] | None,
-        prompt_args: dict[str, Any],
+        llm_kwargs: dict[str, Any] | None = None,
+        **prompt_args: Any,
     ) -> dict[str, Any]:
         """Return the messages of a template and the arguments that decode the answer under a schema."""
         kept = {name: value for name, value in (llm_kwargs or {}).items() if name not in TOOL_ARGUMENTS}
@@ -206,11 +183,6 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
         """Return the tool calls of an answer.
-
-        Args:
-            response: the answer.
-            error_on_no_tool_call: raise an error if there are none.
-            **kwargs: ignored.
 
         Raises:
             ValueError: there is no readable tool call.

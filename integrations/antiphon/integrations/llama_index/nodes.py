@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
 from antiphon.integrations.references import References
@@ -38,17 +40,10 @@ def passage_of(given: object) -> Passage | None:
 def _passage(node: BaseNode, score: float | None) -> Passage:
     text = node.get_content(metadata_mode=MetadataMode.NONE)
     metadata = node.metadata
-    start = getattr(node, "start_char_idx", None) or 0
-    return Passage(
-        text=text,
-        id=node.node_id,
-        source=str(metadata.get(SOURCE) or metadata.get("file_path") or metadata.get("file_name") or ""),
-        start=start,
-        end=start + len(text),
-        score=score,
-        metadata={key: value for key, value in metadata.items() if key not in (SOURCE, ALSO_IN)},
-        also_in=tuple(map(str, metadata.get(ALSO_IN) or ())),
-    )
+    source = str(metadata.get(SOURCE) or metadata.get("file_path") or metadata.get("file_name") or "")
+    others = {key: value for key, value in metadata.items() if key not in (SOURCE, ALSO_IN)}
+    passage = Passage.at(source, getattr(node, "start_char_idx", None) or 0, text, others)
+    return replace(passage, id=node.node_id, score=score, also_in=tuple(map(str, metadata.get(ALSO_IN) or ())))
 
 
 REFERENCES_OF_NODES = References(passage_of, alone=(BaseNode, NodeWithScore), kinds="texts or nodes")

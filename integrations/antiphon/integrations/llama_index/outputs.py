@@ -35,8 +35,6 @@ def chat_response(call: ModelCall, completion: Completion, delta: str | None = N
     """Return the whole answer as a message with text, tool calls and citations.
 
     Args:
-        call: the call that was answered.
-        completion: its completion.
         delta: the last new part of a streamed answer.
     """
     parsed = call.parse_output(completion)

@@ -21,11 +21,8 @@ class AntiphonRetriever(SharedPart, BaseRetriever):
     """Searches an index (embed, search, rerank) and returns nodes with scores.
 
     Args:
-        retriever: the retriever that searches.
-        k: number of nodes.
         where: only nodes that match this `MetadataFilter` or these `MetadataFilters` of LlamaIndex; ``source`` is the
             document's name.
-        **kwargs: arguments of `BaseRetriever`.
     """
 
     shared_part: ClassVar = "_searcher"
@@ -43,9 +40,6 @@ class AntiphonRetriever(SharedPart, BaseRetriever):
         """Open the index in a folder.
 
         Args:
-            folder: the index folder.
-            k: number of nodes.
-            where: only nodes that match this filter.
             **settings: arguments of `Retriever.open`, whose errors it raises.
         """
         return cls(Retriever.open(folder, **settings), k=k, where=where)
