@@ -14,7 +14,7 @@ from langsmith._internal._serde import dumps_json
 from langsmith.utils import deepish_copy
 from llama_index.core.llms import ChatMessage
 
-from antiphon.integrations.hidden_references import HiddenReferences
+from antiphon.integrations.references import HiddenReferences
 from antiphon.retrieval import Passage
 
 PASSAGE = Passage.at("hive.txt", 0, "The password of the hive is propolis")

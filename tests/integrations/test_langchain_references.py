@@ -20,9 +20,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
 from antiphon.accel import LanguageModel
-from antiphon.integrations.langchain import AntiphonLLM, AntiphonRetriever, AntiphonVectorStore, ChatAntiphon
+from antiphon.integrations.langchain import AntiphonLLM, AntiphonRetriever, ChatAntiphon
 from antiphon.integrations.langchain.documents import document_of
-from antiphon.integrations.langchain.embeddings import AntiphonEmbeddings
 from antiphon.pipelines import Rag, chat_prompt
 from antiphon.retrieval import Passage, Retriever
 from tests.conftest import TEXTS
@@ -138,24 +137,17 @@ def contract(tenant: int) -> str:
     return f"The rent of the hall is paid on the first of the month to account {tenant:05d}, and no other day."
 
 
-@pytest.fixture(scope="module")
-def contracts() -> AntiphonVectorStore:
-    texts = [contract(tenant) for tenant in TENANTS]
-    owners = [{"tenant": tenant} for tenant in TENANTS]
-    return AntiphonVectorStore.from_texts(texts, AntiphonEmbeddings("hash"), owners)
-
-
-def found(contracts: AntiphonVectorStore, tenant: int) -> list[Document]:
-    return contracts.similarity_search("When is the rent paid?", k=2, filter={"tenant": tenant})
+def found(tenant: int) -> list[Document]:
+    return [Document(contract(tenant))]
 
 
 def asked(tenant: int) -> str:
     return f"When does account {tenant:05d} get the rent?"
 
 
-def input_of(contracts: AntiphonVectorStore, tenant: int) -> tuple[Any, dict[str, Any]]:
+def input_of(tenant: int) -> tuple[Any, dict[str, Any]]:
     """Three in four tenants pass their contract, each in another way; the fourth has no references."""
-    documents = found(contracts, tenant)
+    documents = found(tenant)
     if tenant % 4 == 0:
         return asked(tenant), {"references": documents}
     if tenant % 4 == 1:
@@ -171,11 +163,11 @@ class State(TypedDict, total=False):
     answer: str
 
 
-def graph_of(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> Any:
+def graph_of(chat: ChatAntiphon) -> Any:
     """Return one graph for all tenants: one node retrieves, one answers."""
 
     def retrieve(state: State) -> State:
-        return {"documents": found(contracts, state["tenant"]) if state["tenant"] % 4 != 3 else []}
+        return {"documents": found(state["tenant"]) if state["tenant"] % 4 != 3 else []}
 
     def generate(state: State) -> State:
         answer = chat.invoke(asked(state["tenant"]), references=state["documents"])
@@ -189,53 +181,53 @@ def graph_of(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> Any:
     return graph.compile()
 
 
-Flow = Callable[[AntiphonVectorStore, ChatAntiphon], Any]
+Flow = Callable[[ChatAntiphon], Any]
 
 
-def step(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> RunnableLambda[int, str]:
+def step(chat: ChatAntiphon) -> RunnableLambda[int, str]:
     def ask(tenant: int) -> str:
-        prompt, given = input_of(contracts, tenant)
+        prompt, given = input_of(tenant)
         return str(chat.invoke(prompt, **given).content)
 
     async def aask(tenant: int) -> str:
-        prompt, given = input_of(contracts, tenant)
+        prompt, given = input_of(tenant)
         return str((await chat.ainvoke(prompt, **given)).content)
 
     return RunnableLambda(ask, afunc=aask)
 
 
-def streamed(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
+def streamed(chat: ChatAntiphon) -> None:
     streams = []
     for tenant in TENANTS:
-        prompt, given = input_of(contracts, tenant)
+        prompt, given = input_of(tenant)
         streams.append(chat.stream(prompt, **given))
     for stream in [*streams, *streams[::-1]]:  # forty streams are open at once
         next(stream, None)
 
 
-async def gathered(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
-    await asyncio.gather(*(step(contracts, chat).ainvoke(tenant) for tenant in TENANTS))
+async def gathered(chat: ChatAntiphon) -> None:
+    await asyncio.gather(*(step(chat).ainvoke(tenant) for tenant in TENANTS))
 
 
-def threaded(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
+def threaded(chat: ChatAntiphon) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(step(contracts, chat).invoke, TENANTS))
+        list(pool.map(step(chat).invoke, TENANTS))
 
 
-def in_one_run(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
+def in_one_run(chat: ChatAntiphon) -> None:
     """Answer all tenants within one root run, which mixes their contexts and run trees."""
-    batch: RunnableLambda[list[int], list[str]] = RunnableLambda(step(contracts, chat).batch)
+    batch: RunnableLambda[list[int], list[str]] = RunnableLambda(step(chat).batch)
     batch.invoke(list(TENANTS))
 
 
-async def graphed(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
-    graph = graph_of(contracts, chat)
+async def graphed(chat: ChatAntiphon) -> None:
+    graph = graph_of(chat)
     await asyncio.gather(*(graph.ainvoke({"tenant": tenant}) for tenant in TENANTS))
 
 
 FLOWS: dict[str, Flow] = {
-    "batch": lambda contracts, chat: step(contracts, chat).batch(list(TENANTS)),
-    "abatch": lambda contracts, chat: step(contracts, chat).abatch(list(TENANTS)),
+    "batch": lambda chat: step(chat).batch(list(TENANTS)),
+    "abatch": lambda chat: step(chat).abatch(list(TENANTS)),
     "stream": streamed,
     "gather": gathered,
     "threads": threaded,
@@ -245,10 +237,10 @@ FLOWS: dict[str, Flow] = {
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-async def test_no_tenants_references_reach_another_tenants_call(flow: str, contracts: AntiphonVectorStore) -> None:
+async def test_no_tenants_references_reach_another_tenants_call(flow: str) -> None:
     model, recorder = recorded_model()
     chat = ChatAntiphon(language_model=model, max_tokens=2)
-    done = FLOWS[flow](contracts, chat)
+    done = FLOWS[flow](chat)
     if asyncio.iscoroutine(done):
         await done
     assert len(recorder.requests) == len(TENANTS)

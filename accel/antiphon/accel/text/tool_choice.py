@@ -76,7 +76,7 @@ def prepare_tools(
         described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in chosen)
         text = f'Answer with a call of one of these tools, as JSON with its "name" and its "arguments":\n{described}'
         return PreparedTools(
-            _with_instruction(messages, text), (), "", argument_schemas(chosen), tool_call_schema(chosen, "")
+            with_instruction(messages, text), (), "", argument_schemas(chosen), tool_call_schema(chosen, "")
         )
     prefix = tool_call_prefix(
         tokenizer, chosen, _name(chosen[0]) if choice not in REQUIRED or len(chosen) == 1 else None
@@ -122,7 +122,7 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
     return JsonSchema({**schema, "$defs": definitions}, written)
 
 
-def _with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
+def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
     """Return the messages with an instruction at the end of the last user message, or in a new one."""
     turns = [dict(message) for message in messages]
     if turns and turns[-1]["role"] == "user":

@@ -39,7 +39,6 @@ class Speculator:
         drafter: Drafts for the batch; None on a rank that receives the drafts of the first one.
         states: The model runner's ``RequestState``: ``req_id_to_index``, and the tensors ``draft_tokens``,
             ``all_token_ids.gpu`` and ``total_len.gpu``, with one row for each slot of the batch.
-        share: Copies the first rank's tensor to all ranks.
     """
 
     draft_logits = None  # drafts are single tokens, not distributions
