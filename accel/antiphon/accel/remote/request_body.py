@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.accel.decoding.json_schema import JsonSchema
+from antiphon.accel.remote.client import CHAT_PATH, COMPLETION_PATH
 from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.text.messages import Conversation, Message, add_variables
 from antiphon.accel.text.parameters import Settings
-
-CHAT_PATH, COMPLETION_PATH = "/chat/completions", "/completions"
-"""Endpoints for messages and for a text to continue, below the base URL."""
 
 LOCAL_ONLY = ("drafter", "num_draft_tokens", "recycling")
 """Drafting parameters of local models; a server decides itself how it drafts."""
