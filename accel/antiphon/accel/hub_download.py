@@ -118,11 +118,12 @@ def _bar(stage: str, total: int, report: Report) -> type[Any]:
         total: Bytes of all files.
         report: Called with the stage, the megabytes so far, and all.
     """
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
     class Bar(tqdm):
         def __init__(self, *arguments: Any, name: str | None = None, **options: Any) -> None:
-            super().__init__(*arguments, **options | {"file": StringIO(), "disable": False})
+            quiet = options | {"file": StringIO(), "disable": False}
+            super().__init__(*arguments, **quiet)  # type: ignore[no-untyped-call]
             self._reports = name == "huggingface_hub.snapshot_download"
 
         def update(self, n: float | None = 1) -> bool | None:
