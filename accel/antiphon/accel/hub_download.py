@@ -36,10 +36,7 @@ def cached_file(name: str, file: str, *, cache: str | None = None, revision: str
     """Return the path of a file of a hub model in the cache, or None.
 
     Args:
-        name: Name of the model on the hub.
-        file: Name of the file.
         cache: Folder of the cache; default the hub's.
-        revision: Commit or branch.
     """
     from huggingface_hub import try_to_load_from_cache
 
@@ -59,7 +56,6 @@ def download_weights(name: str, report: Report, *, cache: str | None = None) -> 
     Nothing is requested if all are there, or in offline mode. Weights in other formats are left to transformers.
 
     Args:
-        name: Name of a model on the hub.
         report: Called with a stage, the megabytes that are there, and those of all missing files.
         cache: Folder of the cache; default the hub's.
 
@@ -114,7 +110,6 @@ def _bar(stage: str, total: int, report: Report) -> type[Any]:
     """Return a class of progress bars that print nothing, of which the one of all files' bytes reports them.
 
     Args:
-        stage: Name of the stage.
         total: Bytes of all files.
         report: Called with the stage, the megabytes so far, and all.
     """

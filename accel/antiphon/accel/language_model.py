@@ -52,8 +52,6 @@ class LanguageModel:
     requests (OpenVINO's) prefills a common prefix of several prompts once per table.
 
     Args:
-        model: The causal model of transformers.
-        tokenizer: Its tokenizer.
         name: Name of the model, for messages and stored files; None: from its configuration.
         recycling: True: the default drafter also drafts tokens that the model found likely in earlier requests. They
             are kept in ``recycling_table``, which can be cleared and saved. A table: use this one. False: keep none.
@@ -180,7 +178,6 @@ class LanguageModel:
         prompt after the other.
 
         Args:
-            prompts: The prompts.
             references: One list of texts for each prompt.
             seeds: One for each prompt; None: the parameter ``seed`` for all.
             batch_size: Maximum number of prompts that are decoded at the same time.
@@ -209,7 +206,6 @@ class LanguageModel:
         Each stream counts its `Stream.log_probability`. A closed stream causes no more computation.
 
         Args:
-            prompts: The prompts.
             references: One list of texts for each prompt.
             prefixes: One prefix cache for each prompt, as in `stream`.
             **parameters: As in `Settings`.

@@ -81,13 +81,7 @@ class StartedRequest:
 
 
 class RequestBuilder:
-    """Builds requests for one model and its tokenizer.
-
-    Args:
-        model: The causal model.
-        tokenizer: Its tokenizer.
-        name: Name of the model in error messages.
-    """
+    """Builds requests for one model and its tokenizer."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         self.model = model
@@ -116,11 +110,7 @@ class RequestBuilder:
         """Return a request that is ready to be decoded. The caller holds the engine's lock.
 
         Args:
-            prompt: The prompt.
-            references: Texts that drafts are copied from.
-            settings: How to generate.
             prefix: Prefix cache of the conversation; its cache is taken out.
-            options: How to decode.
             table: Recycling table of the request; None for none.
 
         Raises:
@@ -161,7 +151,6 @@ class RequestBuilder:
 
         Args:
             tokens: Token ids of the prompt, with those of the response prefix.
-            settings: How to generate.
             prefix: Prefix cache of the conversation; its cache is taken out.
             thinking: How thinking is separated from the answer; None: the model does not think.
 

@@ -78,7 +78,6 @@ def references_per_sequence(references: Sequence[Any], request: Request) -> list
 
     Args:
         references: One list of references for each prompt, or simply the references if there is one prompt.
-        request: The batch.
 
     Raises:
         ValueError, TypeError: They are not one list for each prompt.

@@ -135,7 +135,6 @@ def decode_together(generations: Sequence[Generation], size: int | None = None) 
     """Return the steps of each request; they share forward passes if the model supports it.
 
     Args:
-        generations: The requests.
         size: Maximum number of requests that are decoded at the same time; None: all.
     """
     requests = [generation.running for generation in generations]

@@ -33,7 +33,6 @@ def collect_logprobs(
     """Yield the same steps and append the log-probability of each emitted token to ``logprobs``.
 
     Args:
-        steps: The steps of one request.
         logits: Raw logits of the last step's tokens, each of shape (1, vocab); cleared after each step.
         count: Number of most likely tokens to report for each token.
         logprobs: List that is filled.

@@ -53,7 +53,6 @@ class RequestOutput:
     scores so far.
 
     Args:
-        history: The tokens of the request.
         criteria: The stopping criteria that `generate` prepared.
         scores: Returns the processed scores of the emitted tokens, each of shape (1, vocab), or None if not recorded.
     """

@@ -92,11 +92,9 @@ def prepare(
     """Return what `generate` prepares (config, processors, criteria, cache) before its decoding loop.
 
     Args:
-        model: The causal model.
         input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
         tokenizer: Needed for ``stop_strings``.
         stop_strings: Texts after which generation stops.
-        stopping_criteria: Further stopping criteria.
         **arguments: Everything else that `generate` takes.
 
     Raises:
@@ -140,7 +138,6 @@ def reference_tokens(
     Args:
         references: Texts or token ids.
         tokenizer: Needed for texts.
-        vocab_size: Number of the model's tokens.
 
     Raises:
         TypeError: A reference is neither a text nor a list of token ids.

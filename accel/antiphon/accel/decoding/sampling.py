@@ -27,7 +27,6 @@ class Sampler:
     text with and without drafts.
 
     Args:
-        history: The tokens of the request.
         processors: The logits processors that `generate` prepared.
         sample: Draw tokens; False: take the most likely one.
         generator: Source of random numbers; None: torch's global one.

@@ -78,7 +78,6 @@ class Client:
 
         Args:
             path: Path below ``base_url``; a leading "/.." leaves its last part, such as "/v1".
-            body: Body of the request.
 
         Raises:
             RemoteError: The request failed.
@@ -93,7 +92,6 @@ class Client:
 
         Args:
             path: `CHAT_PATH` or `COMPLETION_PATH`.
-            body: Body of the request.
 
         Raises:
             RemoteError: The request failed.
@@ -115,7 +113,6 @@ class Client:
         """Return an error of ``openai`` or ``httpx`` as a `RemoteError` with an explanation.
 
         Args:
-            error: The error.
             model: Name of the requested model; None if unknown.
         """
         said, status = _message(error), _status(error)

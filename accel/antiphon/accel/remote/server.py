@@ -32,7 +32,6 @@ def find_model(client: Client, name: str | None) -> ServedModel:
     """Return a model of the server, in one request.
 
     Args:
-        client: Client of the server.
         name: Name of the model; None for the server's first model.
 
     Raises:
@@ -49,10 +48,6 @@ def has_plugin(client: Client, model: str) -> bool:
     """Return whether a vLLM server has Antiphon's plug-in, by sending invalid references.
 
     The plug-in rejects references that are a number; servers without it ignore the field.
-
-    Args:
-        client: Client of the server.
-        model: Name of a model there.
     """
     body = {"model": model, "prompt": ".", "max_tokens": 1, "vllm_xargs": {"references": 0}}
     try:

@@ -28,10 +28,7 @@ class RemoteStream(TextStream):
     between ``<tool_call>`` tags.
 
     Args:
-        client: Client of the server.
         send: Sends the request and returns its events.
-        temperature: Requested temperature, for the completion.
-        repetition_penalty: Requested repetition penalty, for the completion.
         response_prefix: Text that the server continues; the first piece, once the server has accepted the request.
     """
 

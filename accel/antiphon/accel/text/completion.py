@@ -153,8 +153,6 @@ class Stream(TextStream):
     raised to the caller that requests the next piece.
 
     Args:
-        steps: The decoding steps.
-        tokenizer: Tokenizer of the model.
         prompt_tokens: Number of prompt tokens, with those of the response prefix.
         stop: Stop strings, which are searched in the generated answer.
         temperature: Temperature that tokens are chosen with, for the completion.
