@@ -189,58 +189,18 @@ class LanguageModel:
         check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
         check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
         settings = Settings(**parameters)
-        each = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
-        streams = self._batch(prompts, references, each, batch_size=batch_size)
-        return [stream.to_end().completion for stream in streams]
-
-    def stream_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        *,
-        references: Sequence[Sequence[ReferenceInput]] = (),
-        prefixes: Sequence[PrefixCache] = (),
-        **parameters: Unpack[Parameters],
-    ) -> list[Stream]:
-        """Return a stream for each prompt; reading from one runs forward passes for all.
-
-        Each stream counts its `Stream.log_probability`. A closed stream causes no more computation.
-
-        Args:
-            references: One list of texts for each prompt.
-            prefixes: One prefix cache for each prompt, as in `stream`.
-            **parameters: As in `Settings`.
-
-        Raises:
-            ValueError, TypeError: As `generate_batch`.
-        """
-        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
-        each = [Settings(**parameters)] * len(prompts)
-        return self._batch(prompts, references, each, prefixes, with_log_probability=True)
-
-    def _batch(
-        self,
-        prompts: Sequence[PromptInput],
-        references: Sequence[Sequence[ReferenceInput]],
-        settings: Sequence[Settings],
-        prefixes: Sequence[PrefixCache] = (),
-        *,
-        batch_size: int | None = None,
-        with_log_probability: bool = False,
-    ) -> list[Stream]:
-        """Return streams that share forward passes, one for each prompt."""
-        shares = list(references) or [()] * len(prompts)
-        kept: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
-        check_lengths(len(prompts), references=shares, seeds=settings, prefixes=kept)
+        own_settings = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
+        own_references = list(references) or [()] * len(prompts)
+        check_lengths(len(prompts), references=own_references, seeds=own_settings)
 
         def begin() -> list[StartedRequest]:
-            return [self._start(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
+            requests = zip(prompts, own_references, own_settings, strict=True)
+            return [self._start(*request, None) for request in requests]
 
         started = self.engine.lock.run(begin)
-        running = decode_together([each.generation for each in started], batch_size)
-        if with_log_probability:
-            for each in started:
-                each.generation.sampler.track_log_probability()
-        return [self._stream(*one) for one in zip(started, running, strict=True)]
+        running = decode_together([request.generation for request in started], batch_size)
+        streams = [self._stream(request, steps) for request, steps in zip(started, running, strict=True)]
+        return [stream.to_end().completion for stream in streams]
 
     def stream(
         self,
@@ -293,7 +253,6 @@ class LanguageModel:
         return Stream(
             steps if prefix is None else prefix.keep_after(started.generation, steps),
             self.tokenizer,
-            log_probability=lambda: sampler.log_probability,
             logprobs=logprobs,
             weights=self.options.weights or "",
             **started.stream_arguments,
