@@ -24,6 +24,7 @@ class FakeServer:
         models: Names of its models.
         window: Context window of its models.
         pieces: Text pieces of every answer, one event each.
+        thoughts: Fields of the message that are sent before the pieces.
         calls: Parts of tool calls, sent after the pieces.
         usage: Reported token counts.
         metrics: Reported metrics.
@@ -44,6 +45,7 @@ class FakeServer:
     models: tuple[str, ...] = ("tiny",)
     window: int | None = None
     pieces: tuple[str, ...] = (*(word + " " for word in ANSWER.split(" ")[:-1]), "queen.")
+    thoughts: dict[str, str] = field(default_factory=dict)
     calls: tuple[dict[str, Any], ...] = ()
     usage: dict[str, int] | None = field(default_factory=lambda: {"prompt_tokens": 7, "completion_tokens": 15})
     metrics: dict[str, Any] | None = None
@@ -155,6 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _events(self, body: dict[str, Any]) -> None:
         settings, is_chat = self.settings, self.path.endswith("/chat/completions")
+        if settings.thoughts:
+            self._event(_choice(settings.thoughts))
         for count, piece in enumerate(settings.pieces):
             if count == settings.breaks_after:
                 if settings.fails_inside:

@@ -79,7 +79,6 @@ def stream(
     """Yield one Step per forward pass with the emitted token ids; closing the iterator stops generating.
 
     Args:
-        model: The causal model.
         input_ids: Token ids of one prompt, as a list or of shape (1, length).
         references: Texts, or token ids, that the output may repeat.
         tokenizer: Needed if references are texts, and for stop strings.
@@ -118,7 +117,6 @@ def generate(
     distribution as those of `model.generate` but use the random numbers in another order.
 
     Args:
-        model: The causal model.
         input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
         references: Texts, or token ids, that the output may repeat; one list for each prompt of a batch.
         streamer: Gets the prompt first, then token by token.

@@ -50,8 +50,6 @@ class LanguageModel:
     requests (OpenVINO's) prefills a common prefix of several prompts once per table.
 
     Args:
-        model: The causal model of transformers.
-        tokenizer: Its tokenizer.
         name: Name of the model, for messages and stored files; None: from its configuration.
         recycling: True: the default drafter also drafts tokens that the model found likely in earlier requests. They
             are kept in ``recycling_table``, which can be cleared and saved. A table: use this one. False: keep none.
@@ -178,7 +176,6 @@ class LanguageModel:
         prompt after the other.
 
         Args:
-            prompts: The prompts.
             references: One list of texts for each prompt.
             seeds: One for each prompt; None: the parameter ``seed`` for all.
             batch_size: Maximum number of prompts that are decoded at the same time.
@@ -190,59 +187,18 @@ class LanguageModel:
         check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
         check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
         settings = Settings(**parameters)
-        each = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
-        streams = self._batch(prompts, references, each, batch_size=batch_size)
-        return [stream.to_end().completion for stream in streams]
-
-    def stream_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        *,
-        references: Sequence[Sequence[ReferenceInput]] = (),
-        prefixes: Sequence[PrefixCache] = (),
-        **parameters: Unpack[Parameters],
-    ) -> list[Stream]:
-        """Return a stream for each prompt; reading from one runs forward passes for all.
-
-        Each stream counts its `Stream.log_probability`. A closed stream causes no more computation.
-
-        Args:
-            prompts: The prompts.
-            references: One list of texts for each prompt.
-            prefixes: One prefix cache for each prompt, as in `stream`.
-            **parameters: As in `Settings`.
-
-        Raises:
-            ValueError, TypeError: As `generate_batch`.
-        """
-        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
-        each = [Settings(**parameters)] * len(prompts)
-        return self._batch(prompts, references, each, prefixes, with_log_probability=True)
-
-    def _batch(
-        self,
-        prompts: Sequence[PromptInput],
-        references: Sequence[Sequence[ReferenceInput]],
-        settings: Sequence[Settings],
-        prefixes: Sequence[PrefixCache] = (),
-        *,
-        batch_size: int | None = None,
-        with_log_probability: bool = False,
-    ) -> list[Stream]:
-        """Return streams that share forward passes, one for each prompt."""
-        shares = list(references) or [()] * len(prompts)
-        kept: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
-        check_lengths(len(prompts), references=shares, seeds=settings, prefixes=kept)
+        own_settings = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
+        own_references = list(references) or [()] * len(prompts)
+        check_lengths(len(prompts), references=own_references, seeds=own_settings)
 
         def start() -> list[tuple[ModelRequest, OpenStream]]:
-            return [self._start(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
+            requests = zip(prompts, own_references, own_settings, strict=True)
+            return [self._start(*request, None) for request in requests]
 
         started = self.engine.lock.run(start)
-        steps = decode_together([request for request, _ in started], batch_size)
-        if with_log_probability:
-            for request, _ in started:
-                request.sampler.track_log_probability()
-        return [open_stream(own) for (_, open_stream), own in zip(started, steps, strict=True)]
+        running = decode_together([request for request, _ in started], batch_size)
+        streams = [open_stream(steps) for (_, open_stream), steps in zip(started, running, strict=True)]
+        return [stream.to_end().completion for stream in streams]
 
     def stream(
         self,

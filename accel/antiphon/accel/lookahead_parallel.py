@@ -49,7 +49,6 @@ def decode_parallel(
     1/D of the rows. All processes give the same arguments.
 
     Args:
-        model: This process's copy of the model.
         prompt: Token ids, at least two.
         lookahead: The drafter.
         max_new_tokens: Maximum number of tokens to emit.
@@ -85,7 +84,6 @@ class ParallelEngine:
     computes the tokens that a step has confirmed in its next forward pass.
 
     Args:
-        engine: This process's engine.
         group: Process group of torch.distributed; None: the default one.
 
     Raises:

@@ -135,7 +135,6 @@ class RemoteLanguageModel:
         """Return the completion of each prompt, in their order.
 
         Args:
-            prompts: The prompts.
             references: Reference texts for each prompt; empty for none.
             seeds: Random seed for each prompt; None takes the parameter ``seed`` for all.
             batch_size: Maximum number of requests at the same time.
@@ -173,8 +172,6 @@ class RemoteLanguageModel:
         """Return the completion as a stream of text pieces.
 
         Args:
-            prompt: A text to continue, or messages to answer.
-            references: Texts that the completion may repeat.
             prefix: Ignored: servers have prefix caches.
             **parameters: As in `Settings`.
 

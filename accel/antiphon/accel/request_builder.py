@@ -45,13 +45,7 @@ OpenStream = Callable[[Iterator[Step]], Stream]
 
 
 class RequestBuilder:
-    """Builds requests for one model and its tokenizer.
-
-    Args:
-        model: The causal model.
-        tokenizer: Its tokenizer.
-        name: Name of the model in error messages.
-    """
+    """Builds requests for one model and its tokenizer."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         self.model = model
@@ -137,7 +131,6 @@ class RequestBuilder:
             stop=settings.stop_strings,
             temperature=settings.temperature,
             repetition_penalty=settings.repetition_penalty,
-            log_probability=lambda: sampler.log_probability,
             logprobs=logprobs,
             response_prefix=settings.response_prefix,
             end_tokens=self._end_tokens(settings),

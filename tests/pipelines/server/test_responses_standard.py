@@ -219,7 +219,7 @@ class Failing(ScriptedModel):
             yield Step(tuple(tool_tokenizer().encode("Ahoy", add_special_tokens=False)), 0, 0, 0.0)
             raise RuntimeError("the machine is on fire")
 
-        return Stream(steps(), self.tokenizer, prompt_tokens=1, log_probability=lambda: 0.0)
+        return Stream(steps(), self.tokenizer, prompt_tokens=1)
 
 
 def test_an_error_during_the_stream_is_an_event_and_a_failed_response(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,10 +48,6 @@ class JsonGrammar:
 
     A response is complete before its last token is spent, so it always parses. Objects have only the properties that
     their schema names, unless the schema allows more.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        vocab_size: Number of the model's tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
@@ -245,10 +241,7 @@ def _largest(schema: Any, root: Any, known: dict[tuple[str, int], int], depth: i
     """Return an upper bound, in bytes, of the shortest JSON of the largest part of a schema; 0 if there is no schema.
 
     Args:
-        schema: The schema, or a part of it.
-        root: The whole schema, in which references are resolved.
         known: Results by reference and depth, which are added.
-        depth: Number of levels that are examined.
     """
     if not isinstance(schema, Mapping) or not depth:
         return 0

@@ -78,7 +78,6 @@ def resolve_references(schema: Any, prefix: str = "") -> tuple[Any, dict[str, An
     Pointers that lead nowhere are kept.
 
     Args:
-        schema: A JSON schema.
         prefix: Beginning of the definitions' names, so that several schemas can share one list of definitions.
     """
     resolver = _Resolver(prefix)
@@ -86,11 +85,7 @@ def resolve_references(schema: Any, prefix: str = "") -> tuple[Any, dict[str, An
 
 
 def expressible_schema(schema: Schema) -> tuple[dict[str, Any], list[str]]:
-    """Return the schema as the grammar can express it, and what was left out, such as "uniqueItems".
-
-    Args:
-        schema: A JSON schema.
-    """
+    """Return the schema as the grammar can express it, and what was left out, such as "uniqueItems"."""
     removed: list[str] = []
     resolved, definitions = resolve_references(schema)
     found = dict(_expressible(resolved, removed))
@@ -111,7 +106,6 @@ class _Resolver:
         """Return a part of a schema without its definitions.
 
         Args:
-            schema: The part.
             scopes: The parts in which pointers are resolved, the whole schema first.
         """
         if not isinstance(schema, Mapping):

@@ -17,9 +17,7 @@ def penalties(
     Args:
         presence: Subtracted from the score of every token that has been emitted.
         frequency: Subtracted from a token's score once for each time it has been emitted.
-        bias: Added to the scores of these tokens.
         prompt_tokens: Length of the prompt, whose tokens are not counted.
-        vocab_size: Number of the model's tokens.
 
     Raises:
         ValueError: The bias names a token that the model does not have.

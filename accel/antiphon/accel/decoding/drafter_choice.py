@@ -62,7 +62,6 @@ def choose_drafter(
     added only a few hundredths of a token per step. The returned reason states the cost of the window.
 
     Args:
-        model: The causal model that decodes.
         cost: Cost of forward passes; None: measured once, or taken from the cache.
         reproducible: As in `DecodingOptions`; reproducible decoding uses no masks.
         engine: The engine that decodes; only torch uses masks.
@@ -102,7 +101,6 @@ def check_table(table: RecyclingTable | Literal[False], model: str) -> Recycling
 
     Args:
         table: The caller's table, or False for none.
-        model: Name of the model.
 
     Raises:
         ValueError: The table belongs to another model.

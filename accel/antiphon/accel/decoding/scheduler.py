@@ -266,7 +266,6 @@ class Scheduler:
         If the cost model says that separate forward passes are faster, each request gets one.
 
         Args:
-            group: Steps whose drafts have been proposed.
             cost: Cost model of shared forward passes; None: share in any case.
         """
         if len(group) == 1:

@@ -61,16 +61,11 @@ class Sampler:
     text with and without drafts.
 
     Args:
-        history: The tokens of the request.
         processors: The logits processors that `generate` prepared.
         sample: Draw tokens; False: take the most likely one.
         generator: Source of random numbers; None: torch's global one.
         keep_scores: Collect the processed scores of every emitted token in ``scores``, each of shape (1, vocab).
         keep_logits: Collect the raw logits of every emitted token in ``logits``, each of shape (1, vocab).
-
-    Attributes:
-        log_probability: Summed log-probability, in nats and before any processor, of the tokens chosen since
-            `track_log_probability` was called; None before.
     """
 
     def __init__(
@@ -89,37 +84,18 @@ class Sampler:
         self.generator = generator
         self.scores: list[Tensor] | None = [] if keep_scores else None
         self.logits: list[Tensor] | None = [] if keep_logits else None
-        self.log_probability: float | None = None
-
-    def track_log_probability(self) -> None:
-        """Start to sum up the log-probability of chosen tokens."""
-        self.log_probability = 0.0
 
     @property
     def is_greedy(self) -> bool:
         """Whether the most likely token is chosen and no other logits are read."""
-        kept = (self.scores, self.logits, self.log_probability)
-        return not self.sample and not self.processors and all(each is None for each in kept)
+        return not self.sample and not self.processors and self.scores is None and self.logits is None
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
         """Return a function from a row of one forward pass to the model's next token after that row."""
         if self.is_greedy:
             return logits.argmax
         tensor = logits.tensor()
-
-        def choose(row: int) -> int:
-            return self._choose(tensor[row + 1 : row + 2])
-
-        if self.log_probability is None:
-            return choose
-
-        def tracked(row: int) -> int:
-            token = choose(row)
-            logprob = torch.log_softmax(tensor[row + 1].float(), dim=-1)[token].item()
-            self.log_probability = (self.log_probability or 0.0) + logprob
-            return token
-
-        return tracked
+        return lambda row: self._choose(tensor[row + 1 : row + 2])
 
     @torch.no_grad()
     def _choose(self, row: Tensor) -> int:

@@ -85,7 +85,6 @@ class StepCost:
         """Return the cost of a forward pass as a multiple of a plain step.
 
         Args:
-            rows: Number of rows of the forward pass.
             context_length: Number of tokens before it.
         """
         curve = self.curve(context_length, rows)
@@ -147,20 +146,14 @@ class CostModel(Protocol):
         """Learn from the duration of one forward pass.
 
         Args:
-            rows: Number of its rows.
             context_length: Number of tokens before it.
-            seconds: Its duration.
             saved: Seconds to add before comparing with the curve: this pass was faster because some of its sequences
                 had no draft (`antiphon.accel.drafting.budget.packing_savings`).
         """
 
 
 class FixedCostModel:
-    """A `CostModel` that does not learn: for known costs, and for results that must not depend on the clock.
-
-    Args:
-        cost: The measured curve.
-    """
+    """A `CostModel` that does not learn: for known costs, and for results that must not depend on the clock."""
 
     def __init__(self, cost: StepCost) -> None:
         self.cost = cost
@@ -199,9 +192,6 @@ class OnlineCostModel:
     Only ratios between forward passes affect decisions. A drift that slows all forward passes alike is therefore
     tracked apart from errors of the curve: each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own slowly learned
     correction.
-
-    Args:
-        cost: The measured curve.
     """
 
     def __init__(self, cost: StepCost) -> None:

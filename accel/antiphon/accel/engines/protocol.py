@@ -284,7 +284,6 @@ class ModelEngine(Engine, Protocol):
 
         Args:
             tokens: Token ids of the prompt. An engine with a prefix cache may return a sequence that holds its start.
-            options: Options of the sequence.
         """
 
     def cache_of(self, sequence: CachedSequence) -> Cache | None:

@@ -54,8 +54,6 @@ def prepare_tools(
 
     Args:
         tokenizer: Tokenizer of a local model; None for a model on a server.
-        messages: The conversation.
-        tools: All tools of the request.
         choice: The name of a tool, one of `OPTIONAL`, `NONE` and `REQUIRED`, or OpenAI's mapping with a name.
 
     Raises:
@@ -108,7 +106,6 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
     """Return the JSON schema of a call of one of the tools.
 
     Args:
-        tools: The tools to choose from.
         prefix: Beginning of the answer. If it contains the beginning of the JSON, the schema covers that, too.
     """
     before, brace, after = prefix.partition("{")

@@ -53,11 +53,7 @@ class ToolTraits:
 
 
 def tool_traits(tokenizer: PreTrainedTokenizerBase) -> ToolTraits:
-    """Return how a tokenizer's chat template writes tool calls, found by rendering probes once for each template.
-
-    Args:
-        tokenizer: Tokenizer with a chat template.
-    """
+    """Return how a tokenizer's chat template writes tool calls, found by rendering probes once for each template."""
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer))
 
 
@@ -108,10 +104,6 @@ def adapt_tool_turns(messages: Sequence[Mapping[str, Any]], tokenizer: PreTraine
     3. Arguments become an object or JSON text, and the content of a message with calls a text or None.
     4. Several calls of one message become several messages, each followed by its result, if only one is accepted.
     5. Calls and results that the template would drop become text.
-
-    Args:
-        messages: The conversation.
-        tokenizer: Tokenizer with a chat template.
     """
     turns = [_without_empty_calls(message) for message in messages]
     if not any(turn.get("tool_calls") or turn["role"] == "tool" for turn in turns):

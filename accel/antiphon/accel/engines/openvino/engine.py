@@ -61,7 +61,6 @@ class OpenVINOEngine:
     evicted first, then the least recently used sequences, which the scheduler prefills again.
 
     Args:
-        graph: The compiled graph.
         memory: Size of the KV cache in bytes; at least two blocks.
         window: Smallest sliding window of the model's layers, in tokens; None without windows.
         max_positions: Length of the model's context, in tokens; None if unlimited.

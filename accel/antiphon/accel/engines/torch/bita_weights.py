@@ -126,7 +126,6 @@ class CacheShape:
 
         Args:
             prefix: Length of the prefix.
-            masks: Number of mask tokens.
         """
         states = (self.layers, self.heads, prefix)
         return (*states, self.key), (*states, self.value), (masks, self.hidden)
@@ -163,10 +162,8 @@ def initial_bita_weights(model: PreTrainedModel, *, prefix: int = 16, masks: int
     """Return untrained weights in float32: a random prefix, and mask embeddings near the mean embedding.
 
     Args:
-        model: The model to train them for.
         prefix: Length of the prefix, at least 0.
         masks: Number of mask tokens, at least 1.
-        seed: Seed of the random numbers.
 
     Raises:
         ValueError: The model cannot have BiTA weights (see `cache_shape`), or a number is out of range.
@@ -215,7 +212,6 @@ def embed_tokens(model: PreTrainedModel, tokens: Sequence[int], weights: BitaWei
     """Return the embeddings of tokens, of shape (1, tokens, hidden).
 
     Args:
-        model: The model.
         tokens: Token ids; -1 is the first mask token, -2 the second one, and so on.
         weights: Embeddings of the mask tokens, on the model's device.
     """

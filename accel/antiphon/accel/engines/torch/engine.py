@@ -184,9 +184,6 @@ class TorchEngine:
 
         The check runs once per dtype and device.
 
-        Args:
-            cache: The caller's cache.
-
         Raises:
             ValueError: The model, or this cache, cannot be decoded reproducibly, and why.
         """
@@ -203,7 +200,6 @@ class TorchEngine:
         """Refuse BiTA weights that cannot be used with this model.
 
         Args:
-            bita: The weights.
             reproducible: Whether decoding is reproducible.
 
         Raises:
@@ -238,7 +234,6 @@ class TorchEngine:
 
         Args:
             cache: Cache to continue from; None for a new one.
-            padding: Left padding tokens of the prompt.
             reproducible: Decode reproducibly; see `DecodingOptions`.
             bita: Weights of a drafter's mask tokens.
             compiled: Whether to use compiled steps; see `DecodingOptions`.
@@ -333,7 +328,6 @@ class TorchEngine:
         """Return the sequence with compiled steps if they are possible; warn if they were requested and are impossible.
 
         Args:
-            plain: The sequence.
             compiled: None uses CUDA graphs of the model's own kernels if they are faster; True compiles.
         """
         model, steps = self.model, self.compiled_steps

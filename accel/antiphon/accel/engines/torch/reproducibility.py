@@ -42,7 +42,6 @@ def check_model(model: PreTrainedModel, find_traits: Callable[[], Traits]) -> No
     A few tokens are decoded one by one and again from a tree; their logits must be bitwise equal.
 
     Args:
-        model: A model that has been given exact attention.
         find_traits: Returns the model's traits under exact attention.
 
     Raises:

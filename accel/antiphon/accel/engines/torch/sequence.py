@@ -45,10 +45,7 @@ class TorchSequence:
     the confirmed tokens except the last one.
 
     Args:
-        model: A causal model of transformers.
-        traits: Its traits.
         cache: Cache to continue from; None for a new `DynamicCache`.
-        padding: Left padding tokens of the prompt.
         reproducible: Pad every forward pass after the prefill to `REPRODUCIBLE_ROWS` and attend to each row alone (see
             `antiphon.accel.engines.torch.attention`), so that rounding does not depend on the draft.
         bita: Weights of the mask tokens that a drafter drafts as negative tokens; None if it drafts none.
@@ -222,7 +219,6 @@ class TorchSequence:
         """Store the input of the next forward pass, so that ``keep`` can remove its rows.
 
         Args:
-            pending: Pending tokens.
             draft: Draft below the last of them.
             padding_rows: Number of rows that only fill the fixed shape.
         """
@@ -293,8 +289,6 @@ class TorchSequence:
         """Return the mask of one kind of layer, in the form that the model's attention takes.
 
         Args:
-            tree: The rows.
-            kind: Kind of layer.
             tokens: Tokens of the rows; negative ones are mask tokens.
 
         Returns:
@@ -341,7 +335,6 @@ def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
     """Return the cache among the arguments of a model's forward; None if there is none.
 
     Args:
-        model: The model.
         arguments: Keyword arguments that `generate` of transformers prepared.
     """
     for name in CACHE_ARGUMENTS:
