@@ -15,8 +15,9 @@ from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.continuation_scores import MAX_ROWS, draft_tree, log_probabilities
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.accel.text.messages import PromptInput
+from tests.families.table import tiny_model
 
 PROMPT = "Bees dance in the hive and wax melts in the sun. "
 CHAT = [{"role": "user", "content": "Where do bees dance?"}]

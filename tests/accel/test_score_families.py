@@ -6,8 +6,8 @@ import pytest
 
 from antiphon.accel import PrefixCache
 from antiphon.accel.engines.selection import EngineName
-from antiphon.accel.testing.tiny import ALL_FAMILIES
 from tests.accel.test_score import OPENVINO, PROMPT, TEXTS, expect_plain, model_of
+from tests.families.table import ALL_FAMILIES
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.drafters import DRAFTERS, Blend
 from antiphon.accel.generate import generate
 from antiphon.accel.processor import processor_name
-from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import EOS, byte_tokenizer
 from antiphon.pipelines.benchmark import chart as charts
 from antiphon.pipelines.benchmark import speed as speed
 from antiphon.pipelines.benchmark.facts import machine_facts
@@ -34,6 +34,7 @@ from antiphon.pipelines.benchmark.speed import measure_speed
 from antiphon.pipelines.benchmark.teacher_forcing import TeacherForcing
 from benchmarks.bandwidth_floor import cache_bytes, copy_rate, read_bytes, step_seconds
 from benchmarks.bandwidth_floor import measure_floor as measure_floor
+from tests.families.table import tiny_model
 from tests.pipelines.recorded import HILL, SAMPLES
 
 pytestmark = pytest.mark.slow

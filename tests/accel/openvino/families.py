@@ -1,22 +1,18 @@
-"""Checks of a model family on OpenVINO: text and logits equal torch's, or the reason why it stays on torch.
-
-The test suite runs them for all families; `python -m tests.accel.openvino.families` does so with a progress bar.
-"""
+"""Checks of a model family on OpenVINO: text and logits equal torch's, or the reason why it stays on torch."""
 
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from rich.progress import track
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, path_to
 from antiphon.accel.drafting.tree import reorder_depth_first
 from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.testing.drafters import RandomTreeDrafter
-from antiphon.accel.testing.families import ALL_FAMILIES
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.families.table import ALL_FAMILIES, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
@@ -121,9 +117,3 @@ def expect_exact(family: str) -> None:
     else:
         expect_logits_of_torch(family)
         expect_text_of_torch(family)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for each in track(list(ALL_FAMILIES), "Checking families"):
-        expect_exact(each)

@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
-from antiphon.accel.testing.tiny import EOS, tiny_model
+from antiphon.accel.testing.tiny import EOS
 from antiphon.pipelines.training.bita.answers import OwnAnswer
 from antiphon.pipelines.training.bita.train import (
     BitaPlan,
@@ -28,6 +28,7 @@ from antiphon.pipelines.training.bita.train import (
     mask_logits,
     train_bita,
 )
+from tests.families.table import tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +133,6 @@ import os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.training.bita.train import train_bita
 from tests.pipelines.bita.test_bita_training import ANSWERS, PLAN
 train_bita(tiny_model(), ANSWERS, Path(sys.argv[1]), PLAN,

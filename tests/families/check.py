@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,8 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.traits import Traits
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter, RecordedStep, RecordingDrafter
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.families.table import tiny_model
 
 TOLERANCE = 2e-4
 """Largest allowed difference of a logit in float32: rounding is far below, a wrong mask or position far above it."""
@@ -113,16 +114,6 @@ class FamilyResult:
     def passes(self, mode: str) -> bool:
         """Return whether the comparisons of all drafters pass in a mode ("greedy" or "sampled")."""
         return all(result.passes for result in self.results[mode].values())
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return family, level, reason and all results by name, for JSON."""
-        facts = {"family": self.family, "level": self.traits.level, "reason": self.traits.reason}
-        paged = {"reason": self.openvino.reason, "window": self.openvino.window} | _as_dicts(self.openvino.results)
-        return facts | _as_dicts(self.results) | {"openvino": paged}
-
-
-def _as_dicts(results: Mapping[str, Mapping[str, ComparisonResult]]) -> dict[str, Any]:
-    return {mode: {name: asdict(result) for name, result in row.items()} for mode, row in results.items()}
 
 
 def check_family(family: str) -> FamilyResult:

@@ -1,31 +1,17 @@
-"""The table of model families: name in transformers, and the configuration that makes it tiny. Builds nothing."""
+"""The table of model families: name in transformers, and the configuration that makes it tiny."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
-__all__ = ["ALL_FAMILIES", "FAMILIES", "MORE_FAMILIES", "Family"]
+from transformers import PreTrainedModel
 
-Family: TypeAlias = tuple[str, dict[str, Any]]
-"""A model type of transformers, and the configuration fields that make it tiny."""
+from antiphon.accel.testing import tiny
+from antiphon.accel.testing.tiny import FAMILIES, Family
 
-_SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
-_HEADS = _SHAPE | {"head_dim": 16}
-_GPT: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4}
+_SHAPE, _HEADS, _GPT, _GEMMA = (FAMILIES[family][1] for family in ("llama", "qwen3", "gpt2", "gemma3"))
 _WINDOW = {"sliding_window": 12}
 _MIXED = _WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
-_GEMMA: dict[str, Any] = _HEADS | {
-    "num_hidden_layers": 3,
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    "sliding_window": 12,
-    "query_pre_attn_scalar": 16,
-}
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _ROUTED = {"moe_intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2}
 _SWITCH = 52
@@ -45,19 +31,6 @@ _DYNAMIC: dict[str, Any] = {
     "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
     "max_position_embeddings": _SWITCH,
 }
-
-FAMILIES: dict[str, Family] = {
-    "llama": ("llama", _SHAPE),
-    "qwen3": ("qwen3", _HEADS),
-    "mistral": ("mistral", _SHAPE | _WINDOW),
-    "gemma3": ("gemma3_text", _GEMMA),
-    "phi3": ("phi3", _SHAPE),
-    "gpt2": ("gpt2", _GPT),
-    "mixtral": ("mixtral", _SHAPE | _EXPERTS),
-    "qwen3_moe": ("qwen3_moe", _HEADS | _ROUTED),
-}
-"""The core families, tested with every drafter: dense and mixture of experts, full and sliding attention (12 tokens),
-rotary and learned positions."""
 
 MORE_FAMILIES: dict[str, Family] = {
     # full attention
@@ -134,3 +107,8 @@ MORE_FAMILIES: dict[str, Family] = {
 
 ALL_FAMILIES: dict[str, Family] = FAMILIES | MORE_FAMILIES
 """All tested families."""
+
+
+def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTrainedModel:
+    """Return a tiny model of any family of `ALL_FAMILIES`; see `antiphon.accel.testing.tiny.tiny_model`."""
+    return tiny.tiny_model(ALL_FAMILIES[family], seed, **overrides)
