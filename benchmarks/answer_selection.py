@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.pipelines.answer_lines import CandidateLine, answer_lines
-from antiphon.pipelines.benchmark.answers import SpanQuestion, corpora_of, index_corpus, load_span_questions
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
 from antiphon.pipelines.fitted_prompt import FittedPrompt, PromptBuilder
@@ -31,6 +30,7 @@ from antiphon.pipelines.relevance import bundled_relevance
 from antiphon.pipelines.rendering.tables import result_table
 from antiphon.pipelines.request_plan import MAX_NEW_TOKENS, line_relevance
 from antiphon.pipelines.selection_rules import RULES
+from benchmarks.answers import SpanQuestion, corpora_of, index_corpus, load_span_questions
 from benchmarks.program import program
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from antiphon.pipelines.benchmark.answers import SpanQuestion
 from benchmarks.answer_selection import MAX_DECLINED, Outcome, belongs, choose_threshold, held_out_rows
+from benchmarks.answers import SpanQuestion
 
 
 def outcomes_of(corpus: str, answerable: list[float], others: list[float]) -> list[Outcome]:

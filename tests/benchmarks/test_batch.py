@@ -12,7 +12,7 @@ import torch
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.run import Job
-from antiphon.pipelines.cli.bench_speed import is_lossless
+from antiphon.pipelines.cli.bench import is_lossless
 from benchmarks.batch.measure import batch_figures, measure_batches
 from benchmarks.batch.methods import DEFAULT, BatchRun, batch_methods_by_name
 

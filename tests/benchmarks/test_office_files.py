@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines.benchmark.answers import SpanQuestion, load_span_questions, trace_answers
 from antiphon.retrieval import load_documents
+from benchmarks.answers import SpanQuestion, load_span_questions, trace_answers
 from benchmarks.office_files import CORPUS, write_office_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]

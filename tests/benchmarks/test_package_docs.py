@@ -7,7 +7,7 @@ import json
 import tarfile
 from pathlib import Path
 
-from antiphon.pipelines.benchmark.answers import SpanQuestion
+from benchmarks.answers import SpanQuestion
 from benchmarks.package_docs import CONVERSATIONS, DOCUMENTS, QUESTIONS, extract_documents
 
 

@@ -14,16 +14,16 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.benchmark.samples import load_samples
-from antiphon.pipelines.benchmark.vllm.engines import SPECULATION, VLLMSettings, open_engines
-from antiphon.pipelines.benchmark.vllm.measure import (
+from benchmarks.record import as_line
+from benchmarks.vllm.engines import SPECULATION, VLLMSettings, open_engines
+from benchmarks.vllm.measure import (
     BatchFigures,
     figures_with_ratios,
     measure_vllm,
     median_figures,
     vllm_jobs,
 )
-from antiphon.pipelines.benchmark.vllm.worker import Decoded, EngineAnswer
-from benchmarks.record import as_line
+from benchmarks.vllm.worker import Decoded, EngineAnswer
 from tests.pipelines.recorded import SAMPLES, antiphon
 
 FAKE = Path(__file__).parent / "fake_vllm"

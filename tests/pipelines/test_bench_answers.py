@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines.benchmark.answers import (
+from antiphon.retrieval import load_documents
+from benchmarks.answers import (
     AnswerTrace,
     SpanQuestion,
     answer_figures,
     load_span_questions,
     trace_answers,
 )
-from antiphon.retrieval import load_documents
 
 CORPORA = Path(__file__).parents[2] / "benchmarks" / "corpora"
 ASKED = SpanQuestion("bees", "How many eggs?", "a.md", ("two thousand eggs",))

@@ -177,7 +177,7 @@ def test_an_index_describes_itself(index_folder: Path, tmp_path: Path) -> None:
 
 
 def test_indexes_are_compared_in_one_table_or_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.pipelines.benchmark.indexing._SECONDS", 0.0)
+    monkeypatch.setattr("benchmarks.indexing._SECONDS", 0.0)
     ask = (
         "bench",
         "index",

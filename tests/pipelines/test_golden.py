@@ -18,8 +18,8 @@ from transformers import AutoTokenizer
 from antiphon.accel.decoding.stats import Summary, summarize
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters import Blend, Copying, Trie
-from antiphon.pipelines.benchmark.replay import Recording, replay_samples, replay_steps, tokenize_sample
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
+from benchmarks.replay import Recording, replay_samples, replay_steps, tokenize_sample
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines.benchmark.llama_bench import check_llama_bench, compare, measure_llama_bench
-from antiphon.pipelines.cli.bench_speed import LLAMA_CPP
+from antiphon.pipelines.cli.bench import LLAMA_CPP
+from benchmarks.llama_bench import check_llama_bench, compare, measure_llama_bench
 
 RESULT = {"model_type": "qwen2 1.5B Q4_K - Medium", "model_size": 980_000_000, "build_commit": "b1234"}
 """What llama-bench prints about the model."""

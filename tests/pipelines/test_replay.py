@@ -12,10 +12,10 @@ from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
 from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Copying, Nothing
 from antiphon.accel.testing.drafters import OracleDrafter, WrongDrafter
 from antiphon.accel.testing.tiny import byte_tokenizer
-from antiphon.pipelines.benchmark.replay import Recording, replay_samples, replay_steps, tokenize_sample
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 from antiphon.pipelines.cli.bench import app
 from benchmarks.drafting_cost import import_seconds, measure_drafting, own_seconds, synthetic_recording
+from benchmarks.replay import Recording, replay_samples, replay_steps, tokenize_sample
 
 pytestmark = pytest.mark.slow
 

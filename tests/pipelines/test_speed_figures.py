@@ -9,7 +9,7 @@ import pytest
 from antiphon.pipelines.benchmark.methods import GREEDY
 from antiphon.pipelines.benchmark.run import MethodRun
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
-from antiphon.pipelines.cli.bench_speed import best_baseline, is_lossless
+from antiphon.pipelines.cli.bench import best_baseline, is_lossless
 
 
 def run_of(tokens: int, seconds: float, first: float, **more: Any) -> MethodRun:

@@ -16,7 +16,6 @@ from antiphon.pipelines.benchmark.race import TITLES, RaceResult
 from antiphon.pipelines.benchmark.run import MethodRun
 from antiphon.pipelines.cli import bench, bench_speed, bench_vllm, bita, demo, doctor_report, keys
 from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
-from antiphon.pipelines.training.bita import evaluate
 from benchmarks import (
     answer_selection,
     bandwidth_floor,
@@ -29,6 +28,7 @@ from benchmarks import (
     retrieval,
 )
 from benchmarks.batch import __main__ as batch
+from recipes.bita import evaluate
 from recipes.reader import __main__ as reader
 from tests.import_graph import MODULES
 

@@ -13,11 +13,11 @@ from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
 from antiphon.accel.text.messages import encode_prompt
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import Quote
-from antiphon.pipelines.training.loop import StepReport
 from antiphon.retrieval import Passage
 from recipes.reader.encoding import encode_example
 from recipes.reader.example import Question, TrainingExample
 from recipes.reader.train import LoraPlan, answer_loss, train_reader
+from recipes.training_loop import StepReport
 
 TOKENIZER = byte_tokenizer()
 LESSON = TrainingExample(

@@ -14,9 +14,9 @@ from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES, Bita, Blend
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.models.drafters import SHIPPED, resolve_drafter
-from antiphon.pipelines.training.bita import prompts
-from antiphon.pipelines.training.bita.answers import SAVED, own_answers
-from antiphon.pipelines.training.bita.prompts import HELD_OUT, read_prompts, written_prompts
+from recipes.bita import prompts
+from recipes.bita.answers import SAVED, own_answers
+from recipes.bita.prompts import HELD_OUT, read_prompts, written_prompts
 
 pytestmark = pytest.mark.slow
 

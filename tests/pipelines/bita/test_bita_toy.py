@@ -14,9 +14,9 @@ from antiphon.accel.drafting.drafters import BITA_FILE, Bita
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.pipelines.training.bita.answers import OwnAnswer
-from antiphon.pipelines.training.bita.evaluate import WIDEST, guess_figures, ranks, steps
-from antiphon.pipelines.training.bita.train import BitaPlan, train_bita
+from recipes.bita.answers import OwnAnswer
+from recipes.bita.evaluate import WIDEST, guess_figures, ranks, steps
+from recipes.bita.train import BitaPlan, train_bita
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 

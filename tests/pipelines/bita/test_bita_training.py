@@ -19,8 +19,8 @@ from transformers import DynamicCache
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.testing.tiny import EOS
-from antiphon.pipelines.training.bita.answers import OwnAnswer
-from antiphon.pipelines.training.bita.train import (
+from recipes.bita.answers import OwnAnswer
+from recipes.bita.train import (
     BitaPlan,
     Learner,
     MaskGroups,
@@ -133,7 +133,7 @@ import os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from antiphon.pipelines.training.bita.train import train_bita
+from recipes.bita.train import train_bita
 from tests.pipelines.bita.test_bita_training import ANSWERS, PLAN
 train_bita(tiny_model(), ANSWERS, Path(sys.argv[1]), PLAN,
       report=lambda step, loss: os.kill(os.getpid(), signal.SIGKILL) if step == 3 else None)

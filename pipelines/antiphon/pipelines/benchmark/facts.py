@@ -65,8 +65,7 @@ def instruction_sets() -> list[str]:
 def run_title(result: Facts) -> str:
     """Return a short title of a speed result: model, dtype, samples and passages."""
     passages = {None: None, 0: "no passages"}.get(result["passages"], f"{result['passages']} passages")
-    shuffled = "references of another question" if result["shuffled"] else None
-    parts = [result["model"], result["dtype"], sample_set(result), passages, shuffled]
+    parts = [result["model"], result["dtype"], sample_set(result), passages]
     return ", ".join(part for part in parts if part)
 
 

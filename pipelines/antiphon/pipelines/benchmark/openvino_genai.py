@@ -79,10 +79,7 @@ class OpenVINOGenAI:
     num_draft_tokens: int
     pipelines: GenAIPipelines
 
-    @property
-    def is_baseline(self) -> bool:
-        """True."""
-        return True
+    is_baseline = True
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode a job; OpenVINO GenAI itself reports the times of its tokens. See `Method`.
@@ -180,7 +177,9 @@ def export_model(model: Any, *, prompt_lookup: bool, replayed: bool = False) -> 
     try:
         import openvino_genai
     except ImportError as error:
-        raise ImportError("OpenVINO GenAI is not installed: pip install 'antiphon[bench]'") from error
+        raise ImportError(
+            "OpenVINO GenAI is not installed. Run: pip install 'openvino-genai>=2026.4,<2026.5'"
+        ) from error
     import torch
 
     from antiphon.accel.engines.openvino.store import GRAPH

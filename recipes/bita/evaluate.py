@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, get_args
 import torch
 
 from antiphon.accel.drafting.drafters.bita import Shape, level_widths
-from antiphon.pipelines.training.bita.answers import OwnAnswer
-from antiphon.pipelines.training.bita.train import MaskGroups, mask_logits
+from recipes.bita.answers import OwnAnswer
+from recipes.bita.train import MaskGroups, mask_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,6 +1,6 @@
 """Start-up and memory of each program: a new process loads a model and generates one token.
 
-``python -m antiphon.pipelines.benchmark.start_up`` is that process. It imports only what its program needs.
+``python -m benchmarks.start_up`` is that process. It imports only what its program needs.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from antiphon.pipelines.benchmark.vllm.worker import Decoded, EngineAnswer
+from benchmarks.vllm.worker import Decoded, EngineAnswer
 
 PLAIN, OURS = "plain", "antiphon"
 HEAD, BOTH = "eagle", "antiphon-eagle"

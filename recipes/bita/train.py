@@ -25,8 +25,8 @@ from antiphon.accel.engines.torch.bita_cache import BitaCache
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens, initial_bita_weights
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
-from antiphon.pipelines.training.bita.answers import OwnAnswer
-from antiphon.pipelines.training.loop import StepReport, train_weights
+from recipes.bita.answers import OwnAnswer
+from recipes.training_loop import StepReport, train_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.benchmark.jobs import sample_case
 from antiphon.pipelines.benchmark.samples import RecordedSample
-from antiphon.pipelines.benchmark.vllm.engines import BOTH, HEAD, OURS, PLAIN
 from antiphon.pipelines.progress import Progress
+from benchmarks.vllm.engines import BOTH, HEAD, OURS, PLAIN
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.benchmark.vllm.worker import Decoded
+    from benchmarks.vllm.worker import Decoded
 
 SOURCES = ("passages", "prediction", "answers")
 """Where our drafts come from: the passages in the prompt; the sample's references as a prediction, which is not in the

@@ -1,4 +1,7 @@
-"""The commands of `antiphon bita`: train mask tokens that draft for a model, and evaluate them."""
+"""Programs of the BiTA recipe: train mask tokens that draft for a model, and evaluate them.
+
+python -m recipes.bita --help
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.errors import CommandGroup
 from antiphon.pipelines.cli.options import AsJson, Device, MaxNewTokens, Precision
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.rendering.tables import ResultTable, result_table
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.training.bita.evaluate import GuessFigures
+    from recipes.bita.evaluate import GuessFigures
 
-app = typer.Typer(no_args_is_help=True, help="Train mask tokens that draft for a model (BiTA), and evaluate them.")
+app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Train mask tokens that draft for a model (BiTA), and evaluate them.",
+)
 
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, reader, a model's folder or a hub name.")]
 
@@ -48,9 +57,9 @@ def train(
     Use the weights with: antiphon ask ... --bita OUT/bita.safetensors
     """
     from antiphon.accel.drafting.drafters import BITA_FILE
-    from antiphon.pipelines.training.bita.answers import own_answers
-    from antiphon.pipelines.training.bita.prompts import read_prompts, written_prompts
-    from antiphon.pipelines.training.bita.train import BitaPlan, train_bita
+    from recipes.bita.answers import own_answers
+    from recipes.bita.prompts import read_prompts, written_prompts
+    from recipes.bita.train import BitaPlan, train_bita
 
     console.quiet_libraries()
     plan = BitaPlan(
@@ -99,9 +108,9 @@ def evaluate(
 
     from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
     from antiphon.pipelines.models.drafters import SHIPPED
-    from antiphon.pipelines.training.bita.answers import own_answers
-    from antiphon.pipelines.training.bita.evaluate import guess_figures
-    from antiphon.pipelines.training.bita.prompts import read_prompts, written_prompts
+    from recipes.bita.answers import own_answers
+    from recipes.bita.evaluate import guess_figures
+    from recipes.bita.prompts import read_prompts, written_prompts
 
     console.quiet_libraries()
     trained = BitaWeights.load(learned or SHIPPED)
@@ -139,3 +148,7 @@ def training_table(results: Mapping[str, GuessFigures]) -> ResultTable:
         shares = {name: f"{each.best[mask][0]:.2f} / {each.best[mask][-1]:.2f}" for name, each in results.items()}
         rows.append({"": f"mask {mask + 1}, best / best 5"} | shares)
     return result_table("", {"": "figure"} | {name: name for name in results}, rows)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,4 +1,7 @@
-"""Answer benchmark: which stage loses an answer: chunking, retrieval, prompt, or the reader (the model)."""
+"""Answer benchmark: which stage loses an answer: chunking, retrieval, prompt, or the reader (the model).
+
+python -m benchmarks.answers benchmarks/corpora
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from antiphon.pipelines.benchmark.facts import command_line
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import EXTRACTIVE, AsJson, Device
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.quotes import quotable_lines
+from antiphon.pipelines.rendering.tables import result_table
+from benchmarks.program import program
 
 if TYPE_CHECKING:
     from antiphon.accel import TextModel
@@ -25,6 +35,22 @@ DEPTH = 10
 
 SUFFICIENT_WORDS = 0.7
 """An answer is right if it has this share of the words of an expected span."""
+
+ANSWERS = {
+    "corpus": "corpus",
+    "answerable": "answer-\nable",
+    "unanswerable": "not",
+    "cut": "lost in\nchunking",
+    "recall@3": "recall\nat 3",
+    "recall@5": "recall\nat 5",
+    "recall@10": "recall\nat 10",
+    "lost_retrieval": "lost in\nretrieval",
+    "lost_prompt": "lost in\nprompt",
+    "lost_reader": "lost by\nreader",
+    "right": "right",
+    "wrongly_declined": "answerable\ndeclined",
+    "declined": "others\ndeclined",
+}
 
 _NO_LETTER = re.compile(r"[\W_]+")
 _WORD = re.compile(r"\w+")
@@ -249,3 +275,69 @@ def _figures(name: str, traces: Sequence[AnswerTrace]) -> dict[str, Any]:
 
 def _share(values: Sequence[bool]) -> float:
     return round(sum(values) / len(values), 4) if values else 0.0
+
+
+def answers(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with one subfolder of documents per corpus, and questions.jsonl.")
+    ],
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", help="extractive, reader, smollm2, a folder, or none to measure retrieval only."),
+    ] = "extractive",
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
+    embedder: Annotated[str, typer.Option(help="minilm, bge-m3, a folder or a hub name.")] = "minilm",
+    corpus: Annotated[str | None, typer.Option(help="Measure this corpus only.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or auto.")] = "auto",
+    show: Annotated[
+        bool, typer.Option("--show", help="Print every question, its answer, and the stage that lost it.")
+    ] = False,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask questions about your documents, and count which stage (chunking, retrieval, prompt, model) loses answers."""
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.extractive_model import ExtractiveModel
+
+    console.quiet_libraries()
+    questions = [one for one in load_span_questions(folder) if corpus in (None, one.corpus)]
+    reader: TextModel | None = ExtractiveModel() if model == EXTRACTIVE else None
+    if model not in (EXTRACTIVE, "none"):
+        reader = load_language_model(model, device=device, dtype=dtype_named(dtype))
+    with console.progress_bars() as bar:
+        done: list[AnswerTrace] = []
+
+        def report(trace: AnswerTrace) -> None:
+            done.append(trace)
+            bar("Asking", len(done), len(questions))
+            if show:
+                typer.echo(_trace_text(trace))
+
+        traces = trace_answers(questions, folder, embedder=embedder, language_model=reader, k=k, report=report)
+    rows = answer_figures(traces)
+    if as_json:
+        facts = {
+            "kind": "answers",
+            "command": command_line("python -m benchmarks.answers"),
+            "model": model,
+            "embedder": embedder,
+            "k": k,
+        }
+        typer.echo(json.dumps(facts | {"corpora": rows}))
+        return
+    columns = {key: heading for key, heading in ANSWERS.items() if key in rows[0]}
+    console.out.print(result_table(f"{len(traces)} questions, {k} passages, {model}", columns, rows))
+
+
+def _trace_text(trace: AnswerTrace) -> str:
+    expected = " / ".join(trace.question.spans) or "-"
+    place = "cut" if trace.is_cut else f"at {trace.rank}" if trace.rank else "not found"
+    verdict = "right" if trace.is_right else "declined" if trace.is_refusal else trace.lost_at or "answered"
+    answer = f"\n  answer   {trace.text}" if trace.text is not None else ""
+    return f"{trace.question.corpus}: {trace.question.question}\n  expected {expected} ({place})\n  {verdict}{answer}"
+
+
+app = program(answers)
+
+if __name__ == "__main__":
+    app()

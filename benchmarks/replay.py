@@ -1,32 +1,40 @@
-"""Replay: count the steps that decoding a recorded answer would have taken with a drafter, without a model."""
+"""Replay: count the steps that decoding a recorded answer would have taken with a drafter, without a model.
+
+python -m benchmarks.replay FILE --tokenizer TOKENIZER
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Annotated, Any
+
+import typer
 
 from antiphon.accel.decoding.stats import Step, Summary, summarize
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, DrafterFactory, trim
+from antiphon.accel.drafting.drafters import DRAFTERS, make_drafter
 from antiphon.accel.drafting.verify import verify
-from antiphon.pipelines.benchmark.samples import RecordedSample
+from antiphon.pipelines.benchmark.facts import command_line
+from antiphon.pipelines.benchmark.jobs import answer_tokens
+from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import AsJson, Limit, Task
+from antiphon.pipelines.rendering.tables import result_table
+from benchmarks.program import program
+from benchmarks.random_weights import load_tokenizer
 
-
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that a replay needs."""
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """End-of-sequence token id."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a text.
-
-        Args:
-            text: The text.
-            add_special_tokens: Whether to add tokens such as BOS.
-        """
+REPLAY = {
+    "drafter": "drafter",
+    "tokens_per_step": "tokens per step",
+    "rows_per_step": "rows per step",
+    "steps": "steps",
+    "tokens": "tokens",
+    "draft_ms_per_step": "drafting, ms per step",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +46,21 @@ class Recording:
     answer: tuple[int, ...]
 
 
-def tokenize_sample(sample: RecordedSample, tokenizer: Tokenizer) -> Recording:
+def tokenize_sample(sample: RecordedSample, tokenizer: Any) -> Recording:
     """Tokenize a sample. Only the prompt gets the special tokens that the tokenizer adds, such as BOS.
-
-    Args:
-        sample: The recorded sample.
-        tokenizer: The model's tokenizer.
 
     Raises:
         ValueError: the tokenizer has no end-of-sequence token.
     """
-    if tokenizer.eos_token_id is None:
-        raise ValueError("The tokenizer has no end-of-sequence token; a replay ends each answer with one.")
     return Recording(
         prompt=tuple(tokenizer.encode(sample.prompt)),
         references=tuple(tuple(tokenizer.encode(text, add_special_tokens=False)) for text in sample.references),
-        answer=(*tokenizer.encode(sample.response, add_special_tokens=False), tokenizer.eos_token_id),
+        answer=answer_tokens(sample, tokenizer),
     )
 
 
 def replay_samples(
-    samples: Iterable[RecordedSample], tokenizer: Tokenizer, factory: DrafterFactory, num_draft_tokens: int
+    samples: Iterable[RecordedSample], tokenizer: Any, factory: DrafterFactory, num_draft_tokens: int
 ) -> Summary:
     """Replay samples, each with a new drafter, and return the summed steps.
 
@@ -129,3 +131,42 @@ def _follow(draft: Draft, recording: Recording, context: list[int]) -> Accepted:
         return len(context) == len(recording.prompt) + len(recording.answer)
 
     return verify(draft, recorded, commit)
+
+
+def replay(
+    file: Annotated[
+        Path, typer.Argument(help="Recorded answers: JSONL with id, task, query, references, prompt, response.")
+    ],
+    tokenizer: Annotated[str, typer.Option(help="The tokenizer's folder, or its name on the hub.")],
+    drafter: Annotated[str | None, typer.Option(help=f"{', '.join(DRAFTERS)}; default: each of them.")] = None,
+    num_draft_tokens: Annotated[int, typer.Option(help="Maximum number of draft tokens to verify per step.")] = 32,
+    task: Task = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the decoding steps that recorded answers would have taken with a drafter, without running a model."""
+    factories = {drafter: make_drafter(drafter)} if drafter else DRAFTERS
+    samples = load_samples(file, task=task, limit=limit)
+    loaded = load_tokenizer(tokenizer)
+    figures = [
+        {"drafter": name, "rows": num_draft_tokens, "samples": len(samples)}
+        | replay_samples(samples, loaded, factory, num_draft_tokens).as_dict()
+        for name, factory in factories.items()
+    ]
+    if as_json:
+        facts = {
+            "kind": "replay",
+            "command": command_line("python -m benchmarks.replay"),
+            "file": file.name,
+            "task": task,
+            "rows": num_draft_tokens,
+        }
+        typer.echo(json.dumps(facts | {"drafters": figures} | (figures[0] if drafter else {})))
+        return
+    console.out.print(result_table(f"{len(samples)} answers, at most {num_draft_tokens} draft tokens", REPLAY, figures))
+
+
+app = program(replay)
+
+if __name__ == "__main__":
+    app()

@@ -1,22 +1,48 @@
 """Vector index benchmark: recall against exact search, queries per second, memory.
 
 Every index is built, saved and opened from its files before it is searched, as in normal use.
+
+python -m benchmarks.indexing
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from antiphon.accel.processor import processor_name
+from antiphon.pipelines.benchmark.facts import command_line, instruction_sets
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import AsJson
 from antiphon.pipelines.progress import Progress
+from antiphon.pipelines.rendering.tables import result_table
 from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import GroundTruth, ground_truth
 from antiphon.retrieval.vector_index.settings import IndexSetting, choose_setting
+from benchmarks.program import program
+from benchmarks.vector_sets import held_out, load_vectors
+
+INDEXING = {
+    "setting": "setting",
+    "factory": "index",
+    "probes": "probes",
+    "recall@100": "recall@100",
+    "recall@10": "recall@10",
+    "queries_per_second": "queries\nper second",
+    "milliseconds": "latency,\nms",
+    "build_seconds": "build, s",
+    "bytes_per_vector": "bytes\nper vector",
+    "disk_bytes_per_vector": "on disk",
+    "peak_gib": "peak so far,\nGiB",
+}
 
 _SECONDS = 2.0  # minimum duration of a speed measurement
 
@@ -173,3 +199,50 @@ def peak_gib() -> float:
         return 0.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**30 if sys.platform == "darwin" else 2**20)
+
+
+def index(
+    vectors: Annotated[int, typer.Option(help="Number of synthetic vectors, in clusters.")] = 100_000,
+    dim: Annotated[int, typer.Option(help="Dimension of the synthetic vectors.")] = 1024,
+    texts: Annotated[Path | None, typer.Option(help="Embed every line of the files in this folder instead.")] = None,
+    vectors_file: Annotated[
+        Path | None, typer.Option(help="Use a .npy file of vectors instead; with --texts it is written if missing.")
+    ] = None,
+    embedder: Annotated[str, typer.Option(help="For --texts: minilm, bge-m3, a folder or a hub name.")] = "minilm",
+    queries: Annotated[int, typer.Option(help="Number of vectors held out as queries.")] = 400,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="flat, auto, compact, paper or a FAISS factory string; may be repeated.",
+            show_default="flat, paper, auto, and compact with more and less rescoring",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure recall, speed and memory of vector indexes against exact search."""
+    console.quiet_libraries()
+    with console.progress_bars() as report:
+        loaded = load_vectors(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
+        searched, asked = held_out(loaded, queries)
+        count, dim = searched.shape
+        chosen = settings(count, dim, setting or ())
+        figures = [each.as_dict() for each in measure_indexes(searched, asked, chosen, report=report)]
+    facts = {
+        "kind": "index",
+        "command": command_line("python -m benchmarks.indexing"),
+        "processor": processor_name(),
+        "units": instruction_sets(),
+        "vectors": count,
+        "dim": dim,
+        "queries": queries,
+    }
+    if as_json:
+        typer.echo(json.dumps(facts | {"settings": figures}))
+        return
+    console.out.print(result_table(f"{count:,} vectors of {dim:,}, {queries} queries", INDEXING, figures))
+
+
+app = program(index)
+
+if __name__ == "__main__":
+    app()

@@ -1,4 +1,7 @@
-"""The command `antiphon bench vllm`: vLLM without drafts, with its own drafts, and with Antiphon's."""
+"""vLLM without drafts, with its own drafts, and with Antiphon's.
+
+python -m benchmarks.vllm
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ import typer
 from antiphon.accel.processor import processor_name
 from antiphon.pipelines.benchmark.facts import command_line, instruction_sets
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
-from antiphon.pipelines.benchmark.vllm.engines import BOTH, HEAD, OURS, PLAIN, SPECULATION
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.bench_speed import AsJsonToo
+from antiphon.pipelines.cli.bench import AsJsonToo
 from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.tables import result_table
+from benchmarks.program import program
+from benchmarks.vllm.engines import BOTH, HEAD, OURS, PLAIN, SPECULATION
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.benchmark.vllm.engines import VLLMSettings
+    from benchmarks.vllm.engines import VLLMSettings
 
 BATCHES = (1, 4, 16)
 COLUMNS = {
@@ -86,10 +90,10 @@ def vllm(
     Every method has its own engine (2 GB with SmolLM2), all at the same time, and decodes no prompt twice. Ctrl-C shows
     the complete batch sizes. The exit code is 1 if one of our outputs in float32 differs from vLLM without drafts.
     """
-    from antiphon.pipelines.benchmark.vllm.engines import VLLMSettings
-    from antiphon.pipelines.benchmark.vllm.measure import vllm_jobs
     from antiphon.pipelines.cli.preparation import load_language_model
     from antiphon.pipelines.models.bundled import resolve_model
+    from benchmarks.vllm.engines import VLLMSettings
+    from benchmarks.vllm.measure import vllm_jobs
 
     console.quiet_libraries()
     methods = method or [name for name in SPECULATION if head or name not in (HEAD, BOTH)]
@@ -103,7 +107,12 @@ def vllm(
     with console.progress_bars() as report:
         version, figures = _measure_rounds(rounds, methods, settings, jobs, report=report, **how)
     done = max(rows[0]["rounds"] for rows in figures.values())
-    facts: dict[str, Any] = {"kind": "vllm", "command": command_line(), "model": model, "rounds": done}
+    facts: dict[str, Any] = {
+        "kind": "vllm",
+        "command": command_line("python -m benchmarks.vllm"),
+        "model": model,
+        "rounds": done,
+    }
     facts |= {"dtype": dtype, "vllm": version, "processor": processor_name(), "units": instruction_sets()}
     facts |= {"file": Path(file).name, "sources": sources, "passages": passages, "max_new_tokens": max_new_tokens}
     _show(facts | {"batches": figures}, as_json=as_json)
@@ -116,8 +125,8 @@ def _measure_rounds(
 
     After KeyboardInterrupt, the batch sizes that were measured in some round are returned.
     """
-    from antiphon.pipelines.benchmark.vllm.engines import open_engines
-    from antiphon.pipelines.benchmark.vllm.measure import figures_with_ratios, measure_vllm, median_figures
+    from benchmarks.vllm.engines import open_engines
+    from benchmarks.vllm.measure import figures_with_ratios, measure_vllm, median_figures
 
     measured: dict[str, list[list[dict[str, Any]]]] = {str(each): [] for each in how["batches"]}
     version = ""
@@ -154,3 +163,9 @@ def _show(facts: dict[str, Any], *, as_json: bool) -> None:
 def is_lossless(rows: list[dict[str, Any]]) -> bool:
     """Return whether all our outputs equal those of vLLM without drafts."""
     return all(row["identical"] == 1 for row in rows if row["method"] in (PLAIN, OURS, BOTH))
+
+
+app = program(vllm)
+
+if __name__ == "__main__":
+    app()
