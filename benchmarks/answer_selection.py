@@ -2,7 +2,7 @@
 
 python -m benchmarks.answer_selection FOLDER...
 
-Each folder is one of `antiphon bench answers`. Lines are ranked by a weighted sum of signals; it is a refusal if
+Each folder is one of `python -m benchmarks.answers`. Lines are ranked by a weighted sum of signals; it is a refusal if
 the best sum is below a threshold. For each corpus the threshold is chosen on the other corpora: it maximises the share
 of right answers plus half the share of correct refusals, while at most `MAX_DECLINED` of the answerable questions are
 declined.
@@ -251,7 +251,7 @@ def _share(values: Sequence[bool]) -> float:
 
 
 def answer_selection(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of corpora, see `antiphon bench answers`.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of corpora, see `python -m benchmarks.answers`.")],
     model: Annotated[str, typer.Option("--model", "-m", help="Model whose log-probability is a signal, or none.")] = (
         "reader"
     ),

@@ -50,10 +50,9 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         "nearest_sentences": set(),
         "rendering": {"citations", "nearest_sentences"},
         ".": {"citations", "nearest_sentences", "rendering"},
-        "training": {".", "data", "models", "progress"},
-        "benchmark": {".", "data", "models", "progress"},
+        "benchmark": {".", "models", "progress"},
         "server": {".", "citations", "rendering"},
         "mcp": {".", "citations", "rendering", "server"},
-        "cli": {".", "benchmark", "data", "mcp", "models", "progress", "rendering", "server", "training"},
+        "cli": {".", "benchmark", "data", "mcp", "models", "progress", "rendering", "server"},
     },
 }

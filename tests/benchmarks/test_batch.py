@@ -12,11 +12,8 @@ import torch
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.run import Job
-from antiphon.pipelines.cli.bench import is_lossless
 from benchmarks.batch.measure import batch_figures, measure_batches
 from benchmarks.batch.methods import DEFAULT, BatchRun, batch_methods_by_name
-
-pytestmark = pytest.mark.slow
 
 TEXT = "The hill is 84 feet high, and the hill is 84 feet wide; the hill"
 JOBS = [Job(tuple(TEXT[start:].encode()), (TEXT,)) for start in (0, 9, 20)]
@@ -37,6 +34,7 @@ class ScriptedMethod:
         return BatchRun(tuple((each,) * limit for each in self.texts[: len(jobs)]), self.seconds[len(self.asked) - 1])
 
 
+@pytest.mark.exhaustive
 def test_every_method_decodes_the_same_prompts_to_the_outputs_of_plain_decoding() -> None:
     pytest.importorskip("openvino_genai")
     model: Any = tiny_model(seed=4)
@@ -55,17 +53,6 @@ def test_every_method_decodes_the_same_prompts_to_the_outputs_of_plain_decoding(
     assert [len(run.outputs) for run in measured[-1].rounds[0]] == [2, 1]
 
 
-def test_our_method_does_not_learn_from_earlier_batches() -> None:
-    model: Any = tiny_model(seed=4)
-    language_model = LanguageModel(model, byte_tokenizer(), name="tiny")
-    (_, blend) = batch_methods_by_name(["blend"])
-    one, other = (blend(language_model, JOBS, 12) for _ in range(2))
-    assert one.outputs == other.outputs
-    assert one.tokens == 36
-    assert language_model.recycling_table is not None
-    assert language_model.recycling_table.size == 0
-
-
 def test_figures_are_medians_of_rounds_summed_over_batches() -> None:
     plain = ScriptedMethod("nothing", (1, 2), [9.0, 4.0, 2.0, 6.0, 2.0, 5.0, 2.0])
     other = ScriptedMethod("openvino-genai", (1, 3), [9.0, 1.0, 1.0, 1.0, 1.0, 9.0, 1.0], is_baseline=True)
@@ -76,22 +63,3 @@ def test_figures_are_medians_of_rounds_summed_over_batches() -> None:
     assert (slow["tokens"], slow["seconds"], slow["tokens_per_s"]) == (30, 7.0, 4.29)
     assert (fast["tokens_per_s"], fast["x_plain"], fast["x_best"], fast["identical"]) == (15.0, 3.5, 1.0, 0.6667)
     assert slow["x_best"] == 0.286
-
-
-def test_only_our_outputs_in_float32_must_be_identical() -> None:
-    ours, theirs = {"is_baseline": False, "identical": 0.9}, {"is_baseline": True, "identical": 0.9}
-    assert not is_lossless("float32", [ours, theirs])
-    assert is_lossless("bfloat16", [ours, theirs])
-    assert is_lossless("float32", [theirs])
-
-
-@pytest.mark.parametrize(("at_once", "rounds"), [(0, 1), (1, 0)])
-def test_a_batch_size_or_round_count_below_one_is_refused(at_once: int, rounds: int) -> None:
-    model: Any = None
-    with pytest.raises(ValueError, match=f"rounds is {rounds} and at_once {at_once}; each has to be 1 or more"):
-        measure_batches(model, JOBS, batch_methods_by_name(["blend"]), at_once=at_once, limit=3, rounds=rounds)
-
-
-def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(ValueError, match="There is no method 'hf-lookup'; choose from nothing, copying, "):
-        batch_methods_by_name(["hf-lookup"])

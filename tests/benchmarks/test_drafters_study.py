@@ -25,6 +25,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_every_drafter_decodes_answers_summaries_and_chat(file: Path, tiny_folder: Path, tmp_path: Path) -> None:
     named = [part for method in METHODS[1:] for part in ("--method", method)]
     options = ("--num-draft-tokens", 16, "--limit", 2, "--passages", 1, "--max-new-tokens", 8, "--json")
@@ -42,13 +43,6 @@ def test_every_drafter_decodes_answers_summaries_and_chat(file: Path, tiny_folde
     assert all(f"| {method} | " in page for method in METHODS)
 
 
-def test_by_default_all_drafters_that_support_the_model_are_compared() -> None:
-    assert drafters.methods_of("reader")[-1] == "auto"
-    assert {"blend", "blend+lookahead", "lookahead"} <= set(drafters.methods_of("reader"))
-    assert not any("bita" in name for name in drafters.methods_of("reader"))
-    assert {"bita", "blend+bita", "blend+bita+lookahead"} <= set(drafters.methods_of("smollm2"))
-
-
 def test_passages_of_questions_are_summarized_if_the_file_has_no_summaries(file: Path, tmp_path: Path) -> None:
     kinds = drafters.samples_of(str(file), 5)
     assert [len(kinds[kind]) for kind in ("rag", "summarization", "chat")] == [2, 2, 5]
@@ -58,11 +52,3 @@ def test_passages_of_questions_are_summarized_if_the_file_has_no_summaries(file:
     with file.open("a", encoding="utf-8") as lines:
         lines.write(as_line(own) + "\n")
     assert [each.references for each in drafters.samples_of(str(file), 5)["summarization"]] == [("Long.",)]
-
-
-def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "chat.jsonl"
-    path.write_text(as_line(SAMPLES[2]) + "\n", encoding="utf-8")
-    refused = run_program(drafters.app, path, "--model", "smollm2")
-    assert refused.exit_code == 2
-    assert "has no sample of the task rag" in refused.stderr

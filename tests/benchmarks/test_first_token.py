@@ -21,6 +21,7 @@ class Bees:
         return [Passage.at("a.md", 0, "Wax melts at sixty degrees."), Passage.at("b.md", 0, "Honey keeps.")][:k]
 
 
+@pytest.mark.exhaustive
 def test_each_question_is_timed_with_new_and_cached_passages() -> None:
     model: Any = tiny_model(max_position_embeddings=2048)
     model.config.prompt_format = "reader"

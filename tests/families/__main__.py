@@ -2,6 +2,7 @@
 
 import sys
 
+import torch
 from rich.console import Console
 from rich.progress import track
 
@@ -11,6 +12,7 @@ from tests.families.page import families_page
 from tests.families.table import ALL_FAMILIES
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     families = track(list(ALL_FAMILIES), "Checking families", console=Console(stderr=True))
     results = [check_family(family) for family in families]
     results.sort(key=lambda result: list(LEVELS).index(result.traits.level))
