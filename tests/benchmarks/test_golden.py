@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from antiphon.accel.decoding.stats import Summary, summarize
 from antiphon.accel.drafting.draft import Draft, Tokens
-from antiphon.accel.drafting.drafters import Blend, Copying, Trie
+from antiphon.accel.drafting.drafters import Blend, Copying
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 from benchmarks.replay import Recording, replay_samples, replay_steps, tokenize_sample
 
@@ -128,11 +128,6 @@ def test_copying_takes_the_steps_of_llma(n: int, k: int) -> None:
     assert counted == GOLDEN[n, k]
 
 
-def test_the_official_k_counts_the_root() -> None:
-    summary, _ = summary_of(rag(), n=1, k=20 - 1)
-    assert (summary.steps / 100, round(summary.tokens_per_step, 3)) == (33.65, 3.305)
-
-
 def test_copying_takes_the_steps_of_llma_on_summaries() -> None:
     samples = samples_of("llma_cnndm.jsonl")
     numbered = [replace(each, response=f"{number}####{each.response}") for number, each in enumerate(samples, 1)]
@@ -147,12 +142,3 @@ def test_the_default_drafter_reaches_its_tokens_per_step_on_retrieved_passages(n
     summary = replay_samples(samples, tokenizer, Blend, num_draft_tokens=32)
     assert summary.tokens_per_step >= minimum
     assert summary.rows_per_step <= 32
-
-
-def test_trees_save_more_steps_than_chains_and_the_blend_saves_most() -> None:
-    recordings = rag()
-    trie, blend = (
-        summarize(step for each in recordings for step in replay_steps(each, make(), num_draft_tokens=32))
-        for make in (Trie, Blend)
-    )
-    assert summary_of(recordings, n=1, k=18)[0].steps > trie.steps > blend.steps

@@ -1,54 +1,22 @@
 """Replay: counts the forward passes of recorded answers without running a model."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
 from antiphon.accel.drafting.drafters import DRAFTERS, Copying, Nothing
 from antiphon.accel.testing.drafters import OracleDrafter, WrongDrafter
 from antiphon.accel.testing.tiny import byte_tokenizer
 from benchmarks import drafting_cost, replay
 from benchmarks.drafting_cost import own_seconds
 from benchmarks.record import as_line
-from benchmarks.replay import Recording, replay_samples, replay_steps, tokenize_sample
+from benchmarks.replay import replay_samples, replay_steps, tokenize_sample
 from tests.pipelines.recorded import SAMPLES, run_program
 
 SAMPLE = SAMPLES[0]
 TOKENIZER: Any = byte_tokenizer()
-
-
-class RecordingDrafter:
-    """Drafts the chain ``guess`` in each step, and records the arguments of all calls."""
-
-    def __init__(self, guess: Tokens) -> None:
-        self.guess = guess
-        self.begun: list[Any] = []
-        self.contexts: list[tuple[int, ...]] = []
-        self.seen: list[tuple[Draft, Accepted, Any]] = []
-
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        self.begun.append((tuple(prompt), tuple(map(tuple, references))))
-
-    def propose(self, context: Tokens, budget: int) -> Draft:
-        self.contexts.append(tuple(context))
-        return chain(self.guess)
-
-    def observe(self, draft: Draft, accepted: Accepted, logits: Any) -> None:
-        self.seen.append((draft, accepted, logits))
-
-
-def test_only_the_prompt_gets_special_tokens_and_the_answer_ends() -> None:
-    recording = tokenize_sample(SAMPLE, TOKENIZER)
-    assert TOKENIZER.decode(recording.prompt[1:]) == SAMPLE.prompt
-    assert recording.prompt[0] == TOKENIZER.bos_token_id
-    assert TOKENIZER.bos_token_id not in (*recording.answer, *recording.references[0])
-    assert recording.answer[-1] == TOKENIZER.eos_token_id
-    assert TOKENIZER.decode(recording.answer[:-1]) == SAMPLE.response
-    assert [TOKENIZER.decode(each) for each in recording.references] == list(SAMPLE.references)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
@@ -68,26 +36,6 @@ def test_every_forward_counts() -> None:
     assert len(list(replay_steps(recording, Nothing(), num_draft_tokens=32))) == size
     assert len(list(replay_steps(recording, WrongDrafter(text, 4), num_draft_tokens=32))) == size
     assert len(list(replay_steps(recording, OracleDrafter(text, 3), num_draft_tokens=32))) == 1 + -(-(size - 1) // 4)
-
-
-def test_a_drafter_is_called_as_in_decoding() -> None:
-    recording = Recording((1, 2), ((3, 4),), (5, 6, 7, 5, 6, 9))
-    drafter = RecordingDrafter((6, 7))
-    list(replay_steps(recording, drafter, num_draft_tokens=2))
-    assert drafter.begun == [((1, 2), ((3, 4),))]
-    assert drafter.contexts == [(1, 2, 5), (1, 2, 5, 6, 7, 5)]
-    assert [(len(draft), accepted.tokens) for draft, accepted, _ in drafter.seen] == [
-        (0, (5,)), (2, (6, 7, 5)), (2, (6, 9)),
-    ]  # fmt: skip
-    assert {logits for *_, logits in drafter.seen} == {None}
-
-
-def test_drafts_are_trimmed_to_the_budget_and_the_last_step_to_the_answer() -> None:
-    recording = Recording((1,), (), (5, 6, 7, 8, 9))
-    steps = list(replay_steps(recording, RecordingDrafter((6, 7, 8, 9)), num_draft_tokens=2))
-    assert [(step.drafted, step.tokens) for step in steps] == [(0, (5,)), (2, (6, 7, 8)), (2, (9,))]
-    with pytest.raises(ValueError, match="num_draft_tokens is -1"):
-        list(replay_steps(recording, Nothing(), num_draft_tokens=-1))
 
 
 def test_samples_add_up_as_all_tokens_over_all_steps() -> None:

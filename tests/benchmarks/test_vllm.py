@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks.record import as_line
 from benchmarks.vllm.__main__ import app
-from benchmarks.vllm.engines import VLLMSettings, open_engines
 from benchmarks.vllm.measure import (
     figures_with_ratios,
     measure_vllm,
@@ -23,13 +22,6 @@ from benchmarks.vllm.worker import Decoded, EngineAnswer
 from tests.pipelines.recorded import SAMPLES, run_program
 
 FAKE = Path(__file__).parent / "fake_vllm"
-
-
-@pytest.fixture
-def settings() -> VLLMSettings:
-    """Settings for engines of the fake vLLM, which run in this Python environment."""
-    path = os.pathsep.join([str(FAKE), *sys.path])
-    return VLLMSettings(sys.executable, "here", "float32", 512, 4, environment={"PYTHONPATH": path})
 
 
 class RecordingEngine:
@@ -47,22 +39,6 @@ class RecordingEngine:
 
 def jobs(count: int) -> list[dict[str, Any]]:
     return [{"prompt": [number, 3], "sources": {"references": [f"{number}"]}} for number in range(count)]
-
-
-def test_all_methods_are_asked_the_same_prompts_in_turn_and_none_twice() -> None:
-    engines = [RecordingEngine("plain"), RecordingEngine("suffix"), RecordingEngine("antiphon")]
-    figures = measure_vllm(engines, jobs(10), batches=[1, 4], limit=6, least=3)
-    warm_up, *single = [[job["prompt"][0] for job in each] for each in engines[0].jobs]
-    assert (warm_up, single) == ([9], [[0], [1], [2], [3, 4, 5, 6]])
-    assert [(each.name, each.at_once, len(each.outputs)) for each in figures] == [
-        (name, at_once, count) for at_once, count in ((1, 3), (4, 4)) for name in ("plain", "suffix", "antiphon")
-    ]
-    for engine in engines:
-        assert [[job["prompt"] for job in each] for each in engine.jobs] == [
-            [job["prompt"] for job in each] for each in engines[0].jobs
-        ]
-        told = [bool(job["sources"]) for each in engine.jobs for job in each]
-        assert told == [engine.name == "antiphon"] * 8, "only ours gets the sources of drafts"
 
 
 def test_ratios_are_of_the_paces_without_prompts_and_of_the_better_ngram() -> None:
@@ -97,22 +73,6 @@ def test_figures_of_several_rounds_are_medians_with_the_extremes_of_the_ratios()
         [figures_with_ratios(measure_vllm([RecordingEngine("plain")], jobs(3), batches=[1], limit=6, least=2))]
     )
     assert [alone[0][key] for key in ("x_lookup", "x_lookup_least", "x_lookup_most")] == [None] * 3
-
-
-def test_a_worker_counts_steps_drafts_and_the_time_beside_prompts(settings: VLLMSettings) -> None:
-    with open_engines(["plain", "ngram-8", "antiphon"], settings) as engines:
-        assert {engine.version for engine in engines} == {"0.0.fake"}
-        plain, ngram, ours = [
-            engine.decode([{"prompt": [5, 6], "sources": {"references": ["a"]}}, {"prompt": [7], "sources": {}}], 11)
-            for engine in engines
-        ]
-    assert [answer.tokens for answer in plain.answers] == [list(range(11, 22)), list(range(7, 18))]
-    assert [each.tokens for each in ours.answers] == [each.tokens for each in plain.answers]
-    assert [answer.steps for answer in plain.answers] == [11, 11]
-    assert [answer.steps for answer in ngram.answers] == [3, 5], "what a request brings is its engine's to use"
-    assert [answer.drafted for answer in ours.answers] == [14, 28]
-    assert plain.emitted == 20, "the first step reads prompts"
-    assert 0 < plain.decoding < plain.seconds
 
 
 @pytest.mark.exhaustive

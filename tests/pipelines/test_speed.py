@@ -114,26 +114,6 @@ def test_all_methods_give_the_model_s_own_greedy_output(follower_model: Language
     assert [list(run.tokens) for run in measured.methods[0].rounds[0]] == plain
 
 
-def test_rows_and_forward_passes_of_transformers_are_counted(follower_model: LanguageModel) -> None:
-    job = replayed(follower_model)[0]
-    lengths: list[int] = []
-
-    def count(model: Any, args: Any, arguments: Any, output: Any) -> None:
-        lengths.append(arguments["input_ids"].shape[1])
-
-    hook = follower_model.model.register_forward_hook(count, with_kwargs=True)
-    try:
-        measured = measure_speed(
-            follower_model, [job], methods_by_name(["hf-lookup"], 8), limit=60, rounds=1, warm_up=0
-        )
-    finally:
-        hook.remove()
-    greedy, lookup = (figures.rounds[0][0] for figures in measured.methods)
-    fed = lengths[-lookup.steps :]
-    assert (greedy.steps, greedy.drafted) == (len(job.answer or ()) - 1, 0)
-    assert lookup.drafted == sum(fed) - len(fed)
-
-
 class Noting:
     """A method that computes nothing: notes each call in ``order``, and is interrupted at call number ``ends_at``."""
 
@@ -168,12 +148,6 @@ def test_an_interruption_keeps_what_every_method_has_decoded(
     methods = [Noting(GREEDY, order, calls), Noting("blend", order, calls)]
     measured = measure_speed(follower_model, TWO_JOBS, methods, limit=3, rounds=3, warm_up=0).methods
     assert [[len(each) for each in figures.rounds] for figures in measured] == [[jobs] * rounds] * 2
-
-
-def test_an_interruption_before_the_first_figures_is_raised(follower_model: LanguageModel) -> None:
-    order: list[tuple[str, int]] = []
-    with pytest.raises(KeyboardInterrupt):
-        measure_speed(follower_model, TWO_JOBS, [Noting(GREEDY, order, 0)], limit=3, rounds=1, warm_up=0)
 
 
 def test_methods_are_distinct_with_greedy_decoding_first() -> None:

@@ -20,13 +20,12 @@ from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import EOS, tiny_model
-from recipes.bita import prompts
+from antiphon.accel.testing.tiny import tiny_model
 from recipes.bita.__main__ import app
 from recipes.bita.answers import OwnAnswer, own_answers
 from recipes.bita.evaluate import WIDEST, ranks, steps
-from recipes.bita.prompts import HELD_OUT, read_prompts, written_prompts
-from recipes.bita.train import BitaPlan, Learner, MaskGroups, mask_logits, train_bita
+from recipes.bita.prompts import read_prompts
+from recipes.bita.train import Learner, MaskGroups, mask_logits
 
 PROMPT = (5, 6, 7)
 ANSWER = OwnAnswer(PROMPT, (10, 11, 12, 13, 14))
@@ -88,16 +87,6 @@ def test_decoding_takes_the_steps_that_the_evaluation_counts(shape: Any) -> None
     assert decoded < 47
 
 
-def test_written_prompts_are_the_same_for_a_seed_and_held_out_ones_are_about_other_things() -> None:
-    taught, held_out = written_prompts(400, seed=1), written_prompts(60, seed=1, held_out=True)
-    assert taught == written_prompts(400, seed=1) != written_prompts(400, seed=2)
-    assert len(set(taught)) == 400
-    assert not set(taught) & set(held_out)
-    written = json.loads(Path(prompts.__file__).with_name("written.json").read_text(encoding="utf-8"))
-    subjects = [*written["topics"][::HELD_OUT], *written["tasks"][::HELD_OUT]]
-    assert not [prompt for prompt in taught for subject in subjects if f" {subject}" in prompt.rstrip(".?")]
-
-
 def test_prompts_are_read_from_lines_and_from_json_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("One\nTwo\n", encoding="utf-8")
     (tmp_path / "a.jsonl").write_text('{"prompt": "One\\ntwo", "id": 3}\n', encoding="utf-8")
@@ -120,24 +109,6 @@ def test_stored_answers_are_read_and_checked(tiny: LanguageModel, tmp_path: Path
     ):
         with pytest.raises(ValueError, match=complaint):
             own_answers(tiny, asked, file, max_new_tokens=length)
-
-
-@pytest.mark.exhaustive
-def test_an_interrupted_run_ends_with_the_file_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    answers = [OwnAnswer(PROMPT, (*range(start, start + 9), EOS)) for start in (20, 40, 60)]
-    plan = BitaPlan(steps=4, answers=2, starts=3, prefix=4, masks=2, save_every=2)
-
-    def cut(step: int, loss: float) -> None:
-        if step == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_bita(tiny_model(), answers, tmp_path / "cut", plan, report=cut)
-    with pytest.raises(ValueError, match="another plan"):
-        train_bita(tiny_model(), answers, tmp_path / "cut", replace(plan, steps=9))
-    for name in ("cut", "whole"):
-        train_bita(tiny_model(), answers, tmp_path / name, plan)
-    assert (tmp_path / "cut" / BITA_FILE).read_bytes() == (tmp_path / "whole" / BITA_FILE).read_bytes()
 
 
 @pytest.mark.exhaustive

@@ -45,12 +45,6 @@ def test_an_answer_is_judged_by_its_quotes(text: str, verbatim: bool, passage: b
     assert (judged.is_verbatim, judged.is_right_passage, judged.is_right_sentence) == (verbatim, passage, sentence)
 
 
-def test_a_repeated_or_truncated_quote_is_not_an_ending() -> None:
-    assert _judged(WANTED, "[1] Bees dance.").is_ended
-    assert not _judged(WANTED, "[1] Bees dance.\n[1] Bees dance.").is_ended
-    assert not _judged(WANTED, "[1] Bees dance.", "length").is_ended
-
-
 def test_figures_are_shares_of_the_relevant_questions() -> None:
     judged = [
         _judged(WANTED, "[1] Bees dance."),

@@ -10,9 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.pipelines.relevance import (
-    LineScorer,
-)
+from antiphon.pipelines.relevance import LineScorer
 from antiphon.retrieval import Passage
 from recipes.reader.written_questions import WrittenQuestion
 from recipes.relevance.__main__ import app
@@ -78,17 +76,6 @@ def _examples() -> RelevanceExamples:
     return RelevanceExamples(
         passages, [*asked, WrittenQuestion("docs/mast", "Who built it?", (), ("`no-mast`: None.",))], seed=2
     )
-
-
-def test_examples_are_about_lines_of_their_passage_or_none_and_batches_are_always_the_same() -> None:
-    examples = _examples()
-    asked = [one for own in examples.asked.values() for one in own]
-    assert all(set(one.lines) <= set(_lines(one.passage)) for one in asked)
-    assert "Who built it?" in {one.question for one in asked if not one.lines}
-    assert {one.question for one in asked if one.lines} >= {"Which option gives the mast?"}
-    first, again, other = examples.batch(3, 4), _examples().batch(3, 4), examples.batch(4, 4)
-    assert first == again != other
-    assert len({one.passage for one in first}) >= 4
 
 
 @pytest.mark.exhaustive

@@ -1,4 +1,4 @@
-"""`MultiPassageExamples`: answerable questions are answered by exactly one passage, declined ones by none."""
+"""Training examples of the reader: their answers are lines of their passages, and the written questions fit."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines.prompt import REFUSAL, reader_prompt
-from antiphon.pipelines.quotes import Quote, quotable_lines
+from antiphon.pipelines.quotes import quotable_lines
+from antiphon.retrieval import Passage
 from recipes.reader.corpus import is_held_out, page_name, read_corpus
 from recipes.reader.debian_docs import BUNDLED_TEXTS, write_texts
-from recipes.reader.example import Question
 from recipes.reader.multi_passage import MultiPassageExamples
-from recipes.reader.written_questions import (
-    HELD_OUT_QUESTIONS,
-    WRITTEN_QUESTIONS,
-    load_written_questions,
-)
+from recipes.reader.single_passage import SinglePassageExamples
+from recipes.reader.written_questions import HELD_OUT_QUESTIONS, WRITTEN_QUESTIONS, load_written_questions
 
 PAGES = {
     "hive": "opened winter colony loses warmth wooden painted keeper Lyon",
@@ -46,33 +42,41 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def examples(documents: Path) -> MultiPassageExamples:
-    return MultiPassageExamples(read_corpus([documents]), seed=3)
+OPTIONS = Passage.at(
+    "docs/options.md",
+    0,
+    "## Options\n\n- `mast`: Sets the height of the mast. Default: 9\n- `keel`: Removes the keel.\n\n"
+    "| Option | Type | Meaning |\n|---|---|---|\n| anchor | iron | Stops the boat in a storm |\n",
+    {"title": "Boats > Options"},
+)
+SAILS = Passage.at(
+    "other/sails.md",
+    0,
+    "## Sails\n\n- `jib`: Sets the size of the jib. Default: 4\n- `main`: Removes the boom of the mast.\n",
+    {"title": "Rigging > Sails"},
+)
+BOATS = [
+    Passage.at(f"docs/{name}.md", 0, f"A {name} is a boat with {count} masts. The {name} mast is tall.")
+    for name, count in (("ketch", "two"), ("schooner", "three"), ("clipper", "many"))
+]
 
 
-def test_every_quote_is_a_line_of_the_prompt(examples: MultiPassageExamples) -> None:
-    for number in range(60):
-        example = examples.example(number)
-        quotes = [quote for question in example.questions for quote in question.quotes]
-        assert quotes
-        turn = reader_prompt("", example.passages).content[-1]
-        assert not isinstance(turn, str)
-        assert {quote.line for quote in quotes} <= set(turn["content"].splitlines())
-
-
-def test_what_is_declined_belongs_to_a_passage_that_the_lesson_has_not(examples: MultiPassageExamples) -> None:
+@pytest.mark.parametrize("make", [MultiPassageExamples, SinglePassageExamples])
+def test_answers_are_lines_of_the_passages_and_other_questions_are_declined(
+    make: type[MultiPassageExamples] | type[SinglePassageExamples], documents: Path
+) -> None:
+    passages = [*read_corpus([documents]), OPTIONS, SAILS, *BOATS]
+    examples, again = make(passages, seed=3), make(passages, seed=3)
     declined = 0
     for number in range(60):
         example = examples.example(number)
-        text = " ".join(passage.text for passage in example.passages).lower()
+        lines = {line for own in quotable_lines(example.passages) for line in own}
+        assert any(question.quotes for question in example.questions)
         for question in example.questions:
-            if not question.quotes:
-                declined += 1
-                assert question.answer == REFUSAL
-                words = [word for word in question.text.lower().strip("?").split() if len(word) > 4]
-                assert not all(word in text for word in words), question.text
-    assert declined > 20
+            assert lines.issuperset(question.quotes)
+            declined += not question.quotes
+    assert declined > 5
+    assert examples.example(3) == again.example(3)
 
 
 def test_the_everyday_texts_are_written_as_files_that_the_questions_know(tmp_path: Path) -> None:
@@ -90,12 +94,6 @@ def test_the_everyday_texts_are_written_as_files_that_the_questions_know(tmp_pat
         assert {sentence for one in about for sentence in one.place} <= lines
         is_kept = {is_held_out(passage) for passage in passages if page_name(passage) in {one.page for one in about}}
         assert is_kept == {file != WRITTEN_QUESTIONS}
-
-
-def test_an_answer_has_one_numbered_quote_per_line() -> None:
-    quotes = (Quote(2, "Bees dance."), Quote(1, "Wax melts."))
-    assert Question("?", quotes).answer == "[2] Bees dance.\n[1] Wax melts."
-    assert Question("?").answer == REFUSAL
 
 
 def test_the_written_questions_can_be_read_and_quote_their_place() -> None:
