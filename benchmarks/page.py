@@ -66,10 +66,10 @@ This page is generated from stored results in a checkout, and a test checks that
 
     {command}
 
-Below each result is the command that prints it in a checkout. The sample files `python-docs` and `genres` and the bundled
-models ship with the package. The other sample files hold recorded answers of larger models and do not ship; use your own
-recorded answers in the same format. Results on another machine will differ. Ratios transfer better than times, and
-ratios between drafting methods transfer better than ratios to greedy decoding.
+Below each result is the command that prints it in a checkout. The sample files `python-docs` and `genres` and the
+bundled models ship with the package. The other sample files hold recorded answers of larger models and do not ship; use
+your own recorded answers in the same format. Results on another machine will differ. Ratios transfer better than times,
+and ratios between drafting methods transfer better than ratios to greedy decoding.
 """
 
 SUMMARY_HEAD = """\

@@ -95,10 +95,6 @@ class ModelReport:
 def inspect_model(model: PreTrainedModel, *, engine: EngineChoice = "torch") -> ModelReport:
     """Inspect a model and measure its steps; the new measurements replace the stored ones.
 
-    Args:
-        model: The loaded model.
-        engine: The engine to measure.
-
     Raises:
         ValueError: The model is not a causal language model with a KV cache, or the engine cannot run it.
     """

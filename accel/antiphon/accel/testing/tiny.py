@@ -70,8 +70,6 @@ def tiny_model(family: str | Family = "llama", seed: int = 0, **overrides: Any) 
 
     Args:
         family: A key of ``FAMILIES``, or another model type of transformers and its configuration.
-        seed: Random seed of the weights.
-        overrides: Further fields of the configuration.
 
     Raises:
         ValueError: There is no such family.

@@ -89,11 +89,7 @@ class CaseResult:
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> list[CaseResult]:
-    """Return for each of `CASES` whether the chat template writes it completely.
-
-    Args:
-        tokenizer: Tokenizer with a chat template.
-    """
+    """Return for each of `CASES` whether the chat template writes it completely."""
     return [_check(case, tokenizer) for case in CASES]
 
 
@@ -122,11 +118,7 @@ def missing_switch(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def describe_traits(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Return the traits of a chat template as text, by name.
-
-    Args:
-        tokenizer: Tokenizer; one without a template has no traits.
-    """
+    """Return the traits of a chat template as text, by name."""
     if tokenizer.chat_template is None:
         return {"template": "none: prompts are plain text"}
     traits = template_traits(tokenizer)

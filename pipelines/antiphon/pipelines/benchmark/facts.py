@@ -20,9 +20,7 @@ def run_facts(kind: str, name: str, model: Any, *, program: str = "antiphon") ->
     """Return the facts of one benchmark run.
 
     Args:
-        kind: Kind of the result, such as "speed".
         name: Model name as the user gave it.
-        model: The transformers model that ran.
         program: Program name at the start of the recorded command.
     """
     dtype = str(model.dtype).removeprefix("torch.")

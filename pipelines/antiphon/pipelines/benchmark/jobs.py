@@ -27,8 +27,6 @@ def sample_case(language_model: LanguageModel, sample: RecordedSample, passages:
     """Return the prompt of a recorded sample.
 
     Args:
-        language_model: Model whose prompt format is used.
-        sample: The recorded sample.
         passages: None for the recorded prompt; a number to build a new prompt from the sample's query and its first
             ``passages`` references.
     """
@@ -41,8 +39,6 @@ def question_case(language_model: LanguageModel, question: str, passages: Sequen
     """Return the prompt for a question over passages in the model's prompt format.
 
     Args:
-        language_model: Model whose prompt format and chat template are used.
-        question: The question.
         passages: Passages of the prompt; if empty, the prompt is the question alone.
     """
     from antiphon.pipelines.prompt import prompt_format
@@ -66,8 +62,6 @@ def make_jobs(
     """Return one job per sample.
 
     Args:
-        language_model: Model whose tokenizer, prompt format and context window are used.
-        samples: Recorded samples.
         limit: Maximum number of new tokens per job.
         passages: None for the recorded prompts; a number to build new prompts over the first ``passages`` references.
         replayed: Keep the recorded answers in the jobs, at most ``limit`` tokens of each.

@@ -180,7 +180,6 @@ def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple
     ``openvino-genai-lookup:8`` are OpenVINO GenAI on the same weights.
 
     Args:
-        names: Method names.
         num_draft_tokens: Maximum number of draft tokens of methods that name none; None: selected by the cost model.
 
     Raises:

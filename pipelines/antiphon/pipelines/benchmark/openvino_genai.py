@@ -127,7 +127,6 @@ def generation_config(language_model: LanguageModel, limit: int, num_draft_token
 
     Args:
         language_model: Its generation configuration names the end-of-sequence tokens.
-        limit: Maximum number of new tokens.
         num_draft_tokens: Draft tokens per step of prompt lookup; 0 for plain decoding.
     """
     import openvino_genai
@@ -166,8 +165,6 @@ def export_model(model: Any, *, prompt_lookup: bool, replayed: bool = False) -> 
     """Export a transformers model for OpenVINO GenAI; later calls reuse the export.
 
     Args:
-        model: The transformers model.
-        prompt_lookup: Whether the pipeline will use prompt lookup.
         replayed: Whether the pipeline will emit a recorded answer.
 
     Raises:
@@ -210,8 +207,6 @@ def _pipeline(model: Any, *, prompt_lookup: bool, answer: tuple[int, Sequence[in
     """Open an `LLMPipeline` on the model's export.
 
     Args:
-        model: The transformers model.
-        prompt_lookup: Whether to use prompt lookup.
         answer: Start, tokens and end token of a recorded answer, see `write_answer`; None to let the model decide.
     """
     exported = export_model(model, prompt_lookup=prompt_lookup, replayed=answer is not None)

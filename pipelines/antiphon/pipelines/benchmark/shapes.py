@@ -65,7 +65,6 @@ def stored_shape(name: str, *, report: Progress | None = None) -> Path:
 
     Args:
         name: A name of `ARCHITECTURES`.
-        report: Called with stage, done and total.
 
     Raises:
         ValueError: there is no such architecture.
@@ -96,8 +95,6 @@ def random_model(name: str, tokenizer: PreTrainedTokenizerBase, *, dtype: Any, d
     Args:
         name: A name of `ARCHITECTURES`.
         tokenizer: Its end-of-sequence token becomes the model's.
-        dtype: torch dtype of the weights.
-        device: torch device of the weights.
 
     Raises:
         ValueError: there is no such architecture.

@@ -154,13 +154,10 @@ def measure_speed(
     the first one.
 
     Args:
-        language_model: Model that decodes.
-        jobs: Prompts to decode.
         methods: Methods to compare; the first one is transformers' greedy decoding.
         limit: Maximum number of new tokens per job.
         rounds: How often everything is decoded.
         warm_up: Number of jobs decoded once before, unmeasured.
-        report: Called with stage, done and total.
 
     Raises:
         ValueError: ``rounds`` is not positive, ``warm_up`` is negative, greedy decoding is missing, or a method

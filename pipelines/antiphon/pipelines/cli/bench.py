@@ -146,9 +146,6 @@ def compare_speed(
     """Measure all methods with a progress bar; return their figures, and how many prompts and rounds there were.
 
     Args:
-        language_model: Model that decodes.
-        jobs: Prompts to decode.
-        methods: Methods to compare.
         limit: Maximum number of new tokens per job.
         **how: Further arguments of `measure_speed`.
     """
@@ -187,10 +184,5 @@ def best_baseline(methods: Iterable[Mapping[str, Any]]) -> str:
 
 
 def is_lossless(dtype: str, methods: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether all our outputs equal greedy decoding's, which is required in float32 only.
-
-    Args:
-        dtype: Name of the model's dtype.
-        methods: Figures of the methods.
-    """
+    """Return whether all our outputs equal greedy decoding's, which is required in float32 only."""
     return dtype != "float32" or all(method["identical"] == 1 for method in methods if not method["is_baseline"])

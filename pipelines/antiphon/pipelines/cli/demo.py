@@ -73,8 +73,6 @@ def run_demo(
         model: Name, folder or hub name of the model that answers; it races, too, unless it is extractive.
         paths: Documents; default the bundled ones.
         folder: Folder of the index; default in the user's cache. Passages embedded before are not embedded again.
-        questions: Questions to ask.
-        engine: Engine that runs the model.
     """
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
@@ -157,7 +155,6 @@ def run_race(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> 
 
     Args:
         language_model: The model; transformers runs it as it is, and ours on its engine.
-        jobs: Prompts and their references.
         limit: Maximum number of new tokens for each job.
     """
     from antiphon.accel.drafting.drafters import Blend

@@ -28,9 +28,6 @@ def show_diagnosis(
     """Print the properties, measured costs and advice for one model.
 
     Args:
-        name: Name of the model.
-        diagnosis: The report about it.
-        template: What its chat template can express.
         memory: The estimate of its memory; None if unknown.
     """
     needed = {} if memory is None else {"memory": str(memory)}
