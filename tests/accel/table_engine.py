@@ -48,10 +48,6 @@ class TableSequence:
     def begin_forward(self, pending: Tokens, draft: Draft) -> None:
         """Store the rows of a forward pass until `keep` is called.
 
-        Args:
-            pending: Confirmed tokens that are not cached yet.
-            draft: Draft below the last of them.
-
         Raises:
             RuntimeError: `keep` was not called after the previous forward pass.
         """
@@ -82,13 +78,6 @@ class TableSequence:
 class TableEngine:
     """An engine whose model is a Python function.
 
-    Args:
-        follows: Returns the token that follows a text.
-        vocab_size: Number of logits per row; all tokens are below it.
-        batch_cost: Cost model of shared forward passes, see `Engine.batch_cost`.
-        prefill_batch_tokens: See `Engine.prefill_batch_tokens`.
-        watch: Called with the inputs of every forward pass; the forward pass raises its exceptions.
-
     Attributes:
         forwards: The sequences of every forward pass.
     """
@@ -112,11 +101,7 @@ class TableEngine:
         self.forwards: list[list[CachedSequence]] = []
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
-        """Return logits of 1 for the token that follows each row, and 0 for all others.
-
-        Raises:
-            RuntimeError: The caller does not hold the lock.
-        """
+        """Return logits of 1 for the token that follows each row, and 0 for all others."""
         if not self.lock.is_held:
             raise RuntimeError("The calling thread does not hold the engine's lock; use lock.run.")
         self.forwards.append([each.sequence for each in inputs])
@@ -135,13 +120,7 @@ class TableEngine:
 
 
 class TableOutput:
-    """The tokens of a request. Implements `antiphon.accel.decoding.running_request.Output`.
-
-    Args:
-        prompt: Token ids of the prompt.
-        new_tokens: Maximum number of new tokens.
-        ends: Tokens that end generation.
-    """
+    """The tokens of a request. Implements `antiphon.accel.decoding.running_request.Output`."""
 
     def __init__(self, prompt: Tokens, new_tokens: int, ends: Sequence[int] = ()) -> None:
         self.tokens = list(prompt)

@@ -49,15 +49,7 @@ default drafter, which does not know it."""
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """Drafted decoding compared with plain decoding of the same prompt.
-
-    Attributes:
-        same: Whether the tokens are equal.
-        tokens: Number of new tokens.
-        steps: Number of forward passes with drafts.
-        error: Largest difference of a logit from plain decoding and from a forward pass without a cache (this
-            one only if rotary frequencies do not depend on the length); infinite if the tokens differ.
-    """
+    """Drafted decoding compared with plain decoding; ``error`` is the largest difference of a logit."""
 
     same: bool
     tokens: int
@@ -72,13 +64,7 @@ class ComparisonResult:
 
 @dataclass(frozen=True, slots=True)
 class OpenVINOResult:
-    """The comparisons of a tiny model on OpenVINO.
-
-    Attributes:
-        results: Results by mode and drafter; empty if OpenVINO cannot run the model.
-        reason: Why it cannot.
-        window: Smallest sliding window; in longer texts only chains are verified.
-    """
+    """The comparisons on OpenVINO, by mode and drafter; or why it does not run the model, or its smallest window."""
 
     results: Mapping[str, Mapping[str, ComparisonResult]]
     reason: str = ""
@@ -92,14 +78,7 @@ class OpenVINOResult:
 
 @dataclass(frozen=True, slots=True)
 class FamilyResult:
-    """The comparisons of a family's tiny model.
-
-    Attributes:
-        family: Name of the family.
-        traits: Verification level and layers of the model.
-        results: Results on torch by mode and drafter.
-        openvino: Results on OpenVINO.
-    """
+    """The comparisons of a family's tiny model, by mode and drafter."""
 
     family: str
     traits: Traits
@@ -117,11 +96,7 @@ class FamilyResult:
 
 
 def check_family(family: str) -> FamilyResult:
-    """Compare drafted with plain decoding on a family's tiny model, on torch and, if possible, on OpenVINO.
-
-    Raises:
-        ValueError: There is no such family.
-    """
+    """Compare drafted with plain decoding on a family's tiny model, on torch and, if possible, on OpenVINO."""
     model = tiny_model(family)
     results = {mode: check_model(model, mode) for mode in MODES}
     return FamilyResult(family, traits_of(model), results, check_on_openvino(model))
@@ -142,14 +117,7 @@ def check_on_openvino(model: PreTrainedModel) -> OpenVINOResult:
 def check_model(
     model: PreTrainedModel, mode: str, drafters: tuple[str, ...] = tuple(DRAFTERS), *, engine: EngineName = "torch"
 ) -> dict[str, ComparisonResult]:
-    """Decode a prompt plainly on torch, then with each drafter from the same random state, and compare.
-
-    Args:
-        model: A tiny model.
-        mode: "greedy" or "sampled".
-        drafters: Keys of ``DRAFTERS``.
-        engine: The engine that decodes with drafts.
-    """
+    """Decode a prompt plainly on torch, then with each drafter from the same random state, and compare."""
     tokens = torch.randint(1, 250, (1, PROMPT_TOKENS), generator=torch.Generator().manual_seed(3)).to(model.device)
     options = {"max_new_tokens": NEW_TOKENS, "eos_token_id": None, "use_cache": True, **MODES[mode]}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -159,13 +127,7 @@ def check_model(
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """Plain decoding of a prompt.
-
-    Attributes:
-        text: Prompt and new tokens.
-        logits: Logits before each new token, shape (new tokens, vocab).
-        uncached: The logits of one forward pass without a cache; None if they are not comparable.
-    """
+    """Plain decoding; ``uncached`` are the logits of one forward pass, or None if they are not comparable."""
 
     text: list[int]
     logits: Tensor
