@@ -2,7 +2,7 @@
 
 python -m benchmarks.answer_selection FOLDER...
 
-Each folder is one of `antiphon bench answers`. Lines are ranked by a weighted sum of signals; it is a refusal if
+Each folder is one of `python -m benchmarks.answers`. Lines are ranked by a weighted sum of signals; it is a refusal if
 the best sum is below a threshold. For each corpus the threshold is chosen on the other corpora: it maximises the share
 of right answers plus half the share of correct refusals, while at most `MAX_DECLINED` of the answerable questions are
 declined.
@@ -23,7 +23,6 @@ import torch
 import typer
 
 from antiphon.pipelines.answer_lines import CandidateLine, answer_lines
-from antiphon.pipelines.benchmark.answers import SpanQuestion, corpora_of, index_corpus, load_span_questions
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
 from antiphon.pipelines.fitted_prompt import FittedPrompt, PromptBuilder
@@ -33,6 +32,7 @@ from antiphon.pipelines.relevance import bundled_relevance
 from antiphon.pipelines.rendering.tables import result_table
 from antiphon.pipelines.request_plan import MAX_NEW_TOKENS, line_relevance
 from antiphon.pipelines.selection_rules import RULES
+from benchmarks.answers import SpanQuestion, corpora_of, index_corpus, load_span_questions
 from benchmarks.program import program
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _share(values: Sequence[bool]) -> float:
 
 
 def answer_selection(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of corpora, see `antiphon bench answers`.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of corpora, see `python -m benchmarks.answers`.")],
     model: Annotated[str, typer.Option("--model", "-m", help="Model whose log-probability is a signal, or none.")] = (
         "reader"
     ),

@@ -21,11 +21,11 @@ from rich.table import Table
 
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import DRAFTERS
-from antiphon.pipelines.benchmark.replay import Recording, replay_steps
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.program import program
+from benchmarks.replay import Recording, replay_steps
 
 SIZES = (1_000, 8_000, 32_000)
 """Numbers of reference tokens."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.testing.template_check import CASES
+from antiphon.accel.text.template_check import CASES
 from tests.template_matrix import (
     OWN_TEMPLATES,
     RECORDED,

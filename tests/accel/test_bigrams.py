@@ -19,7 +19,8 @@ from antiphon.accel.engines.torch.bigrams import DISCOUNT, FIRST, Forward, compu
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.families.table import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 

@@ -20,7 +20,8 @@ from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.families.table import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 24}

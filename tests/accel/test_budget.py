@@ -26,7 +26,7 @@ from antiphon.accel.drafting.drafters import Blend, Nothing
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.drafters import OracleDrafter, WrongDrafter
-from antiphon.accel.testing.tiny import tiny_model
+from tests.families.table import tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.0}})
 EXPENSIVE = StepCost({64: {1: 1.0, 2: 2.0, 64: 64.0}})

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from antiphon.accel.drafting.drafters import Copying
-from antiphon.pipelines.benchmark.replay import Recording, replay_steps
+from benchmarks.replay import Recording, replay_steps
 
 A, B, C, D, E, F, G, H, K, J, X, EOS = range(12)
 REFERENCES = ((A, B, C, D, E, F), (G, B, C, H, K))

@@ -18,7 +18,7 @@ from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION, measure_
 from antiphon.accel.engines.torch.cost_store import cost_file, cost_key, load, load_credible, save
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.testing.tiny import tiny_model
+from tests.families.table import tiny_model
 
 COST = StepCost({100: {1: 1.0, 2: 1.5, 4: 2.0}, 200: {1: 1.5, 4: 4.0}})
 

@@ -14,7 +14,8 @@ from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
 from antiphon.accel.engines.torch.bita_weights import initial_bita_weights
 from antiphon.accel.engines.torch.loading import load_pretrained
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer
+from tests.families.table import tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.1}})
 DEAR = StepCost({64: {1: 1.0, 64: 3.0}})

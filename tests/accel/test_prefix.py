@@ -14,8 +14,9 @@ from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer
 from tests.accel.oracles import expect_plain_logits
+from tests.families.table import tiny_model
 
 CROPS = ("llama", "qwen3", "phi3", "gpt2")
 """Families whose caches can be cropped."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 from threading import Barrier, Event, Thread, main_thread
 from threading import enumerate as enumerate_threads
@@ -23,7 +24,7 @@ from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Logit
 from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
-from antiphon.accel.testing.table_engine import GreedySampler, TableEngine, TableOutput, TableSequence
+from tests.accel.table_engine import GreedySampler, TableEngine, TableOutput, TableSequence
 
 VOCAB_SIZE = 50
 FLAT = FixedCostModel(StepCost({64: {1: 1.0, 64: 1.1}}))
@@ -87,7 +88,7 @@ def test_the_emitted_tokens_do_not_depend_on_the_drafter(name: str) -> None:
 
 def test_scheduler_and_table_engine_need_no_torch() -> None:
     script = (
-        "import sys; from antiphon.accel.testing.table_engine import *;"
+        "import sys; from tests.accel.table_engine import *;"
         "from antiphon.accel.decoding.scheduler import *;"
         "from antiphon.accel.decoding.request import Request;"
         "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import FixedBudget;"
@@ -96,7 +97,8 @@ def test_scheduler_and_table_engine_need_no_torch() -> None:
         "steps = list(scheduler_of(engine).steps(request)); print(output.tokens[3:], len(steps) < 20);"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [f"{[(3 + place) % 9 for place in range(1, 21)]} True", "[]"]
 

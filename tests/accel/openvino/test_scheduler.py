@@ -13,8 +13,8 @@ from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.cost_model import FixedCostModel, StepCost
 from antiphon.accel.engines.protocol import Engine
 from antiphon.accel.testing.drafters import RandomTreeDrafter
-from antiphon.accel.testing.table_engine import GreedySampler, TableOutput
 from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.accel.table_engine import GreedySampler, TableOutput
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 

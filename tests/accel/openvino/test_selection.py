@@ -10,7 +10,8 @@ from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.engines import selection
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.engines.torch.engine import engine_of as torch_engine_of
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer
+from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 

@@ -8,7 +8,7 @@ import torch
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.engines.selection import select_engine
-from antiphon.accel.testing.model_report import inspect_model
+from antiphon.accel.model_report import inspect_model
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")

@@ -1,7 +1,7 @@
 """The engine protocol: the methods of an engine that the scheduler and requests call. Imports no framework.
 
 To add an engine, write a class with the methods of `ModelEngine` and one with those of `CachedSequence`, and name the
-engine in ``selection.py``. `antiphon.accel.testing.table_engine` is the smallest example.
+engine in ``selection.py``. ``tests/accel/table_engine.py`` is the smallest example.
 
 One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
 
@@ -248,7 +248,7 @@ class Engine(Protocol):
 class ModelEngine(Engine, Protocol):
     """An engine that a language model can decode with: it also knows costs and statistics of its model.
 
-    Requests use it through `antiphon.accel.decoding.generation`.
+    Requests use it through `antiphon.accel.decoding.model_request`.
     """
 
     @property

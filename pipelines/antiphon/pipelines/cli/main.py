@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from antiphon.pipelines.cli import bench, bita, console, keys
+from antiphon.pipelines.cli import bench, console, keys
 from antiphon.pipelines.cli.ask import ask
 from antiphon.pipelines.cli.backup import backup, restore
 from antiphon.pipelines.cli.chat import chat
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 for command in (index, ask, chat, serve, mcp, backup, restore, demo, doctor):
     app.command()(command)
-for name, group in {"bench": bench.app, "bita": bita.app, "keys": keys.app}.items():
+for name, group in {"bench": bench.app, "keys": keys.app}.items():
     app.add_typer(group, name=name)
 
 

@@ -64,7 +64,7 @@ def make_drafter(
         raise ValueError(f"prompt_as_reference=False is for the drafter lookahead, and this is {name!r}; leave it out.")
     if name == BITA:
         if bita is None:
-            raise ValueError("The drafter bita needs weights that were trained for the model: antiphon bita train.")
+            raise ValueError("The drafter bita needs weights that were trained for the model, see recipes/bita.")
         return partial(Bita, bita)
     if name == "blend" and (bita is not None or window is not None):
         return partial(Blend, bita, window=window)

@@ -67,7 +67,7 @@ class BitaWeights:
         """
         wanted = tuple(self.keys.shape), tuple(self.values.shape), tuple(self.masks.shape)
         given = cache_shape(model).tensor_shapes(self.prefix, len(self.masks))
-        remedy = "train them for this model: antiphon bita train"
+        remedy = "train them for this model, see recipes/bita"
         if given != wanted:
             raise ValueError(
                 f"The BiTA weights for {self.model!r} have the shapes {wanted}, "
@@ -231,7 +231,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise FileNotFoundError(f"There are no BiTA weights at {str(path)!r}; train them: antiphon bita train.")
+        raise FileNotFoundError(f"There are no BiTA weights at {str(path)!r}; train them, see recipes/bita.")
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})["bita"])
@@ -243,6 +243,6 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
             raise ValueError
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise ValueError(
-            f"{str(path)!r} holds no BiTA weights, or is damaged; train them again: antiphon bita train."
+            f"{str(path)!r} holds no BiTA weights, or is damaged; train them again, see recipes/bita."
         ) from error
     return facts, tensors
