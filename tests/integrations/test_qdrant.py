@@ -64,9 +64,9 @@ def test_the_best_passages_are_found_with_their_sources_and_cosines(retriever: R
     for word in ("cats", "stars"):
         found = retriever.search(f"tell me all about {word} and iron", 3)
         assert (found[0].text, found[0].source) == (f"All about {word} and iron.", f"{word}.txt")
-        expected = EMBEDDER.embed_queries([f"tell me all about {word} and iron"]) @ EMBEDDER.embed_documents(
-            [found[0].text]
-        ).T
+        expected = (
+            EMBEDDER.embed_queries([f"tell me all about {word} and iron"]) @ EMBEDDER.embed_documents([found[0].text]).T
+        )
         assert found[0].score == pytest.approx(float(expected[0, 0]), abs=1e-3)
 
 

@@ -54,7 +54,6 @@ def remove_documents(
         removed |= dict.fromkeys(found)
     if isinstance(store, PostgresIndex):
         store.remove([passage.id for passage in store.passages_of([*removed])])
-        store.close()
     else:
         ids = [identifier for source in removed for identifier in store.passages.ids_of(source)]
         update_index(store.folder, embedder or load_embedder(store.embedder, device), remove=ids)

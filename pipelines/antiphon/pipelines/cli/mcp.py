@@ -70,7 +70,7 @@ def mcp(
     if is_address(model):
         raise ValueError(REMOTE.format(model))
     host, port = _address(http)
-    folder = index if collections is not None else find_index(index)
+    location = index if collections is not None else find_index(index)
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     from antiphon.pipelines.server.access_control import LOOPBACK, is_loopback
     from antiphon.pipelines.server.settings import ServerSettings
@@ -82,7 +82,7 @@ def mcp(
         allowed_hosts=(*(LOOPBACK if is_loopback(host) else ()), *(hosts or ())),
         read_only=True,
     )
-    documents = served_documents(folder, collections, keys or (), read_only=True)
+    documents = served_documents(location, collections, keys or (), read_only=True)
     runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
     load = partial(_load, model, settings, documents, k, runs)
     start_traces(trace)

@@ -12,11 +12,11 @@ from itertools import islice
 from urllib.parse import quote, unquote
 
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.collections import Collection
+from antiphon.pipelines.server.collections import Collection, DocumentIndex
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.response_fields import file_name
 from antiphon.pipelines.server.service import Service
-from antiphon.retrieval import LocalIndex, Passage
+from antiphon.retrieval import Passage
 
 PAGE_SIZE = 100
 """Number of documents in one page of the list."""
@@ -161,7 +161,7 @@ def _document_id(source: str) -> str:
     return sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _source_of(index: LocalIndex, identifier: str) -> str | None:
+def _source_of(index: DocumentIndex, identifier: str) -> str | None:
     return next((source for source in index.sources() if _document_id(source) == identifier), None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -334,6 +335,7 @@ class PostgresIndex:
             )
         except psycopg.ProgrammingError:  # libpq's message may repeat a part of the password
             raise malformed() from None
+        weakref.finalize(self, connection.close)
         # Set by a statement, because a connection option would replace the caller's options.
         connection.execute(_SESSION, [str(round(1000 * self._timeout))])
         return connection

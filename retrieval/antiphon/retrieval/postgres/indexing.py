@@ -52,7 +52,6 @@ class PostgresTarget:
         """Check that the table can be used or created; yield the number of passages of each document."""
         index = PostgresIndex(self._url, embedder, dry_run=True)
         self._before = index.sources() if index.exists else {}
-        index.close()
         yield self._before
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
@@ -88,8 +87,6 @@ class PostgresTarget:
                     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
                 save_unfinished(cache, embedder.fingerprint, vectors)
             raise
-        finally:
-            index.close()
         shutil.rmtree(cache, ignore_errors=True)
         report("save", 1, 1)
         return len(unchanged) + sum(text in known for text in texts)
