@@ -43,7 +43,9 @@ _NO_STATEMENT_TIMEOUT = """
 select set_config('lock_timeout', current_setting('statement_timeout'), true),
        set_config('statement_timeout', '0', true)
 """
-_LOCK = "select pg_advisory_xact_lock(hashtext(%s))"
+_LOCK = "select pg_advisory_lock(hashtext(%s))"
+_UNLOCK = "select pg_advisory_unlock(hashtext(%s))"
+_LOCK_UNTIL_COMMIT = "select pg_advisory_xact_lock(hashtext(%s))"
 _SCHEMA = """
 create extension if not exists vector;
 create table {table} (
@@ -228,7 +230,7 @@ class PostgresIndex:
             with connection.transaction():
                 # Writing all rows may take long; only waiting for locks has a timeout.
                 connection.execute(_NO_STATEMENT_TIMEOUT)
-                connection.execute(_LOCK, [self.location])
+                connection.execute(_LOCK_UNTIL_COMMIT, [self.location])
                 connection.execute(_STAGING)
                 with connection.cursor().copy(_COPY) as copy:
                     copy.set_types(_TYPES)
@@ -267,29 +269,27 @@ class PostgresIndex:
         )
 
     def _create(self, connection: Connection[Any], embedder: Embedder, dry_run: bool) -> Mapping[str, Any]:
-        import psycopg
+        from psycopg import errors
         from psycopg.sql import Literal
 
         facts = {"antiphon": _FORMAT, "embedder": embedder.name, "fingerprint": embedder.fingerprint}
         facts["dim"] = embedder.dim
         schema = self._sql(_SCHEMA, dim=Literal(embedder.dim), facts=Literal(json.dumps(facts)))
-        with connection.transaction(force_rollback=dry_run):
-            connection.execute(_LOCK, [self.location])  # two processes may create the table at once
+        connection.execute(_LOCK, [self.location])  # two processes may create the table at once
+        try:
             existing = self._facts(connection)
             if existing is not None:
                 return existing
-            try:
+            with connection.transaction(force_rollback=dry_run):
                 connection.execute(schema)
-            except (
-                psycopg.errors.FeatureNotSupported,
-                psycopg.errors.UndefinedFile,
-                psycopg.errors.InsufficientPrivilege,
-            ) as error:
-                raise DatabaseError(
-                    f"The table in {self.location} cannot be created: {_reason(error)}. It needs a server with the "
-                    "extension pgvector 0.8 or newer, and a user that may create tables in the database; a superuser "
-                    "creates the extension there with: create extension vector"
-                ) from error
+        except (errors.FeatureNotSupported, errors.UndefinedFile, errors.InsufficientPrivilege) as error:
+            raise DatabaseError(
+                f"The table in {self.location} cannot be created: {_reason(error)}. It needs a server with the "
+                "extension pgvector 0.8 or newer, and a user that may create tables in the database; a superuser "
+                "creates the extension there with: create extension vector"
+            ) from error
+        finally:
+            connection.execute(_UNLOCK, [self.location])
         return facts
 
     def _found(self, select: str, k: int, where: MetadataFilter | None, **values: Any) -> list[Passage]:

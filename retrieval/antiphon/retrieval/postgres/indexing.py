@@ -50,8 +50,8 @@ class PostgresTarget:
     @contextmanager
     def opened(self, embedder: Embedder) -> Iterator[Mapping[str, int]]:
         """Check that the table can be used or created; yield the number of passages of each document."""
-        index = PostgresIndex(self._url, embedder, dry_run=True)
-        self._before = index.sources() if index.exists else {}
+        self._index = PostgresIndex(self._url, embedder, dry_run=True)
+        self._before = self._index.sources() if self._index.exists else {}
         yield self._before
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
@@ -67,19 +67,22 @@ class PostgresTarget:
         """
         require_distinct(passages)
         require_savable(passages)
-        index = PostgresIndex(self._url, embedder)
+        index = self._index
         read = {passage.source for passage in passages}
-        stored = {passage.id: passage for passage in index.passages_of([*read])}
+        stored = {passage.id: passage for passage in index.passages_of([*read])} if index.exists else {}
         unchanged = {each.id for each in passages if stored.get(each.id) == replace(each, metadata=json_metadata(each))}
         new = [passage for passage in passages if passage.id not in unchanged]
         texts = [passage.text_with_headings for passage in new]
         cache = Path(user_cache_dir("antiphon")) / "unfinished" / sha256(self.location.encode()).hexdigest()[:32]
-        known = index.vectors_of(new) | read_unfinished(cache, embedder.fingerprint, texts)
+        known = index.vectors_of(new) if index.exists else {}
+        known |= read_unfinished(cache, embedder.fingerprint, texts)
         vectors = dict(known)
         try:
             embedded = embed_texts(texts, embedder, vectors, report)
             report("save", 0, 1)
             gone = {*self._before, *read} - {*kept}
+            if not index.exists:
+                index = PostgresIndex(self._url, embedder)
             index.replace_documents([*gone], new, embedded, unchanged=[*unchanged])
         except BaseException:
             if len(vectors) > len(known):
