@@ -47,9 +47,9 @@ def mcp(
     """Serve search and cited answers to an agent over MCP, on standard input and output."""
     if is_address(model):
         raise ValueError(REMOTE.format(model))
-    folder = index if collections is not None else find_index(index)
+    location = index if collections is not None else find_index(index)
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
-    documents = served_documents(folder, collections, (), read_only=True)
+    documents = served_documents(location, collections, (), read_only=True)
     runs = {
         "drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights
     }  # fmt: skip

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 NO_INDEX = "The model 'extractive' quotes documents: give an index (--index), or a language model (--model)."
 
 Served = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--index",
         "-i",
-        help="Folder of an index, made by `antiphon index`, to answer from.",
+        help="Folder of an index, made by `antiphon index`, or the address of a table of PostgreSQL, to answer from.",
         show_default=".antiphon here or in a folder above, if there is one",
     ),
 ]
@@ -183,7 +183,7 @@ def load_service(
     name = name_for_clients(model)
     language_model: LanguageModel | ExtractiveModel
     if model == EXTRACTIVE:
-        if not documents.folders:
+        if not documents.locations:
             raise ValueError(NO_INDEX)
         language_model = ExtractiveModel()
     else:

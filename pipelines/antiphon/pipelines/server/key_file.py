@@ -38,7 +38,8 @@ class CollectionEntry(_Entry):
     """A collection in the file.
 
     Attributes:
-        index: the folder of its index; a relative path starts at the folder of the file.
+        index: the folder of its index, where a relative path starts at the folder of the file; or the address of a
+            table of PostgreSQL.
         max_upload_bytes: the bytes that all uploaded files together may have.
         max_uploaded_documents: the number of uploaded documents, each file of an archive counted.
     """

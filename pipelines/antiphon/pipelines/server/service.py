@@ -27,7 +27,7 @@ from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import RECYCLING_ENTRIES, Tenants
 from antiphon.retrieval import Embedder, Reranker
 
-NO_COLLECTIONS = "This server has no index for documents; start it with --index FOLDER."
+NO_COLLECTIONS = "This server has no index for documents; start it with --index."
 
 
 @dataclass(frozen=True, slots=True)
