@@ -4,6 +4,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from antiphon.accel.decoding.generation import Generation
@@ -64,7 +66,7 @@ def test_rows_below_the_margin_are_dropped() -> None:
     assert len(adaptive(cost).trim(chain([5], [0.2]), 64)) == 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_the_selected_rows_are_the_best_prefix_by_chance_and_whole_paths(seed: int) -> None:
     draft = random_tree(30, seed)
     kept = adaptive(KINKED).trim(draft, 64)

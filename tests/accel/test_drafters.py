@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Drafter, DrafterFactory, without_probes
 from antiphon.accel.drafting.drafters import (
@@ -56,7 +58,8 @@ def drafts(drafter: Drafter, prompt: list[int], references: Sequence[list[int]],
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-@pytest.mark.parametrize("seed", range(10))
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1))
 def test_drafts_are_valid_trees_whose_chances_are_consistent(name: str, seed: int) -> None:
     for draft in map(without_probes, drafts(FACTORIES[name](), *texts(seed))):
         siblings = list(zip(draft.parents, draft.tokens, strict=True))

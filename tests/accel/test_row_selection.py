@@ -4,6 +4,8 @@ import random
 from itertools import accumulate
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from antiphon.accel.drafting.budget import (
     MIN_ROWS,
@@ -101,7 +103,7 @@ def trim_jointly(drafts: list[Draft], cost: StepCost) -> list[Draft]:
     return trim_drafts(drafts, budgets, [64] * len(drafts))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_several_sequences_get_the_most_likely_rows_of_all_up_to_the_optimal_number(seed: int) -> None:
     chance = random.Random(seed)
     cost = StepCost({64: {1: 1.0, 8: 1.3, 64: 6.0}})
@@ -165,7 +167,8 @@ def tokens_per_second(
     return tokens / seconds
 
 
-@pytest.mark.parametrize("seed", range(8))
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**32 - 1))
 def test_the_first_row_of_a_sequence_has_to_pay_its_extra_cost(seed: int) -> None:
     """With all candidates sorted by chance, the selected ones are the prefix with the most tokens per second."""
     chance, gained = random.Random(seed), 0.0

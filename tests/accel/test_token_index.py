@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.accel.drafting.drafters.token_index import END, TokenIndex
 
@@ -60,7 +62,7 @@ def test_an_extended_text_is_indexed_like_a_whole_one() -> None:
         assert grown.find_matches(text[:end], 5) == whole.find_matches(text[:end], 5)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_positions_equal_those_of_a_naive_search(seed: int) -> None:
     chance = random.Random(seed)
     texts = [[chance.randrange(4) for _ in range(chance.randrange(12))] for _ in range(6)]

@@ -4,6 +4,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.accel.drafting.draft import ROOT, Draft
 from antiphon.accel.drafting.drafters import Trie
@@ -66,7 +68,7 @@ def test_window_counts_are_those_of_algorithm_1(path: tuple[int, ...], frequency
     assert sum(trie._windows(1 + at, len(path)) for at in starts) == frequency  # one END precedes the text
 
 
-@pytest.mark.parametrize("seed", range(8))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_window_counts_rank_rows_as_an_explicit_trie(seed: int) -> None:
     chance = random.Random(seed)
     texts = [tuple(chance.randrange(4) for _ in range(chance.randrange(30))) for _ in range(4)]
@@ -94,7 +96,7 @@ def test_a_position_in_no_full_window_counts_only_as_an_occurrence() -> None:
     assert paths(drafted(Trie(include_output=False), [1], (1, 2, 3))) == [(2,), (2, 3)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@given(seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("counting", ["occurrences", "window"])
 def test_every_path_follows_the_query_and_is_at_most_as_frequent_as_its_prefix(seed: int, counting: Any) -> None:
     chance = random.Random(seed)
@@ -110,7 +112,7 @@ def test_every_path_follows_the_query_and_is_at_most_as_frequent_as_its_prefix(s
         assert path[:-1] == () or path[:-1] in paths(draft)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_without_a_limit_all_continuations_up_to_the_depth_are_drafted(seed: int) -> None:
     chance = random.Random(seed)
     text = tuple(chance.randrange(5) for _ in range(60))
