@@ -126,12 +126,12 @@ def test_make_drafter_takes_names_and_refuses_options_of_other_drafters() -> Non
     assert make_drafter("blend") is Blend
     blend, lookahead = (
         make_drafter("blend", window=(5, 3, 5))(),
-        make_drafter("lookahead", window=(3, 4, 2), prompt_as_reference=False)(),
+        make_drafter("lookahead", window=(3, 4, 2))(),
     )
     assert isinstance(blend, Blend)
     assert isinstance(lookahead, Lookahead)
     assert blend.parts == (SuffixMatch, Lookahead)
-    assert (lookahead.width, lookahead.ngram, lookahead.guesses, lookahead.prompt_as_reference) == (3, 4, 2, False)
+    assert (lookahead.width, lookahead.ngram, lookahead.guesses) == (3, 4, 2)
     masks: Any = SimpleNamespace(masks=(0, 0))
     assert isinstance(make_drafter("bita", bita=masks)(), Bita)
     both = make_drafter("blend", bita=masks, window=(5, 3, 5))()
@@ -143,8 +143,6 @@ def test_make_drafter_takes_names_and_refuses_options_of_other_drafters() -> Non
         make_drafter("trie", bita=masks)
     with pytest.raises(ValueError, match="A window is for the drafters lookahead and blend, and this is 'bita'"):
         make_drafter("bita", bita=masks, window=(5, 3, 5))
-    with pytest.raises(ValueError, match="prompt_as_reference=False is for the drafter lookahead, and this is 'blend'"):
-        make_drafter("blend", prompt_as_reference=False)
     with pytest.raises(ValueError, match="needs weights that were trained for the model"):
         make_drafter("bita")
 

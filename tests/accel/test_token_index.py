@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.accel.drafting.drafters.token_index import END, TokenIndex
+from antiphon.accel.drafting.drafters.token_index import TokenIndex
 
 
 def index_of(*sequences: list[int]) -> TokenIndex:
@@ -42,13 +42,6 @@ def test_no_match_crosses_the_end_of_a_sequence() -> None:
 
 def test_a_match_stops_at_the_start_of_its_text() -> None:
     assert followers(index_of([1, 2]), [2, 1, 1], longest=3) == [[2]]
-
-
-def test_an_end_is_a_position_if_requested() -> None:
-    index = TokenIndex()
-    index.extend([1, 2])
-    index.close(is_position=True)
-    assert followers(index, [2]) == [[END]]
 
 
 def test_an_extended_text_is_indexed_like_a_whole_one() -> None:
