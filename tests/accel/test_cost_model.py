@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.budget import AdaptiveBudget
-from antiphon.accel.drafting.cost_model import FixedCostModel, OnlineCostModel, StepCost
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.engines.torch import cost_store
 from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION, measure_step_cost
@@ -227,12 +227,12 @@ def test_given_costs_are_neither_measured_nor_corrected() -> None:
     assert isinstance(budget, AdaptiveBudget)
     for _ in range(9):
         budget.observe_time(4, 100, 77.0)
-    assert budget.cost.seconds(100, 4) == FixedCostModel(COST).seconds(100, 4)
+    assert budget.cost.seconds(100, 4) == CostModel(COST, learns=False).seconds(100, 4)
     assert fed == [], "nothing is measured"
 
 
-def online_model() -> OnlineCostModel:
-    return OnlineCostModel(StepCost({64: {1: 1.0, 8: 1.0, 64: 1.0}}))
+def online_model() -> CostModel:
+    return CostModel(StepCost({64: {1: 1.0, 8: 1.0, 64: 1.0}}))
 
 
 def test_a_slowdown_of_all_forward_passes_changes_no_ratio() -> None:

@@ -21,7 +21,7 @@ USER = [{"role": "user", "content": "How do bees live?"}]
 
 
 @contextmanager
-def fails(status: int | None, message: str = "") -> Iterator[None]:
+def fails(status: int | None, message: str | None = None) -> Iterator[None]:
     """Expect an error with this HTTP status and message, which is no break of a stream that has started."""
     with pytest.raises(RemoteError, match=message) as caught:
         yield

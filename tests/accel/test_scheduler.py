@@ -19,7 +19,7 @@ from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.budget import FixedBudget
-from antiphon.accel.drafting.cost_model import FixedCostModel, StepCost
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Logits, Tokens, chain
 from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
 from antiphon.accel.engines.protocol import SequenceInput
@@ -27,10 +27,10 @@ from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
 from tests.accel.table_engine import GreedySampler, TableEngine, TableOutput, TableSequence
 
 VOCAB_SIZE = 50
-FLAT = FixedCostModel(StepCost({64: {1: 1.0, 64: 1.1}}))
+FLAT = CostModel(StepCost({64: {1: 1.0, 64: 1.1}}), learns=False)
 """Additional rows cost almost nothing, so sharing forward passes is always faster."""
 
-STEEP = FixedCostModel(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}))
+STEEP = CostModel(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}), learns=False)
 """Every additional row costs as much as two plain steps, so sharing forward passes is always slower."""
 
 

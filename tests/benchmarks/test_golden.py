@@ -5,6 +5,7 @@ merges runs of spaces first, where the original merges them last. Both are resto
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -89,11 +90,21 @@ def rag() -> list[Recording]:
 
 
 class CountingCopying(Copying):
-    """Copying as in the authors' code; it counts the steps with a match, including matches at the end of a text."""
+    """Copying as in the authors' code: a match at the end of a reference counts, and the step is then a plain one.
+
+    It counts the steps with a match.
+    """
 
     def __init__(self, n: int, k: int) -> None:
-        super().__init__(n, k, max_n=5, tie="first", strict_official=True)
+        super().__init__(n, k, max_n=5)
         self.count = 0
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+        super().begin(prompt, ())
+        for reference in references:
+            self._index.extend(reference)
+            self._index._positions[self._index.tokens[-2]].append(len(self._index.tokens) - 1)
+            self._index.close()
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         tail = context[max(self._start, len(context) - self.max_n) :]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer
+from antiphon.accel.testing.tiny import END_OF_TURN, EOS, byte_tokenizer
 from tests.accel.batches import steps_together
 from tests.accel.openvino.builders import model_of
 
@@ -99,7 +99,9 @@ def test_dropping_a_stream_does_not_change_the_others(plain: list[list[int]]) ->
 def test_a_request_that_never_fits_fails_alone(plain: list[list[int]]) -> None:
     model = language_model(-(-LONGEST // BLOCK_SIZE))
     long = "An answer about honey. " * 15
-    first, too_long, second = steps_together(model, [PROMPTS[0], long, PROMPTS[1]], max_new_tokens=NEW)
+    first, too_long, second = steps_together(
+        model, [PROMPTS[0], long, PROMPTS[1]], max_new_tokens=NEW, eos_token_id=[EOS, END_OF_TURN]
+    )
     with pytest.raises(
         OutOfBlocksError, match=r"over 1 requests? needs \d+ tokens .* memory holds 192; give it more \(memory=...\)"
     ):

@@ -10,7 +10,7 @@ from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.drafting.acceptance_stats import AcceptanceStats
 from antiphon.accel.drafting.budget import FixedBudget
-from antiphon.accel.drafting.cost_model import FixedCostModel, StepCost
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.engines.protocol import Engine
 from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE
@@ -24,7 +24,7 @@ from tests.accel.openvino.builders import engine_of, model_of, text_of
 
 MODEL: Any = model_of()
 NEW = 30
-FLAT = FixedCostModel(StepCost({64: {1: 1.0, 64: 1.1}}))
+FLAT = CostModel(StepCost({64: {1: 1.0, 64: 1.1}}), learns=False)
 """Additional rows cost almost nothing, so sharing forward passes is always faster."""
 
 
