@@ -11,7 +11,7 @@ from threading import Lock
 from antiphon.pipelines.rag import Rag
 from antiphon.retrieval import LocalIndex, Reranker, Retriever, read_index
 from antiphon.retrieval.embedders.protocol import TokenEmbedder
-from antiphon.retrieval.index_folder.snapshot import lock_uploads
+from antiphon.retrieval.index_folder.write_lock import lock_uploads
 from antiphon.retrieval.local_index import embedder_of_index
 from antiphon.retrieval.rerankers.by_name import load_reranker
 from antiphon.retrieval.rerankers.maxsim import MaxSimReranker
