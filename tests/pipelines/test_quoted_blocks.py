@@ -13,13 +13,21 @@ from antiphon.retrieval.formats import reader_for
 count = HashEmbedder().count_tokens
 
 
+def passage_of(text: str, source: str) -> Passage:
+    """Return a text as a passage; reStructuredText is read first, because its passages have no markup."""
+    if not source.endswith(".rst"):
+        return Passage.at(source, 0, text)
+    [passage] = chunk_document(reader_for(".rst")(text.encode(), source), count)
+    return passage
+
+
 def sentences(text: str, source: str) -> list[str]:
-    return [quote.sentence for quote in quotable_lines([Passage.at(source, 0, text)])[0]]
+    return [quote.sentence for quote in quotable_lines([passage_of(text, source)])[0]]
 
 
 def block_of(line: str, text: str, source: str = "a.md") -> list[str]:
     """Return the sentences that are quoted if a line is selected."""
-    quotes = quotable_lines([Passage.at(source, 0, text)])[0]
+    quotes = quotable_lines([passage_of(text, source)])[0]
     return [each.sentence for each in quoted_block(next(each for each in quotes if each.sentence == line), quotes)]
 
 
@@ -54,9 +62,9 @@ def test_the_text_of_a_directive_in_markdown_is_prose(fence: str) -> None:
     assert sentences(f"{fence}\n{WRAPPED}\n{close}\n", "a.md")[-1] == "It is yellow or white."
 
 
-def test_an_underlined_title_of_rst_is_not_quoted() -> None:
-    assert lines_of([Passage.at("a.rst", 0, "Wax\n~~~\n\nWax melts.")]) == [[Quote(1, "Wax melts.")]]
-    assert sentences("Opening the Hive\n================\nPull.", "a.rst") == ["Pull."]
+def test_an_underlined_title_is_not_quoted() -> None:
+    assert lines_of([Passage.at("a.txt", 0, "Wax\n~~~~\n\nWax melts.")]) == [[Quote(1, "Wax melts.")]]
+    assert sentences("Opening the Hive\n================\nPull.", "a.txt") == ["Pull."]
 
 
 RULES = "Keep the rules in mind:\n\n- Each hive has an owner.\n- One owner at a time.\n  - Or none.\n\nMore text."
@@ -163,7 +171,10 @@ def test_a_title_and_a_term_are_quoted_with_what_follows() -> None:
         "One owner at a time.",
     ]
     option = ".. option:: --no-smoke\n\n   Open the hive without smoke. Mind the bees.\n"
-    assert block_of("--no-smoke", option, "a.rst") == ["--no-smoke", "Open the hive without smoke."]
+    assert block_of("Mind the bees.", option, "a.rst") == [
+        "--no-smoke : Open the hive without smoke.",
+        "Mind the bees.",
+    ]
 
 
 def test_a_table_is_quoted_with_the_line_that_introduces_it() -> None:

@@ -50,7 +50,7 @@ def pdf(*pages: str, title: str = "", password: str = "") -> bytes:
     return result.getvalue()
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".md", ".rst", ""])
+@pytest.mark.parametrize("suffix", [".txt", ".md", ""])
 @pytest.mark.parametrize("text", ["One.\r\nTwo.\r\n", "Ümläut, 漢字 and 🙂.\n\tTab."])
 def test_text_formats_keep_every_character_of_the_file(tmp_path: Path, suffix: str, text: str) -> None:
     path = write(tmp_path / f"file{suffix}", text)
@@ -66,13 +66,6 @@ def test_markdown_headings_are_found_but_not_in_code(tmp_path: Path) -> None:
     document = read_document(write(tmp_path / "a.md", text))
     assert [(h.level, h.title) for h in document.headings] == [(1, "One"), (2, "Two"), (3, "Three")]
     assert [document.text[h.start : h.end] for h in document.headings] == ["# One #", "Two\n---", "### Three"]
-
-
-def test_rst_levels_follow_the_order_of_their_underlines(tmp_path: Path) -> None:
-    text = "=====\nTitle\n=====\n\nSection\n-------\ntext\n\nSub\n~~~\ntext\n\nOther\n-----\ntext\n"
-    document = read_document(write(tmp_path / "a.rst", text))
-    assert [(h.level, h.title) for h in document.headings] == [(1, "Title"), (2, "Section"), (3, "Sub"), (2, "Other")]
-    assert document.text[document.headings[0].start : document.headings[0].end] == "=====\nTitle\n====="
 
 
 def test_titles_in_plain_text_are_single_lines_that_end_no_sentence(tmp_path: Path) -> None:

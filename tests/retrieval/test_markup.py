@@ -1,4 +1,4 @@
-"""Markdown, MyST and reStructuredText are parsed by their own rules."""
+"""Markdown and MyST are parsed by their own rules."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import Document, HashEmbedder, chunk_document, read_document
-from antiphon.retrieval.block import BlockKind, Markup
+from antiphon.retrieval.block import BlockKind
 from antiphon.retrieval.formats.markup import read_markdown_document
-from antiphon.retrieval.formats.rst import read_rst_document
 from antiphon.retrieval.segmentation import blocks
 
 count = HashEmbedder().count_tokens
@@ -19,10 +18,6 @@ count = HashEmbedder().count_tokens
 
 def markdown(text: str) -> Document:
     return read_markdown_document(text.encode(), "a.md")
-
-
-def rst(text: str) -> Document:
-    return read_rst_document(text.encode(), "a.rst")
 
 
 @pytest.mark.parametrize(
@@ -153,59 +148,3 @@ def test_includes_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("# Bees\n\n```{include} ../wax.md\n```\n")
     assert read_document(path).warnings == ("its include of ../wax.md was not resolved; index that file as well",)
-    path = tmp_path / "a.rst"
-    path.write_text("Bees\n====\n\n.. include:: /etc/passwd\n\n.. literalinclude:: wax.py\n   :lines: 1-3\n")
-    document = read_document(path)
-    assert document.warnings == (
-        "its include of /etc/passwd was not resolved; index that file as well",
-        "its literalinclude of wax.py was not resolved; index that file as well",
-    )
-    assert "root:" not in document.text
-
-
-TITLES = "Bees\n~~~~\n\nBees dance. They\nlike the wax a lot.\n\nWax\n~~~\n\nWax melts.\n"
-
-
-def test_tildes_below_a_title_are_no_fence_in_rst() -> None:
-    passages = chunk_document(rst(TITLES), count, max_tokens=8)
-    assert [passage.text for passage in passages] == [
-        "Bees\n~~~~\n\nBees dance.",
-        "They\nlike the wax a lot.",
-        "Wax\n~~~\n\nWax melts.",
-    ]
-    assert [block.kind for block in blocks(TITLES)] == [BlockKind.TEXT, BlockKind.CODE]
-    assert [block.kind for block in blocks(TITLES, markup=Markup.RST)] == [
-        BlockKind.MARKUP,
-        BlockKind.TEXT,
-        BlockKind.MARKUP,
-        BlockKind.TEXT,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("One.\n\n.. secret\n   secret\n\n   secret\n\nTwo.\n", "One.\n\nTwo.\n"),
-        ("One.\n\n..\n   secret\n\nTwo.\n", "One.\n\nTwo.\n"),
-        ("- One\n\n  .. secret\n\n- Two\n", "- One\n\n- Two\n"),
-        (".. note:: One.\n\n   .. secret\n\n   Two.\n", ".. note:: One.\n\n   Two.\n"),
-        ("::\n\n   .. code\n\nTwo.\n", "::\n\n   .. code\n\nTwo.\n"),
-        (".. _bees: https://bees.org\n.. |x| replace:: y\n", ".. _bees: https://bees.org\n.. |x| replace:: y\n"),
-    ],
-)
-def test_comments_of_rst_are_not_text(text: str, expected: str) -> None:
-    assert rst(text).text == expected
-
-
-def test_titles_in_literal_blocks_of_rst_are_no_headings() -> None:
-    document = rst("Bees\n====\n\nCode::\n\n   No\n   ==\n\n.. code-block:: rst\n\n   Not\n   ===\n\nWax\n---\n")
-    assert [(heading.level, heading.title) for heading in document.headings] == [(1, "Bees"), (2, "Wax")]
-
-
-def test_rst_with_unknown_roles_and_directives_is_read_whole() -> None:
-    text = (
-        "Bees\n====\n\nSee :ref:`wax` and :py:func:`x`.\n\n"
-        ".. automodule:: bees\n   :members:\n\n.. toctree::\n\n   wax\n"
-    )
-    document = rst(text)
-    assert (document.text, document.warnings) == (text, ())

@@ -1,4 +1,4 @@
-"""Indexes of version 0.1, made by its own code: today's code opens, searches, changes and backs them up."""
+"""Indexes of version 0.1, made by its own code: today's code opens, searches and changes them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from antiphon.retrieval import (
     MiniLMEmbedder,
     Passage,
     Retriever,
-    backup_index,
     build_index,
     read_index,
-    restore_index,
 )
 
 DATA = Path(__file__).with_name("data") / "indexes_0_1.tar.gz"
@@ -82,12 +80,6 @@ def test_files_are_added_to_an_old_index(indexes: Path, tmp_path: Path) -> None:
     report = build_index([tmp_path / "more.txt"], indexes / "hash", embedder=EMBEDDER, add=True)
     assert (report.passages, report.kept) == (1, 5)
     assert set(SOURCES) < set(read_index(indexes / "hash").passages.sources())
-
-
-def test_an_old_index_is_backed_up_and_restored(indexes: Path, tmp_path: Path) -> None:
-    backup_index(indexes / "hash", tmp_path / "old.tar.gz")
-    restore_index(tmp_path / "old.tar.gz", tmp_path / "copy")
-    assert list(read_index(tmp_path / "copy").passages) == list(read_index(indexes / "hash").passages)
 
 
 def test_the_bundled_embedder_still_fits_its_old_indexes(indexes: Path) -> None:

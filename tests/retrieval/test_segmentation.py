@@ -2,22 +2,29 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
-from antiphon.retrieval.block import BlockKind
+from antiphon.retrieval.block import BlockKind, Markup
+from antiphon.retrieval.formats import markup_of, reader_for
 from antiphon.retrieval.formats.markup import numbered_headings
 from antiphon.retrieval.segmentation import blocks, code_lines, table_rows
 
 count = HashEmbedder().count_tokens
-LINES = st.sampled_from(["", "Text.", "```", "```sh", "~~~", "    ```", "| a | b |", "|---|---|", "> ```", "|", "\r"])
+LINES = st.sampled_from(
+    [
+        *("", "Text.", "```", "```sh", "~~~", "    ```", "| a | b |", "|---|---|", "> ```", "|", "\r"),
+        *("Wax", "====", "Wax melts:", "    wax = 3", "  - a", "\t"),
+    ]
+)
 
 
-@given(st.lists(LINES, max_size=30).map("\n".join), st.integers(0, 10))
-def test_blocks_cover_the_whole_text_in_order(text: str, start: int) -> None:
+@given(st.lists(LINES, max_size=30).map("\n".join), st.integers(0, 10), st.sampled_from(Markup))
+def test_blocks_of_every_markup_cover_the_whole_text_in_order(text: str, start: int, markup: Markup) -> None:
     start = min(start, len(text))
-    found = list(blocks(text, start))
+    found = list(blocks(text, start, markup=markup))
     assert [each.end for each in found][-1:] == [len(text)][: len(text) - start]
     assert all(one.end == other.start for one, other in pairwise(found))
     assert all(one.start < one.end for one in found)
@@ -83,3 +90,31 @@ def test_numbered_sections_of_a_paper_are_found_and_table_rows_are_not() -> None
         (1, "References"),
     ]
     assert all(text[heading.start : heading.end] == heading.title for heading in numbered_headings(text))
+
+
+def test_an_indented_listing_below_a_colon_is_code_in_plain_text() -> None:
+    text = (
+        "Recover with one command:\n\n    bzip2recover wax.bz2\n    ls\n\n"
+        "It is:\n\n    Wax melts in the sun.\n\n>>> x:\n\n    >>> y\n"
+    )
+    code = [each for each in blocks(text, markup=Markup.PLAIN) if each.kind is BlockKind.CODE]
+    assert [text[each.start : each.end] for each in code] == ["    bzip2recover wax.bz2\n    ls\n"]
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.rst"])
+def test_a_passage_that_begins_inside_code_knows_where_the_code_ends(name: str) -> None:
+    code = "\n".join(f"command --number {number}" for number in range(12))
+    text = {
+        "a.md": f"# Wax\n\n```\n{code}\n```\n\nWax melts. It is\nyellow.\n",
+        "a.rst": f"Wax\n===\n\nRun::\n\n    {code.replace(chr(10), chr(10) + '    ')}\n\nWax melts. It is\nyellow.\n",
+    }[name]
+    document = reader_for(name[1:])(text.encode(), name)
+    *_, last = chunk_document(document, count, max_tokens=24)
+    assert "command" in last.text
+    assert "melts" in last.text
+    kinds = [
+        last.text[each.start : each.end].split()[-1]
+        for each in blocks(last.text, markup=markup_of(name), code=last.code_spans)
+        if each.kind is BlockKind.TEXT and last.text[each.start : each.end].strip()
+    ]
+    assert kinds == ["yellow."]

@@ -11,7 +11,6 @@ from antiphon.retrieval import Passage
 from antiphon.retrieval.block import BlockKind, Markup, Span
 from antiphon.retrieval.formats import markup_of
 from antiphon.retrieval.formats.markup import markdown_signposts
-from antiphon.retrieval.rst_tables import rst_table_rows
 from antiphon.retrieval.segmentation import blocks, code_lines, sentences, table_rows
 
 _LISTING_START = re.compile(r">>>|\.\.\. |#|\$ ")  # prompts of Python or a shell, comments, Markdown headings
@@ -83,8 +82,7 @@ def lines_of(passages: Sequence[Passage]) -> list[list[Quote | str]]:
     """Return the lines of each passage: quotable ones as quotes, others as text.
 
     A line is a sentence, a list item, a table row or a line of code. Not quotable are Markdown headings and markers,
-    column names, listings that are not marked as code, and code without a word. Underlined titles, targets and the
-    names of directives of reStructuredText are left out.
+    column names, listings that are not marked as code, and code without a word. Underlined titles are left out.
     """
     return [[_shown(number, line) for line in _parse(passage)] for number, passage in enumerate(passages, start=1)]
 
@@ -126,10 +124,6 @@ class _Line:
 
 def _read_text(text: str) -> list[_Line]:
     return [*_text_lines(text, 0, len(text))]
-
-
-def _read_rst_text(text: str) -> list[_Line]:
-    return [replace(line, is_quotable=bool(_LETTER.search(line.text))) for line in _text_lines(text, 0, len(text))]
 
 
 def _text_lines(text: str, begin: int, stop: int, block: int = 0) -> Iterator[_Line]:
@@ -200,12 +194,6 @@ def _read_table(text: str) -> list[_Line]:
     return _locate(text, above + [(row, bool(_WORD.search(row))) for row in rows], LineKind.ROW)
 
 
-def _read_rst_table(text: str) -> list[_Line]:
-    header, rows = rst_table_rows(text)
-    above = [_Line(row, False, start, end, LineKind.ROW) for row, (start, end) in header]
-    return above + [_Line(row, bool(_WORD.search(row)), start, end, LineKind.ROW) for row, (start, end) in rows]
-
-
 def _locate(text: str, lines: Sequence[tuple[str, bool]], kind: LineKind) -> list[_Line]:
     """Return lines that follow each other in a text, with their places in it."""
     found: list[_Line] = []
@@ -231,7 +219,6 @@ _PLAIN: _LineParsers = {
 _PARSERS: Mapping[Markup, _LineParsers] = {
     Markup.PLAIN: _PLAIN,
     Markup.MARKDOWN: {**_PLAIN, BlockKind.TEXT: _read_markdown},
-    Markup.RST: {**_PLAIN, BlockKind.TEXT: _read_rst_text, BlockKind.TABLE: _read_rst_table},
 }
 
 

@@ -26,9 +26,6 @@ from .folder_indexing import update_index as update_index
 from .fusion import Fusion as Fusion
 from .fusion import convex_combination as convex_combination
 from .fusion import reciprocal_rank_fusion as reciprocal_rank_fusion
-from .index_folder.backup import BackupReport as BackupReport
-from .index_folder.backup import backup_index as backup_index
-from .index_folder.backup import restore_index as restore_index
 from .index_folder.store import StoredIndex as StoredIndex
 from .index_folder.store import read_index as read_index
 from .index_upkeep import remove_documents as remove_documents

@@ -14,11 +14,10 @@ class Markup(Enum):
 
     PLAIN = "plain"
     MARKDOWN = "markdown"
-    RST = "rst"
 
 
 class BlockKind(Enum):
-    """The kind of a block; `MARKUP` is not part of the text, such as a title's underline or a directive's name."""
+    """The kind of a block; `MARKUP` is not part of the text, such as a title with its underline."""
 
     TEXT = "text"
     CODE = "code"

@@ -113,8 +113,8 @@ def require_files(
 def read_document(path: str | Path, *, any_suffix: bool = True) -> Document:
     """Read one file as a document; of a message, the message without its attachments.
 
-    Plain text, Markdown and reStructuredText keep every character, including line ends, so that a span of the document
-    is a span of the decoded file. For other formats it is a span of the extracted text, which is deterministic.
+    Plain text and Markdown keep every character, including line ends, so that a span of the document is a span of the
+    decoded file. For other formats it is a span of the extracted text, which is deterministic.
 
     Args:
         path: The file.

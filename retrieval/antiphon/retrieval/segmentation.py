@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from itertools import dropwhile
 
 import regex
 
 from antiphon.retrieval.block import Block, BlockKind, Markup, Span
-from antiphon.retrieval.indented_blocks import plain_blocks, rst_blocks
+from antiphon.retrieval.indented_blocks import plain_blocks
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(
@@ -18,8 +17,6 @@ _FENCE = re.compile(
     r"|(:{3,})[ \t]*(?:\{[.#]?([\w:-]+)[^}\n]*\}|([a-zA-Z][\w-]*)(?=[ \t\[{]|\r?\n?$)|(?=\r?\n?$)))"
 )
 _CODE_FENCE = re.compile(r"[ \t]*(?:>[ \t]*)?(?:`{3,}|~{3,})")
-_CODE_DIRECTIVE = re.compile(r"[ \t]*(?:\.\.[ \t]+[\w:.+-]+::|::[ \t]*$)")
-_DIRECTIVE_OPTION = re.compile(r"[ \t]*:[\w-]+:(?:[ \t]|$)")
 _CODE_DIRECTIVES = frozenset(
     re.findall(
         "[a-z-]+",
@@ -126,9 +123,6 @@ def blocks(
 
 
 def _parsed_blocks(text: str, start: int, end: int, markup: Markup, in_table: bool) -> Iterator[Block]:
-    if markup is Markup.RST:
-        yield from rst_blocks(text, start, end)
-        return
     for block in _fenced_blocks(text, start, end, markup, in_table):
         if markup is Markup.PLAIN and block.kind is BlockKind.TEXT:
             yield from plain_blocks(text, block.start, block.end)
@@ -159,11 +153,8 @@ def _fenced_blocks(text: str, start: int, stop: int, markup: Markup, in_table: b
 
 
 def code_lines(code: str) -> list[str]:
-    """Return the non-empty lines of a code block, without its fences or its directive of reStructuredText."""
-    found = code.splitlines()
-    if found and _CODE_DIRECTIVE.match(found[0]):
-        found = [*dropwhile(_DIRECTIVE_OPTION.match, found[1:])]
-    return [line for line in found if line.strip() and not _CODE_FENCE.match(line)]
+    """Return the non-empty lines of a code block, without its fences."""
+    return [line for line in code.splitlines() if line.strip() and not _CODE_FENCE.match(line)]
 
 
 def has_header_row(text: str, start: int, end: int) -> bool:

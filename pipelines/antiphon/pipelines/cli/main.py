@@ -8,7 +8,6 @@ import typer
 
 from antiphon.pipelines.cli import bench, console, keys
 from antiphon.pipelines.cli.ask import ask
-from antiphon.pipelines.cli.backup import backup, restore
 from antiphon.pipelines.cli.chat import chat
 from antiphon.pipelines.cli.demo import demo
 from antiphon.pipelines.cli.doctor import doctor
@@ -23,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (index, ask, chat, serve, mcp, backup, restore, demo, doctor):
+for command in (index, ask, chat, serve, mcp, demo, doctor):
     app.command()(command)
 for name, group in {"bench": bench.app, "keys": keys.app}.items():
     app.add_typer(group, name=name)

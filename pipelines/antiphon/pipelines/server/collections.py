@@ -11,7 +11,7 @@ from threading import Lock
 from antiphon.pipelines.rag import Rag
 from antiphon.retrieval import LocalIndex, PostgresIndex, Reranker, Retriever, read_stored
 from antiphon.retrieval.embedders.protocol import TokenEmbedder
-from antiphon.retrieval.index_folder.snapshot import lock_uploads
+from antiphon.retrieval.index_folder.write_lock import lock_uploads
 from antiphon.retrieval.postgres.address import is_postgres, shown_location
 from antiphon.retrieval.rerankers.maxsim import MaxSimReranker
 

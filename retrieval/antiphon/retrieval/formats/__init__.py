@@ -85,7 +85,7 @@ _CODE = (
 FORMATS = (
     Format("text", (".txt", ".text"), "plain_text:read_text_document"),
     Format("Markdown", (".md", ".markdown"), "markup:read_markdown_document", markup=Markup.MARKDOWN),
-    Format("reStructuredText", (".rst",), "rst:read_rst_document", markup=Markup.RST),
+    Format("reStructuredText", (".rst",), "rst:read_rst_document"),
     Format("HTML", (".html", ".htm", ".xhtml"), "html:read_html_document"),
     Format("PDF", (".pdf",), "pdf:read_pdf_document"),
     Format("Word", (".docx", ".docm"), "word:read_word_document", extra="documents"),

@@ -1,127 +1,265 @@
-"""Read reStructuredText with docutils: section titles, comments and includes."""
+"""Read reStructuredText: docutils converts it to HTML, and the HTML reader reads that.
+
+Sphinx has many directives and roles that docutils does not know. Their texts are kept, without what Sphinx would add.
+"""
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from itertools import chain, dropwhile
+from textwrap import dedent
+from typing import Any, ClassVar
 
-from antiphon.retrieval.block import Span
-from antiphon.retrieval.document import Document, Heading
-from antiphon.retrieval.formats.text import decode_text, without_spans
+from docutils import nodes
+from docutils.core import publish_parts
+from docutils.parsers.rst import Directive, Parser, directives, states
+from docutils.parsers.rst.directives import misc, tables
+from docutils.statemachine import StringList
+from docutils.transforms import Transform
 
-if TYPE_CHECKING:
-    from docutils import nodes
+from antiphon.retrieval.document import Document
+from antiphon.retrieval.formats.html import read_html_document
+from antiphon.retrieval.formats.text import decode_text
 
-_INCLUDE = re.compile(r"^\s*\.\. ((?:literal)?include):: *([^\s<]\S*)", re.MULTILINE)
-_COMMENT = re.compile(r"[ \t]*\.\.(?:[ \t]|\r?\n?$)")
-_WORDS = re.compile(r"\S+")
+_SETTINGS = {
+    "_disable_config": True,  # no docutils.conf of the current folder
+    "docinfo_xform": False,
+    "doctitle_xform": False,
+    "file_insertion_enabled": False,
+    "halt_level": 5,
+    "initial_header_level": 1,
+    "input_encoding": "unicode",
+    "line_length_limit": 10**9,
+    "raw_enabled": False,
+    "report_level": 5,
+    "stylesheet_path": "",
+    "traceback": True,  # raise errors instead of printing them and ending the process
+}
+_ERROR = 3  # the level of the messages that stand for a text which docutils cannot parse
+_VERSIONS = {
+    "deprecated": "Deprecated since version",
+    "versionadded": "New in version",
+    "versionchanged": "Changed in version",
+    "versionremoved": "Removed in version",
+}
+_OPTION = re.compile(r"\s*:[\w-]+:(?:\s|$)")
+_ROLE = re.compile(r":[\w:.+-]+:`(.+)`", re.DOTALL)
+_WITH_TARGET = re.compile(r"(.*\S)\s+<[^<>]+>", re.DOTALL)
 
 
 def read_rst_document(data: bytes, source: str) -> Document:
     """Read a reStructuredText file, without its comments. Included files are reported, not read.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
-        ValueError: The bytes are binary.
+        ValueError: The bytes are binary, or docutils cannot parse the text.
     """
-    decoded = decode_text(data)
-    tree = _parsed(decoded.text)
-    text = without_spans(decoded.text, _comments(tree, decoded.text))
-    warnings = [*decoded.warnings]
-    warnings += [f"its {name} of {file} was not resolved; index that file as well" for name, file in _includes(tree)]
-    return Document(text, source, {}, rst_headings(text), warnings=tuple(warnings))
-
-
-def rst_headings(text: str) -> tuple[Heading, ...]:
-    """Return the section titles of reStructuredText; the first use of an underline style sets its level."""
-    from docutils import nodes
-
-    starts = _line_starts(text)
-    headings = []
-    for title in _parsed(text).findall(nodes.title):
-        if isinstance(title.parent, nodes.section) and title.line:
-            last = title.line - 1  # the underline
-            lines = [text[starts[number] : starts[number + 1]].strip() for number in range(last + 1)][-3:]
-            first = last - 2 if len(lines) == 3 and lines[0] == lines[2] else last - 1
-            end = len(text[: starts[last + 1]].rstrip("\r\n"))
-            headings.append(Heading(starts[first], end, _level(title), lines[-2]))
-    return tuple(headings)
-
-
-def _level(title: nodes.title) -> int:
-    level, above = 0, title.parent
-    while above is not None:
-        level += above.tagname == "section"
-        above = above.parent
-    return level
-
-
-def _comments(tree: nodes.document, text: str) -> Iterator[Span]:
-    """Yield the spans of comments. Docutils tells the line where a comment ends; its words are compared."""
-    from docutils import nodes
-
-    starts = _line_starts(text)
-    for comment in tree.findall(nodes.comment):
-        words = _WORDS.findall(comment.astext())
-        last = min(comment.line + 1 if comment.line else len(starts), len(starts) - 1)
-        before = last - comment.astext().count("\n") - 6 if comment.line else 0
-        for first in range(last - 1, max(before, 0) - 1, -1):
-            start = starts[first]
-            if _COMMENT.match(text, start, starts[first + 1]):
-                found = [*_first_words(text, start, starts[last], len(words) + 1)]
-                if [word for word, _ in found[1:]] == words:
-                    yield start, found[-1][1]
-                    break
-
-
-def _first_words(text: str, start: int, end: int, count: int) -> Iterator[tuple[str, int]]:
-    for _, match in zip(range(count), _WORDS.finditer(text, start, end), strict=False):
-        yield match[0], match.end()
-
-
-def _includes(tree: nodes.document) -> Iterator[tuple[str, str]]:
-    """Yield the directive and the file of each include; docutils reports them, because it may not read files."""
-    from docutils import nodes
-
-    for message in tree.findall(nodes.system_message):
-        for literal in message.findall(nodes.literal_block):
-            if match := _INCLUDE.match(literal.astext()):
-                yield match[1], match[2]
-
-
-def _line_starts(text: str) -> list[int]:
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    return starts
-
-
-def _parsed(text: str) -> nodes.document:
-    """Return the tree of a text. Docutils reads no files, runs no code and reports errors as nodes."""
-    from docutils import utils
-    from docutils.parsers.rst import Parser
-
-    tree = utils.new_document("text", _settings())
+    decoded, includes = decode_text(data), list[str]()
+    settings = {**_SETTINGS, "includes": includes}
     try:
-        Parser().parse(text, tree)
+        html = publish_parts(decoded.text, parser=_Parser(), writer="html5", settings_overrides=settings)["html_body"]
     except (RecursionError, LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"docutils cannot parse it ({type(error).__name__}: {error})") from error
-    return tree
+    page = f"<!doctype html><meta charset=utf-8><body>{html}</body>"
+    document = read_html_document(page.encode("utf-8", "replace"), source)
+    warnings = (*decoded.warnings, *(f"its {each} was not resolved; index that file as well" for each in includes))
+    return Document(document.text, source, {}, document.headings, code=document.code, warnings=warnings)
 
 
-@functools.cache
-def _settings() -> Any:
-    from docutils import frontend
-    from docutils.parsers.rst import Parser
+class _Options(dict[str, Any]):
+    """The options of a directive of docutils, and any others."""
 
-    settings = frontend.get_default_settings(Parser)
-    settings.report_level = settings.halt_level = 5  # report and raise nothing
-    settings.file_insertion_enabled = settings.raw_enabled = False
-    settings.syntax_highlight = "none"
-    settings.line_length_limit = 10**9
-    return settings
+    def __missing__(self, name: str) -> Any:
+        return directives.unchanged
+
+
+class _Prose(Directive):
+    """A directive with text, whose argument is text as well, such as a note."""
+
+    has_content = True
+    optional_arguments = 1
+    final_argument_whitespace = True
+    option_spec = _Options(name=directives.unchanged)
+
+    @property
+    def argument(self) -> list[str]:
+        """The lines behind the name of the directive."""
+        return self.arguments[0].splitlines() if self.arguments else []
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the text."""
+        return [*self.argument, "", *self.content]
+
+    def run(self) -> list[nodes.Node]:
+        # The text belongs to what is around the directive, and may have titles of sections.
+        lines, parent = StringList(self.lines, self.name), self.state_machine.node
+        self.state.nested_parse(lines, self.content_offset, parent, match_titles=True)
+        return []
+
+
+class _Content(_Prose):
+    """A directive whose argument is not text, such as ``only`` with its condition."""
+
+    @property
+    def lines(self) -> list[str]:
+        return [*self.content]
+
+
+class _Version(_Prose):
+    """A remark on a version, such as ``versionadded``."""
+
+    @property
+    def lines(self) -> list[str]:
+        version, _, text = " ".join(self.argument).partition(" ")
+        return [f"{_VERSIONS[self.name]} {version}{':' if text or self.content else '.'} {text}", *self.content]
+
+
+class _Description(_Prose):
+    """A directive that describes what its argument names, such as ``function``. Those of unknown kinds are read so."""
+
+    def run(self) -> list[nodes.Node]:
+        if not self.argument:
+            return super().run()
+        body = nodes.definition()
+        self.state.nested_parse(self.content, self.content_offset, body)
+        names = [
+            self.state.inline_text(line, self.lineno)[0] if "`" in line else [nodes.Text(line)]
+            for line in self.argument
+        ]
+        if not body.children:
+            return [nodes.paragraph("", "", *name) for name in names]
+        terms = [nodes.term("", "", *name) for name in names]
+        return [nodes.definition_list("", nodes.definition_list_item("", *terms, body))]
+
+
+class _Code(_Prose):
+    """A directive with code: its lines below the options."""
+
+    def run(self) -> list[nodes.Node]:
+        below = dropwhile(_OPTION.match, self.block_text.splitlines()[1:])
+        code = dedent("\n".join(below)).strip("\n") or "\n".join(self.argument)
+        caption = self.options.get("caption")
+        above = [nodes.paragraph(caption, caption)] if caption else []
+        return [*above, nodes.literal_block(code, code)]
+
+
+class _Hidden(_Prose):
+    """A directive without text in this file, such as a table of contents."""
+
+    def run(self) -> list[nodes.Node]:
+        if self.name in ("include", "literalinclude"):
+            self.state.document.settings.includes.append(f"{self.name} of {' '.join(self.argument)}")
+        return [nodes.inline()] if isinstance(self.state, states.SubstitutionDef) else []
+
+
+class _Table(tables.RSTTable):
+    option_spec = _Options(tables.RSTTable.option_spec or {})
+
+
+class _CSVTable(tables.CSVTable):
+    option_spec = _Options(tables.CSVTable.option_spec or {})
+
+
+class _ListTable(tables.ListTable):
+    option_spec = _Options(tables.ListTable.option_spec or {})
+
+
+_NAMES: dict[type[Directive], str] = {
+    _Prose: "attention caution danger error hint important note seealso tip todo warning",
+    _Content: "class container currentmodule figure ifconfig module only program rst-class tags",
+    _Version: " ".join(_VERSIONS),
+    _Code: "code code-block doctest graphviz highlight-code-block ipython ipython-input jupyter-execute math mermaid "
+    "parsed-literal plot productionlist prompt sourcecode testcode testoutput testsetup",
+    _Hidden: "autosummary contents date default-domain default-role highlight image include index literalinclude meta "
+    "raw role sectionauthor sectnum tabularcolumns testcleanup toctree",
+    _Table: "table",
+    _CSVTable: "csv-table",
+    _ListTable: "list-table",
+    misc.Replace: "replace",
+    misc.Unicode: "unicode",
+}
+_DIRECTIVES = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+
+
+def _run_directive(state: Any, match: re.Match[str], **presets: Any) -> Any:
+    """Run the directive of this module that begins with a match, in a state of the parser."""
+    name = match[1].rpartition(":")[2].lower()
+    return state.run_directive(_DIRECTIVES.get(name, _Description), match, name, presets)
+
+
+_EXPLICIT = copy(states.Body.explicit)
+_EXPLICIT.constructs = [
+    (_run_directive if method is states.Body.directive else method, pattern)
+    for method, pattern in states.Body.explicit.constructs
+]
+
+
+class _State(states.RSTState):
+    """A state of the parser with the directives of this module."""
+
+    nested_sm_cache: ClassVar[list[Any]] = []  # type: ignore[misc]  # not that of parsers with other states
+    explicit = _EXPLICIT
+    directive = _run_directive
+
+    def __init__(self, state_machine: Any, debug: bool = False) -> None:
+        super().__init__(state_machine, debug)
+        self.nested_sm_kwargs = {"state_classes": _STATES, "initial_state": "Body"}
+
+
+_STATES = tuple(type(state.__name__, (_State, state), {}) for state in states.state_classes)
+
+
+class _Parser(Parser):
+    """The parser of docutils with the directives of this module; nothing is registered for other parsers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state_classes = _STATES
+
+    def get_transforms(self) -> list[type[Transform]]:
+        return [*super().get_transforms(), _KeepTexts]
+
+
+class _KeepTexts(Transform):
+    """Change a tree so that its page shows all texts, also those that docutils cannot parse, and no messages."""
+
+    default_priority = 850  # before docutils removes messages with the texts that they quote
+
+    def apply(self) -> None:
+        tree: Any = self.document
+        for message in [*tree.findall(nodes.system_message)]:
+            texts = [*message.findall(nodes.literal_block)] if message["level"] >= _ERROR else []
+            message.parent.replace(message, texts)
+        for problem in [*tree.findall(nodes.problematic)]:
+            if role := _ROLE.fullmatch(problem.rawsource):
+                problem.parent.replace(problem, nodes.Text(_role_text(role[1])))
+        for text in [*tree.findall(nodes.title_reference), *tree.findall(nodes.math)]:
+            text.parent.replace(text, nodes.Text(_role_text(text.astext())))
+        for note in [*tree.findall(nodes.footnote), *tree.findall(nodes.citation)]:
+            note.parent.replace(note, _with_label(f"[{note[0].astext()}] ", note[1:]))
+        for fields in [*tree.findall(nodes.field_list)]:
+            texts = [_with_label(f"{name.astext()}: ", body.children) for name, body in fields]
+            fields.parent.replace(fields, [*chain.from_iterable(texts)])
+        for title in [*tree.findall(nodes.title)]:
+            if isinstance(table := title.parent, nodes.table):
+                table.remove(title)
+                table.parent.insert(table.parent.index(table), nodes.paragraph("", "", *title))
+        for classifier in tree.findall(nodes.classifier):
+            classifier.insert(0, nodes.Text(" : "))
+        for element in tree.findall(nodes.Element):
+            element["ids"], element["classes"] = [], []  # by which the HTML reader finds parts without content
+
+
+def _role_text(text: str) -> str:
+    """Return what Sphinx would show of the text of a role: without a target, and without modules after ``~``."""
+    if found := _WITH_TARGET.fullmatch(text):
+        return found[1]
+    return text.rpartition(".")[2].removeprefix("~") if text.startswith("~") else text.removeprefix("!")
+
+
+def _with_label(label: str, body: list[nodes.Node]) -> list[nodes.Node]:
+    """Return nodes of text with a label before the first one."""
+    first = body[0] if body and isinstance(body[0], nodes.paragraph) else nodes.paragraph()
+    first.insert(0, nodes.Text(label))
+    return [first, *(node for node in body if node is not first)]

@@ -1,4 +1,7 @@
-"""The lock of an index folder: one writer at a time, and a new folder that only its owner can read."""
+"""The locks of an index folder: one writer at a time, and a new folder that only its owner can read.
+
+A backup holds both locks with ``flock(1)`` while it copies, as the page on operation shows.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ from antiphon.retrieval.index_folder.disk_space import explain_full_disk
 LOCK = ".lock"
 """The name of the file that is locked."""
 
+UPLOADS_LOCK = ".uploads.lock"
+"""The name of the file that is locked while the index and the folder of uploads are changed together."""
+
 _PRIVATE = 0o700
+_UPLOADS_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,27 @@ def lock_for_writing(folder: Path) -> Iterator[WriteLock]:
     finally:
         if [path.name for path in folder.iterdir()] == [LOCK]:
             _remove(created, folder / LOCK)
+        lock.release()
+
+
+@contextlib.contextmanager
+def lock_uploads(folder: Path) -> Iterator[None]:
+    """Hold the lock of an index folder and its uploaded files; other processes and threads wait, at most a minute.
+
+    Raises:
+        BlockingIOError: Another process has held the lock for too long.
+        OSError: The lock cannot be created.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / UPLOADS_LOCK, timeout=_UPLOADS_SECONDS, mode=file_mode(folder), fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BlockingIOError(f"Another process is changing the documents of {folder}; try again.") from error
+    try:
+        yield
+    finally:
         lock.release()
 
 
