@@ -167,20 +167,6 @@ def test_exports_are_sorted_and_exist(part: str) -> None:
     assert wrong == []
 
 
-def test_no_file_is_longer_than_400_lines_and_no_function_than_60() -> None:
-    long = []
-    for path in [*SOURCES, *TESTS]:
-        lines = path.read_text(encoding="utf-8").count("\n")
-        if lines > 400 and path in SOURCES:
-            long.append(f"{path.relative_to(ROOT)}: {lines} lines")
-        for node in ast.walk(parse(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > 60:
-                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines")
-    assert long == []
-
-
 def loaded_after(importing: str, names: list[str]) -> str:
     """Return which of these modules a fresh interpreter has loaded after an import."""
     script = f"import sys\n{importing}\nprint(*[name for name in {names} if name in sys.modules])"

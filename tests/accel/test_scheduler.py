@@ -16,7 +16,7 @@ from weakref import ref
 import pytest
 
 from antiphon.accel.decoding.request import Request
-from antiphon.accel.decoding.scheduler import Batch, scheduler_of
+from antiphon.accel.decoding.scheduler import Batch, Scheduler, scheduler_of
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
@@ -270,9 +270,9 @@ def test_after_a_shared_failure_each_request_is_retried_alone_and_only_the_cause
         list(running[2])
 
 
-def interrupt_main_thread(request: Request) -> None:
+def interrupt_main_thread(scheduler: Scheduler, request: Request) -> None:
     """Deliver Ctrl-C, which reaches the main thread, and wait until it has left the request's step."""
-    step = request.step
+    step = scheduler._steps.get(request)
     assert step is not None
     signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
     for _ in range(10_000):
@@ -290,7 +290,7 @@ def test_an_interrupt_in_a_shared_forward_pass_stops_the_request_of_the_main_thr
         is_shared = len(feeds) > 1 and requests[0].sequence in [feed.sequence for feed in feeds]
         if is_shared and not interrupted.is_set():
             interrupted.set()
-            interrupt_main_thread(requests[0])
+            interrupt_main_thread(scheduler_of(table), requests[0])
 
     table = engine(watch=watch)
     requests = [request_of(prompt, 40) for prompt in prompts]
@@ -313,7 +313,7 @@ def test_a_request_continues_after_an_interrupt_without_losing_tokens() -> None:
 
     def watch(feeds: Sequence[SequenceInput]) -> None:
         if next(interrupts, False):
-            interrupt_main_thread(request)
+            interrupt_main_thread(scheduler, request)
 
     prompt, scheduler = prompt_of(0), scheduler_of(table := engine(watch=watch))
     request = request_of(prompt, 30)
@@ -330,7 +330,7 @@ def test_memory_is_released_after_the_forward_pass_of_an_interrupted_request() -
     events: list[str] = []
 
     def watch(feeds: Sequence[SequenceInput]) -> None:
-        interrupt_main_thread(request)
+        interrupt_main_thread(scheduler, request)
         events.append("computed")
 
     scheduler = scheduler_of(table := engine(watch=watch))

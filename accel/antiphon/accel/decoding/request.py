@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.drafting.budget import Budget
 from antiphon.accel.drafting.draft import Drafter, Logits, Tokens
 from antiphon.accel.engines.protocol import CachedSequence
-
-if TYPE_CHECKING:
-    from antiphon.accel.decoding.step import StepRequest
 
 
 class TokenSampler(Protocol):
@@ -62,7 +59,6 @@ class Request:
         last_step_at: When its last step ended, in seconds of `perf_counter`; 0 before the first.
         idle_seconds: Time between the end of its last step and the moment when its caller asked for the next one.
         must_run_alone: Whether its next forward pass must not be shared, because a shared one failed.
-        step: The step that is being computed or waits for that; None between two steps.
     """
 
     sequence: CachedSequence
@@ -77,4 +73,3 @@ class Request:
     last_step_at: float = 0.0
     idle_seconds: float = 0.0
     must_run_alone: bool = False
-    step: StepRequest | None = None

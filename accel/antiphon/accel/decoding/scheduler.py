@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread, get_ident
 from time import perf_counter
 from typing import cast
-from weakref import WeakKeyDictionary, finalize, ref
+from weakref import WeakSet, finalize, ref
 
 from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.stats import Step
@@ -38,6 +38,8 @@ from antiphon.accel.drafting.draft import EMPTY, Draft, Logits
 from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.protocol import Engine, SequenceInput
 
+Inbox = SimpleQueue[StepRequest | None]
+
 JOIN_WINDOW = 1.0
 """Maximum time to wait for a request to join a shared forward pass, as a multiple of a plain step's duration.
 
@@ -54,11 +56,12 @@ class Scheduler:
     def __init__(self, engine: Engine) -> None:
         self._engine = ref(engine)  # weak, because the engine owns its scheduler and is freed with its model
         self._running: dict[Request, None] = {}
-        self._inbox: SimpleQueue[StepRequest | None] = SimpleQueue()
+        self._inbox: Inbox = SimpleQueue()
+        self._steps: dict[Request, StepRequest] = {}  # that wait for the thread or are computed by it
         self._queue: dict[StepRequest, None] = {}  # steps that wait, the oldest first; used by the thread alone
         self._computed: dict[Request, Callable[[], object] | None] = {}  # and what to call afterwards
         self._lock = Lock()  # of `_computed`, and of starting the thread
-        self._thread: Thread | None = None
+        self._thread: EngineThread | None = None
         finalize(self, self._inbox.put, None).atexit = False
 
     @property
@@ -115,11 +118,11 @@ class Scheduler:
         release()
 
     def _begin(self, request: Request) -> StepRequest:
-        if request.step is not None:
-            request.step.done.wait()  # its caller may have been interrupted while it waited
+        if (earlier := self._steps.get(request)) is not None:
+            earlier.done.wait()  # its caller may have been interrupted while it waited
         self._running[request] = None
         request.thread = get_ident()
-        request.step = step = StepRequest(request)
+        step = self._steps[request] = StepRequest(request)
         request.idle_seconds = step.started_at - request.last_step_at if request.last_step_at else 0.0
         return step
 
@@ -147,9 +150,7 @@ class Scheduler:
     def _start_thread(self) -> None:
         with self._lock:
             if self._thread is None or not self._thread.is_alive():  # threads do not survive a fork
-                arguments = (ref(self), self._inbox)
-                self._thread = Thread(target=_serve, args=arguments, name="antiphon-engine", daemon=True)
-                _inboxes[self._thread] = self._inbox
+                self._thread = EngineThread(self, self._inbox)
                 self._thread.start()
 
     def serve(self, step: StepRequest) -> None:
@@ -326,8 +327,9 @@ class Scheduler:
 
     def _complete(self, step: StepRequest, result: Step | BaseException) -> None:
         """Give the caller of a step its result."""
-        step.result, step.request.step = result, None
+        step.result = result
         self._queue.pop(step, None)
+        del self._steps[step.request]
         if isinstance(result, BaseException) or step.request.output.finish:
             self.leave(step.request)
         step.done.set()
@@ -412,22 +414,31 @@ class Batch:
                 requests.remove(request)
 
 
-_inboxes: WeakKeyDictionary[Thread, SimpleQueue[StepRequest | None]] = WeakKeyDictionary()
+class EngineThread(Thread):
+    """Computes the steps that callers put into the inbox, until it holds None; when idle, it keeps no engine alive."""
+
+    def __init__(self, scheduler: Scheduler, inbox: Inbox) -> None:
+        super().__init__(name="antiphon-engine", daemon=True)
+        self.inbox = inbox
+        self._scheduler = ref(scheduler)
+        _threads.add(self)
+
+    def run(self) -> None:
+        """Serve the scheduler."""
+        while (step := self.inbox.get()) is not None:
+            if (scheduler := self._scheduler()) is not None:
+                scheduler.serve(step)
+            del scheduler, step
 
 
-def _serve(scheduler: ref[Scheduler], inbox: SimpleQueue[StepRequest | None]) -> None:
-    """Compute the steps that callers put into the inbox, until it holds None. An idle thread keeps no engine alive."""
-    while (step := inbox.get()) is not None:
-        if (alive := scheduler()) is not None:
-            alive.serve(step)
-        del alive, step
+_threads: WeakSet[EngineThread] = WeakSet()
 
 
 @atexit.register
 def _finish_forwards() -> None:
     """Wait for the forward passes in progress, because libraries must not be unloaded under them."""
-    for thread, inbox in list(_inboxes.items()):
-        inbox.put(None)
+    for thread in list(_threads):
+        thread.inbox.put(None)
         thread.join()
 
 
