@@ -21,8 +21,8 @@ SAMPLES = [
 
 
 def run_program(app: typer.Typer, *arguments: object) -> Result:
-    """Run a program with these arguments."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    """Run a program with these arguments, in a terminal that no table is too wide for."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "160"})
 
 
 def antiphon(*arguments: object) -> Result:

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
-from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
+from llama_index.llms.openai_like import OpenAILike
 
 from antiphon.accel import LanguageModel, RemoteLanguageModel
 from antiphon.accel.remote.errors import RemoteError

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_openai import ChatOpenAI
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
+from llama_index.llms.openai_like import OpenAILike
 
 from antiphon.integrations.vllm import references_for
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
