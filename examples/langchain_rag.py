@@ -1,6 +1,6 @@
 """A LangChain chain that answers from an index and cites the passages.
 
-pip install -c constraints.txt -e ".[langchain,retrieval,local]"
+pip install -c constraints.txt -e ".[langchain]"
 antiphon index docs/ --out my-index
 python examples/langchain_rag.py my-index "What does lossless mean?"
 """

@@ -1,6 +1,6 @@
 """A LlamaIndex query engine that answers from an index and cites its nodes.
 
-pip install -c constraints.txt -e ".[llama-index,retrieval,local]"
+pip install -c constraints.txt -e ".[llama-index]"
 antiphon index docs/ --out my-index
 python examples/llama_index_rag.py my-index "What does lossless mean?"
 """

@@ -124,7 +124,7 @@ def prepared(family: str, engine: EngineName) -> Any:
     model = model_of(family)
     if engine == "openvino":
         if not is_installed():
-            pytest.skip("OpenVINO is not installed: pip install 'antiphon[openvino]'")
+            pytest.skip("OpenVINO is not installed: pip install openvino")
         _ = select_engine(model, engine).engine.bigrams
     return model
 

@@ -70,7 +70,7 @@ WAYS: dict[str, Callable[[LanguageModel], object]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_tensors_are_freed_without_the_garbage_collector(way: str, engine: EngineName) -> None:
     if engine == "openvino":
-        pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+        pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
     torch.set_num_threads(1)
     model = LanguageModel(tiny_model("llama"), byte_tokenizer(), engine=engine)
     WAYS[way](model)  # the first request creates objects that live as long as the model

@@ -51,7 +51,7 @@ def test_all_ways_of_decoding_are_measured(tiny_folder: Path, tmp_path: Path) ->
     assert double["worst_ulp_reproducible"] <= 2
 
 
-@pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+@pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install openvino")
 def test_another_engine_is_held_against_itself_without_drafts_and_against_transformers(
     tiny_folder: Path, tmp_path: Path
 ) -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.retrieval.servers import postgres
+from tests.retrieval.servers import postgres, table_address
 
 pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "vector-databases.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-ADDRESS = "postgresql://me@127.0.0.1/antiphon"
+ADDRESS = "postgresql://me@127.0.0.1/antiphon?table=passages"
 PRINTED = ("in May", "run rotate.sh", "once a year")
 
 
@@ -26,7 +26,10 @@ def test_python_blocks_of_the_vector_database_page_run(
     code = compile(BLOCKS[number], f"docs/vector-databases.md, block {number}", "exec")
     if ADDRESS in BLOCKS[number]:
         with postgres() as server:
-            exec(compile(BLOCKS[number].replace(ADDRESS, server.get_uri()), code.co_filename, "exec"), {})
+            exec(
+                compile(BLOCKS[number].replace(ADDRESS, table_address(server, "passages")), code.co_filename, "exec"),
+                {},
+            )
     else:
         exec(code, {})
     assert PRINTED[number] in capsys.readouterr().out

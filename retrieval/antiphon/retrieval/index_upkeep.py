@@ -90,7 +90,7 @@ def watch_index(
     try:
         from watchfiles import watch
     except ImportError as error:
-        raise ImportError("Watching files needs watchfiles: pip install 'antiphon[watch]'") from error
+        raise ImportError("Watching files needs watchfiles: pip install watchfiles") from error
     stop = stop or threading.Event()
     name = read_stored(out).embedder if embedder == "auto" else embedder
     model = load_embedder(name, settings.get("device")) if isinstance(name, str) else name

@@ -17,7 +17,7 @@ from antiphon.accel.engines.torch.traits import declared_traits
 from tests.accel.oracles import ATOL, RTOL, plain_logits
 from tests.families.table import tiny_model
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.conversion import paged_model, windows_of
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine

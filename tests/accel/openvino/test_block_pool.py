@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocksError
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE

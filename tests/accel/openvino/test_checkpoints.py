@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from antiphon.accel.engines.torch.loading import checkpoint_of, load_pretrained
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.loader import load_engine

@@ -9,7 +9,7 @@ from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, path_to
 from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.testing.tiny import tiny_model
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine

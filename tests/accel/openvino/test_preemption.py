@@ -11,7 +11,7 @@ from antiphon.accel.testing.tiny import END_OF_TURN, EOS, byte_tokenizer
 from tests.accel.batches import steps_together
 from tests.accel.openvino.builders import model_of
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.block_pool import OutOfBlocksError
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine

@@ -14,7 +14,7 @@ from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer
 from tests.accel.oracles import ATOL, RTOL, plain_logits
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from tests.accel.openvino.builders import model_of, text_of

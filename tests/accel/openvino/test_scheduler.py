@@ -16,7 +16,7 @@ from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE
 from tests.accel.table_engine import GreedySampler, TableOutput
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.paged_memory import block_bytes

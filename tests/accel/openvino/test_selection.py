@@ -13,7 +13,7 @@ from antiphon.accel.engines.torch.engine import engine_of as torch_engine_of
 from antiphon.accel.testing.tiny import byte_tokenizer
 from tests.families.table import tiny_model
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino import loader
 from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility

@@ -10,7 +10,7 @@ from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, merge, pad,
 from antiphon.accel.engines.protocol import AnonymousTenant, SequenceInput
 from antiphon.accel.testing.tiny import tiny_model
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.block_pool import OutOfBlocksError
 from antiphon.accel.engines.openvino.engine import MAX_PENDING_WITH_TREE, OpenVINOEngine

@@ -19,7 +19,7 @@ import torch
 from antiphon.accel.engines.torch.traits import declared_traits
 from tests.families.table import tiny_model
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.graph import PagedGraph

@@ -8,7 +8,7 @@ import torch
 
 from antiphon.accel.testing.tiny import tiny_model
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.runtime import supports_precision

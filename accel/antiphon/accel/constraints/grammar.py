@@ -88,7 +88,7 @@ class JsonGrammar:
             from llguidance.hf import from_tokenizer
         except ImportError as error:
             raise ImportError(
-                "Answers that follow a JSON schema need llguidance; run: pip install 'antiphon[structured]'"
+                "Answers that follow a JSON schema need llguidance; run: pip install llguidance"
             ) from error
         size = max(self._vocab_size, len(self._tokenizer))
         return from_tokenizer(self._tokenizer, n_vocab=size, eos_token=end)  # type: ignore[arg-type]

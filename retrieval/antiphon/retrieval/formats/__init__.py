@@ -33,7 +33,6 @@ class Format:
         suffixes: Its file name endings, in lower case.
         reader: ``module:function`` in this folder; empty if the file only contains other files.
         unpacker: ``module:function`` in this folder, if the file contains other files.
-        extra: The extra that installs its parser; empty if the parser is always installed.
         markup: The markup of the text of its documents.
     """
 
@@ -41,7 +40,6 @@ class Format:
     suffixes: tuple[str, ...]
     reader: str = ""
     unpacker: str = ""
-    extra: str = ""
     markup: Markup = Markup.PLAIN
 
     def read(self, data: bytes, source: str) -> Document | None:
@@ -72,8 +70,7 @@ class Format:
             yield from _function(self.unpacker)(data)
 
     def _not_installed(self) -> ValueError:
-        extra = f"pip install 'antiphon[{self.extra}]'" if self.extra else "install antiphon again"
-        return ValueError(f"the parser of {self.name} files is not installed: {extra}")
+        return ValueError(f"the parser of {self.name} files is not installed: install antiphon again")
 
 
 _CODE = (
@@ -88,11 +85,11 @@ FORMATS = (
     Format("reStructuredText", (".rst",), "rst:read_rst_document"),
     Format("HTML", (".html", ".htm", ".xhtml"), "html:read_html_document"),
     Format("PDF", (".pdf",), "pdf:read_pdf_document"),
-    Format("Word", (".docx", ".docm"), "word:read_word_document", extra="documents"),
-    Format("PowerPoint", (".pptx", ".pptm"), "powerpoint:read_powerpoint_document", extra="documents"),
-    Format("Excel", (".xlsx", ".xlsm"), "tables:read_excel_document", extra="documents"),
+    Format("Word", (".docx", ".docm"), "word:read_word_document"),
+    Format("PowerPoint", (".pptx", ".pptm"), "powerpoint:read_powerpoint_document"),
+    Format("Excel", (".xlsx", ".xlsm"), "tables:read_excel_document"),
     Format("CSV", (".csv", ".tsv", ".tab"), "tables:read_csv_document"),
-    Format("EPUB", (".epub",), "epub:read_epub_document", extra="documents"),
+    Format("EPUB", (".epub",), "epub:read_epub_document"),
     Format("e-mail", (".eml",), "mail:read_mail_document", "mail:mail_attachments"),
     Format("mailbox", (".mbox",), unpacker="mail:mailbox_messages"),
     Format("notebook", (".ipynb",), "notebook:read_notebook_document", markup=Markup.MARKDOWN),

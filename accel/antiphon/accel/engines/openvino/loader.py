@@ -160,7 +160,7 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
         weights: "int8" or "int4" for compressed weights, or empty.
     """
     if not is_installed():
-        return "OpenVINO is not installed: pip install 'antiphon[openvino]'."
+        return "OpenVINO is not installed: pip install openvino."
     if weights and not compression.is_installed():
         return "Compressed weights need nncf: pip install 'antiphon[int8]'."
     if platform.machine() not in MACHINES:

@@ -42,7 +42,7 @@ def core() -> openvino.Core:
     try:
         import openvino
     except ImportError as error:
-        raise ImportError("This engine needs OpenVINO: pip install 'antiphon[openvino]'") from error
+        raise ImportError("This engine needs OpenVINO: pip install openvino") from error
     found = openvino.Core()
     found.get_property("CPU", "FULL_DEVICE_NAME")  # loads the plug-in
     return found
