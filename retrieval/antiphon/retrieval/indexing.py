@@ -25,10 +25,9 @@ from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from antiphon.retrieval.file_discovery import SkippedFile
 from antiphon.retrieval.filters import json_metadata
 from antiphon.retrieval.index_folder.disk_space import require_free_space
-from antiphon.retrieval.index_folder.generations import require_index_folder
 from antiphon.retrieval.index_folder.store import StoredIndex, read_index, write_index
 from antiphon.retrieval.index_folder.unfinished import read_unfinished, remove_unfinished
-from antiphon.retrieval.index_folder.write_lock import WriteLock, lock_for_writing
+from antiphon.retrieval.index_folder.write_lock import lock_for_writing
 from antiphon.retrieval.load import LoadedDocuments, Progress, load_documents, require_files
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerankers.by_name import hub_models
@@ -100,8 +99,7 @@ def build_index(
         device: Where to load the embedder. None: a GPU if there is one.
         max_tokens: The longest passage, in tokens of the embedder. None: 128, or the embedder's limit if that is less.
         overlap: How many sentences a passage repeats from the one before it.
-        setting: How vectors are searched: auto, flat, compact, paper or a factory string of FAISS; see
-            `choose_setting`.
+        setting: How vectors are searched: auto, flat, compact or a factory string of FAISS; see `choose_setting`.
         follow_links: Also follow symbolic links that lead out of ``paths``.
         add: Keep all documents of the index that are not below ``paths``. The default embedder is that of the index.
         confirm: Called before documents are dropped; if it returns False, nothing changes. None: drop them.
@@ -120,17 +118,16 @@ def build_index(
     """
     start = time.perf_counter()
     out, report = Path(out), progress or _silent
-    require_index_folder(out)
-    # Report a wrong path before loading the model, and a wrong model before reading files.
-    require_files(paths, [out], follow_links=follow_links)
-    model = _model(embedder, device, out, add, progress)
-    limit = _limit(max_tokens, model)
-    with lock_for_writing(out) as held:
+    with lock_for_writing(out):
+        # Report a wrong path before loading the model, and a wrong model before reading files.
+        require_files(paths, [out], follow_links=follow_links)
+        model = _model(embedder, device, out, add, progress)
+        limit = _limit(max_tokens, model)
         loaded = load_documents(paths, exclude=[out], follow_links=follow_links, progress=report)
         sources = [document.source for document in loaded.documents]
         change = plan_change(_old_index(out, model, add), sources, paths, add=add, confirm=confirm)
         passages = _chunk(loaded.documents, model, limit, overlap, report)
-        reused = _write_index([*change.kept, *passages], out, model, None, setting, report, held)
+        reused = _write_index([*change.kept, *passages], out, model, None, setting, report)
     new = max(0, reused - len(change.kept))
     return _report(loaded, change, passages=len(passages), reused=new, model=model, out=out, start=start)
 
@@ -197,7 +194,6 @@ def index_passages(
     *,
     vectors: Vectors | None = None,
     setting: str | IndexSetting = "auto",
-    progress: Progress | None = None,
 ) -> int:
     """Index passages. An existing index is replaced atomically when the new one is complete.
 
@@ -207,7 +203,6 @@ def index_passages(
         embedder: The embedder.
         vectors: The embedder's vectors of the passages, of shape (passages, dim), if they are known already.
         setting: How vectors are searched; see `choose_setting`.
-        progress: Called with the stages ``embed`` and ``save``.
 
     Returns:
         The number of passages whose vectors were reused from the old index.
@@ -220,9 +215,8 @@ def index_passages(
         OSError: The disk is full.
     """
     out = Path(out)
-    require_index_folder(out)
-    with lock_for_writing(out) as held:
-        return _write_index(passages, out, embedder, vectors, setting, progress or _silent, held)
+    with lock_for_writing(out):
+        return _write_index(passages, out, embedder, vectors, setting, _silent)
 
 
 def _write_index(
@@ -232,7 +226,6 @@ def _write_index(
     vectors: Vectors | None,
     setting: str | IndexSetting,
     report: Progress,
-    held: WriteLock,
 ) -> int:
     """Check, embed and save passages; return how many vectors were reused from the old index or interrupted run."""
     if not passages:
@@ -262,7 +255,6 @@ def _write_index(
         embedder=embedder.name,
         fingerprint=embedder.fingerprint,
         token_counts=counts,
-        held=held,
     )
     remove_unfinished(out)
     report("save", 1, 1)
@@ -276,7 +268,6 @@ def update_index(
     upsert: Sequence[Passage] = (),
     vectors: Vectors | None = None,
     remove: Sequence[str] = (),
-    progress: Progress | None = None,
 ) -> None:
     """Change the index in a folder atomically.
 
@@ -288,7 +279,6 @@ def update_index(
         upsert: Passages to insert; a passage whose id exists is replaced.
         vectors: The vectors of ``upsert``, of shape (passages, dim). None: new texts are embedded.
         remove: The ids of passages to remove.
-        progress: Called with the stages ``embed`` and ``save``.
 
     Raises:
         IndexNotFound: The folder contains no index.
@@ -299,14 +289,13 @@ def update_index(
         ImportError: FAISS is needed and not installed; the message has the command.
         BlockingIOError: Another process is writing to the folder, or has changed it meanwhile.
     """
-    report: Progress = progress or _silent
     _require_whole(upsert)
     store = read_index(folder)
     require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
     require_token_embedder(store, embedder)
     if vectors is None:
         texts = [passage.text_with_headings for passage in upsert]
-        vectors = embed_texts(texts, embedder, _known(store, set(texts)), report)
+        vectors = embed_texts(texts, embedder, _known(store, set(texts)), _silent)
     else:
         vectors = normalized(vectors, dim=embedder.dim)
     upsert, vectors = keep_last_of_each_id(upsert, vectors)
@@ -314,21 +303,21 @@ def update_index(
     before = list(store.passages)
     kept = [row for row, passage in enumerate(before) if passage.id not in gone]
     old = normalized(store.vectors[kept].astype(np.float32))
-    report("save", 0, 1)
     suited = setting_of_saved_index(store.description, max(1, len(old) + len(vectors)))
     index = rebuild_index(store.open_vectors(), np.concatenate([old, vectors]), suited)
-    write_index(
-        Path(folder),
-        [*(before[row] for row in kept), *upsert],
-        index,
-        description=describe_index(index, suited),
-        embedder=store.embedder,
-        fingerprint=store.fingerprint,
-        token_counts=recounted(store.token_counts, [p for p in before if p.id in gone], upsert, embedder),
-        after=store,
-        has_headings=store.has_headings,
-    )
-    report("save", 1, 1)
+    counts = recounted(store.token_counts, [p for p in before if p.id in gone], upsert, embedder)
+    with lock_for_writing(Path(folder)):
+        write_index(
+            Path(folder),
+            [*(before[row] for row in kept), *upsert],
+            index,
+            description=describe_index(index, suited),
+            embedder=store.embedder,
+            fingerprint=store.fingerprint,
+            token_counts=counts,
+            after=store,
+            has_headings=store.has_headings,
+        )
 
 
 def _silent(stage: str, done: int, total: int) -> None:

@@ -59,7 +59,6 @@ class Retriever:
         fusion: Fusion | None = convex_combination,
         device: str | None = None,
         embedder: Embedder | None = None,
-        gpu: bool = False,
     ) -> Retriever:
         """Open an index folder with the embedder that made it.
 
@@ -69,18 +68,16 @@ class Retriever:
             fusion: Merges the rankings of vector search and keyword search. None: vector search only.
             device: Where models run, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
             embedder: The embedder that made the index; needed only if it cannot be loaded by its name.
-            gpu: Search the vectors on the first GPU of FAISS.
 
         Raises:
             IndexNotFound: The folder contains no index.
             IndexCorrupt: A file of the index is missing or damaged.
             IndexMismatch: Another embedder made the index.
             ImportError: A package is missing; the message has the command.
-            RuntimeError: A GPU is requested and FAISS finds none.
         """
         store = read_index(folder)
         embedder = embedder_of_index(store, embedder, device)
-        index = LocalIndex(store, embedder, gpu=gpu)
+        index = LocalIndex(store, embedder)
         suited = load_reranker(reranker, embedder, token_counts=store.token_counts, passages=len(index), device=device)
         return cls(index, embedder, suited, fusion=fusion)
 

@@ -41,7 +41,7 @@ def index(
     ] = "auto",
     device: Device = None,
     setting: Annotated[
-        str, typer.Option(help="Vector index: auto, flat, compact, paper, or a FAISS factory string.")
+        str, typer.Option(help="Vector index: auto, flat, compact, or a FAISS factory string.")
     ] = "auto",
     follow_links: Annotated[
         bool, typer.Option("--follow-links", help="Follow symbolic links, also to files outside the folders.")
