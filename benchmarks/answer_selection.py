@@ -2,7 +2,7 @@
 
 python -m benchmarks.answer_selection FOLDER...
 
-Each folder is one of `antiphon bench answers`. Lines are ranked by a weighted sum of signals; it is a refusal if
+Each folder is one of `python -m benchmarks.answers`. Lines are ranked by a weighted sum of signals; it is a refusal if
 the best sum is below a threshold. For each corpus the threshold is chosen on the other corpora: it maximises the share
 of right answers plus half the share of correct refusals, while at most `MAX_DECLINED` of the answerable questions are
 declined.
@@ -13,15 +13,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 import typer
 
 from antiphon.pipelines.answer_lines import CandidateLine, answer_lines
-from antiphon.pipelines.benchmark.answers import SpanQuestion, corpora_of, index_corpus, load_span_questions
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
 from antiphon.pipelines.fitted_prompt import FittedPrompt, PromptBuilder
@@ -31,10 +32,12 @@ from antiphon.pipelines.relevance import bundled_relevance
 from antiphon.pipelines.rendering.tables import result_table
 from antiphon.pipelines.request_plan import MAX_NEW_TOKENS, line_relevance
 from antiphon.pipelines.selection_rules import RULES
+from benchmarks.answers import SpanQuestion, corpora_of, index_corpus, load_span_questions
 from benchmarks.program import program
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
+    from antiphon.accel.text.messages import PromptInput
     from antiphon.retrieval import MiniLMEmbedder, Retriever
 
 MAX_LINES = 12
@@ -162,13 +165,30 @@ def _model_scores(
     """Return the log-probability of each line less that of a refusal, in nats."""
     indices = sorted({line.prompt_index for line in lines})
     texts = [[*(line.text for line in lines if line.prompt_index == index), REFUSAL] for index in indices]
-    found = language_model.score_batch([prompts[index].tokenized for index in indices], texts, first=SCORED_TOKENS)
+    found = [
+        log_probabilities(language_model, prompts[at].tokenized, own) for at, own in zip(indices, texts, strict=True)
+    ]
     scores = {
         (index, text): value - max(values[-1], MIN_REFUSAL)
         for index, own, values in zip(indices, texts, found, strict=True)
         for text, value in zip(own, values, strict=True)
     }
     return [scores[line.prompt_index, line.text] for line in lines]
+
+
+@torch.no_grad()
+def log_probabilities(language_model: LanguageModel, prompt: PromptInput, texts: Sequence[str]) -> list[float]:
+    """Return the log-probability of the first tokens of each text after a prompt, in nats."""
+    model, encode = language_model.model, language_model.tokenizer.encode
+    *prefix, last = language_model.tokenize(prompt).tokens
+    cache = model(torch.tensor([prefix], device=model.device), use_cache=True).past_key_values
+    scores = []
+    for text in texts:
+        tokens = encode(text, add_special_tokens=False)[:SCORED_TOKENS]
+        ids = torch.tensor([[last, *tokens]], device=model.device)
+        logits = model(ids[:, :-1], past_key_values=deepcopy(cache)).logits[0].float()
+        scores.append(float(logits.log_softmax(-1).gather(1, ids[0, 1:, None]).sum()))
+    return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +271,7 @@ def _share(values: Sequence[bool]) -> float:
 
 
 def answer_selection(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of corpora, see `antiphon bench answers`.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of corpora, see `python -m benchmarks.answers`.")],
     model: Annotated[str, typer.Option("--model", "-m", help="Model whose log-probability is a signal, or none.")] = (
         "reader"
     ),

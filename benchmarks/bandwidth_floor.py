@@ -1,6 +1,6 @@
 """Bandwidth floor: time of a decoding step against the time to read weights and KV cache once at the copy rate.
 
-python -m benchmarks.bandwidth_floor --model llama-2-7b
+python -m benchmarks.bandwidth_floor --model llama-3.1-8b
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import typer
 
 from antiphon.accel.drafting.draft import Accepted, Draft, Logits, Tokens, chain
 from antiphon.pipelines.benchmark.facts import machine_caption, run_facts
-from antiphon.pipelines.benchmark.loading import load_model_or_random
 from antiphon.pipelines.benchmark.teacher_forcing import TeacherForcing
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.bench_speed import AsJsonToo, ModelOrArchitecture, TokenizerName
+from antiphon.pipelines.cli.bench import AsJsonToo
 from antiphon.pipelines.cli.options import Device, Precision
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.program import program
+from benchmarks.random_weights import ModelOrArchitecture, TokenizerName, load_model_or_random
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -211,7 +211,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def floor(
-    model: ModelOrArchitecture = "llama-2-7b",
+    model: ModelOrArchitecture = "llama-3.1-8b",
     dtype: Precision = "auto",
     rows: Annotated[int, typer.Option(help="Measure steps of 1, 2, 4, ... up to this number of rows.")] = 128,
     context: Annotated[int, typer.Option(help="Number of tokens before the measured steps.")] = 1024,
@@ -220,12 +220,10 @@ def floor(
     as_json: AsJsonToo = False,
 ) -> None:
     """Compare decoding steps of 1 to --rows rows with reading weights and KV cache once at the device's copy rate."""
-    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.cli.preparation import dtype_named
 
     console.quiet_libraries()
-    loaded = load_model_or_random(
-        model, load_language_model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype)
-    ).model
+    loaded = load_model_or_random(model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype)).model
     counts = [*(count for count in ROWS if count < rows), rows]
     with console.err.status("Measuring"):
         found = measure_floor(loaded, rows=counts, context=context).as_dict()

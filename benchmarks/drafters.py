@@ -15,7 +15,7 @@ import typer
 from antiphon.pipelines.benchmark.facts import machine_caption, run_facts
 from antiphon.pipelines.benchmark.samples import SHIPPED, RecordedSample, load_samples
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.bench_speed import AsJsonToo, NumDraftTokens, Rounds, is_lossless
+from antiphon.pipelines.cli.bench import AsJsonToo, NumDraftTokens, Rounds, is_lossless
 from antiphon.pipelines.cli.options import Device, Precision
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.program import program

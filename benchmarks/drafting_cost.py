@@ -17,14 +17,15 @@ from time import perf_counter
 from typing import Any
 
 import typer
+from rich.table import Table
 
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import DRAFTERS
-from antiphon.pipelines.benchmark.replay import Recording, replay_steps
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
-from antiphon.pipelines.rendering.tables import ResultTable, result_table
+from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.program import program
+from benchmarks.replay import Recording, replay_steps
 
 SIZES = (1_000, 8_000, 32_000)
 """Numbers of reference tokens."""
@@ -180,7 +181,7 @@ def own_seconds(report: str, beyond: Sequence[str]) -> float:
     return total / 1e6
 
 
-def drafting_table(report: DraftingReport) -> ResultTable:
+def drafting_table(report: DraftingReport) -> Table:
     """Return a table with one row per drafter: cost of a step and of indexing, by number of reference tokens."""
     columns = {"drafter": "drafter"}
     columns |= {f"draft_ms_{size}": f"step\n{size:,}" for size in report.sizes}

@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from antiphon.pipelines.benchmark.jobs import PromptCase, question_case, sample_case
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Device, EngineOption, Task
 from antiphon.pipelines.progress import Progress
-from antiphon.pipelines.rendering.tables import ResultTable, result_table
+from antiphon.pipelines.rendering.tables import result_table
+from benchmarks.certificate import Certificate, certify
 from benchmarks.program import program
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.accel.certify import Certificate
     from antiphon.accel.engines.selection import EngineName
 
 DEMO_PASSAGES = 3
-WAYS = ("plain", "drafted", "undrafted", "other_attention", "deterministic")
+WAYS = ("plain", "drafted", "undrafted", "other_attention", "reproducible")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +40,16 @@ class CertifiedOutputs:
         drafted: Antiphon with drafts.
         other_attention: `model.generate` with the other attention implementation; torch engine only.
         undrafted: Antiphon without drafts; other engines than torch only.
-        deterministic: Antiphon in deterministic mode with drafts, if the model supports it.
-        deterministic_undrafted: Antiphon in deterministic mode without drafts.
+        reproducible: Antiphon in reproducible mode with drafts, if the model supports it.
+        reproducible_undrafted: Antiphon in reproducible mode without drafts.
     """
 
     plain: Certificate
     drafted: Certificate
     other_attention: Certificate | None = None
     undrafted: Certificate | None = None
-    deterministic: Certificate | None = None
-    deterministic_undrafted: Certificate | None = None
+    reproducible: Certificate | None = None
+    reproducible_undrafted: Certificate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Exactness:
     Attributes:
         dtype: Name of the model's dtype.
         outputs: Certified outputs, one entry per prompt.
-        refused: Why the model cannot be decoded deterministically, or None.
+        refused: Why the model cannot be decoded reproducibly, or None.
         engine: Engine that decoded.
     """
 
@@ -73,14 +74,14 @@ class Exactness:
 
         No regret exceeds what is allowed, and in float32 drafted tokens equal those of plain decoding on the same
         engine. In half precision a regret may be as large as the largest one of plain decoding by transformers on these
-        prompts, and deterministic outputs do not depend on drafts.
+        prompts, and reproducible outputs do not depend on drafts.
         """
         noise = self._worst("plain") or 0.0
-        decoded = [each for out in self.outputs for each in (out.drafted, out.deterministic) if each is not None]
+        decoded = [each for out in self.outputs for each in (out.drafted, out.reproducible) if each is not None]
         explained = all(each.holds or (self.dtype != "float32" and each.worst <= noise) for each in decoded)
         reference = "plain" if self.engine == "torch" else "undrafted"
         same = self._share("drafted", reference) == 1 if self.dtype == "float32" else True
-        return explained and same and self._share("deterministic", "deterministic_undrafted") in (None, 1)
+        return explained and same and self._share("reproducible", "reproducible_undrafted") in (None, 1)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as a flat dictionary; None for figures that were not measured."""
@@ -93,12 +94,12 @@ class Exactness:
             "drafted_identical_to_undrafted": self._share("drafted", "undrafted"),
             "undrafted_identical": self._share("undrafted", "plain"),
             "other_attention_identical": self._share("other_attention", "plain"),
-            "deterministic_identical": self._share("deterministic", "deterministic_undrafted"),
-            "deterministic_identical_to_plain": self._share("deterministic", "plain"),
+            "reproducible_identical": self._share("reproducible", "reproducible_undrafted"),
+            "reproducible_identical_to_plain": self._share("reproducible", "plain"),
             **{f"worst_ulp_{name}": self._worst(name) for name in WAYS},
             **{f"above_zero_{name}": self._above(name) for name in WAYS},
             "kept": self.is_kept,
-            "deterministic_refused": self.refused,
+            "reproducible_refused": self.refused,
         }
 
     def _pairs(self, one: str, other: str) -> list[tuple[Certificate, Certificate]]:
@@ -165,7 +166,7 @@ def measure_exactness(
     *,
     max_new_tokens: int,
     num_draft_tokens: int = 32,
-    deterministic: bool = True,
+    reproducible: bool = True,
     engine: EngineName = "torch",
     report: Progress | None = None,
 ) -> Exactness:
@@ -176,7 +177,7 @@ def measure_exactness(
         cases: Prompts and references.
         max_new_tokens: Maximum number of new tokens per output.
         num_draft_tokens: Maximum number of draft tokens per step.
-        deterministic: Whether to measure deterministic mode too. It is never measured in float32, where it changes
+        reproducible: Whether to measure reproducible mode too. It is never measured in float32, where it changes
             nothing, nor on other engines than torch.
         engine: Engine that decodes.
         report: Called with stage, done and total.
@@ -185,37 +186,35 @@ def measure_exactness(
         ValueError: a prompt and ``max_new_tokens`` exceed the context window, or the engine cannot run the model.
     """
     dtype = str(language_model.model.dtype).removeprefix("torch.")
-    wants_deterministic = deterministic and dtype != "float32" and engine == "torch"
-    refused = _refusal(language_model, num_draft_tokens) if wants_deterministic else None
+    wants_reproducible = reproducible and dtype != "float32" and engine == "torch"
+    refused = _refusal(language_model) if wants_reproducible else None
     outputs = []
     for done, case in enumerate(cases):
         if report is not None:
             report(dtype, done, len(cases))
         prompt = _Prompt(language_model, case, max_new_tokens, num_draft_tokens)
-        is_deterministic = wants_deterministic and refused is None
+        is_reproducible = wants_reproducible and refused is None
         outputs.append(
-            _on_torch(prompt, deterministic=is_deterministic) if engine == "torch" else _on_other(prompt, engine)
+            _on_torch(prompt, reproducible=is_reproducible) if engine == "torch" else _on_other(prompt, engine)
         )
     if report is not None:
         report(dtype, len(cases), len(cases))
     return Exactness(dtype, tuple(outputs), refused, engine)
 
 
-def _refusal(language_model: LanguageModel, num_draft_tokens: int) -> str | None:
-    """Return why the model cannot be decoded deterministically, or None if it can."""
-    from antiphon.accel.decoding.options import DecodingOptions
+def _refusal(language_model: LanguageModel) -> str | None:
+    """Return why the model cannot be decoded reproducibly, or None if it can."""
     from antiphon.accel.engines.torch.engine import engine_of
 
     engine = engine_of(language_model.model)
-    fixed_rows = DecodingOptions(num_draft_tokens=num_draft_tokens, deterministic=True).fixed_rows
     try:
-        engine.lock.run(lambda: engine.deterministic_traits(fixed_rows))
+        engine.lock.run(engine.reproducible_traits)
     except ValueError as error:
         return str(error)
     return None
 
 
-def _on_torch(prompt: _Prompt, *, deterministic: bool) -> CertifiedOutputs:
+def _on_torch(prompt: _Prompt, *, reproducible: bool) -> CertifiedOutputs:
     from antiphon.accel.drafting.drafters import Nothing
     from antiphon.accel.engines.torch.attention import implementation_of, use_attention
 
@@ -227,8 +226,8 @@ def _on_torch(prompt: _Prompt, *, deterministic: bool) -> CertifiedOutputs:
         plain=plain,
         drafted=prompt.drafted(),
         other_attention=other_attention,
-        deterministic=prompt.drafted(deterministic=True) if deterministic else None,
-        deterministic_undrafted=prompt.drafted(deterministic=True, drafter=Nothing) if deterministic else None,
+        reproducible=prompt.drafted(reproducible=True) if reproducible else None,
+        reproducible_undrafted=prompt.drafted(reproducible=True, drafter=Nothing) if reproducible else None,
     )
 
 
@@ -286,14 +285,18 @@ class _Prompt:
 
     def _certified(self, output: Any) -> Certificate:
         """Certify an output; equal outputs share a certificate."""
-        from antiphon.accel.certify import certify
-        from antiphon.accel.decoding.request import prepare
+        from antiphon.accel.decoding.model_request import prepare
 
         tokens = tuple(output[0].tolist())
         if tokens not in self._certificates:
-            processors = prepare(self.model, self.ids, **self.options).processors  # new, because some keep state
-            self._certificates[tokens] = certify(self.model, output, self.ids.shape[1], logits_processor=processors)
+            processors = prepare(self.model, self.ids, _processors, **self.options)  # new, because some keep state
+            self._certificates[tokens] = certify(self.model, output, self.ids.shape[1], processors)
         return self._certificates[tokens]
+
+
+def _processors(model: Any, input_ids: Any, logits_processor: Any, *others: Any, **more: Any) -> Any:
+    """Return the logits processors that `generate` prepares."""
+    return logits_processor
 
 
 EXACTNESS = {
@@ -303,20 +306,20 @@ EXACTNESS = {
     "drafted_identical_to_undrafted": "drafted = undrafted on this engine, share",
     "undrafted_identical": "undrafted on this engine = plain, share",
     "other_attention_identical": "plain with other attention = plain, share",
-    "deterministic_identical": "deterministic: drafted = undrafted, share",
-    "deterministic_identical_to_plain": "deterministic: drafted = plain, share",
+    "reproducible_identical": "reproducible: drafted = undrafted, share",
+    "reproducible_identical_to_plain": "reproducible: drafted = plain, share",
     "worst_ulp_plain": "worst regret, plain, ulp",
     "worst_ulp_drafted": "worst regret, drafted, ulp",
     "worst_ulp_undrafted": "worst regret, undrafted on this engine, ulp",
     "worst_ulp_other_attention": "worst regret, other attention, ulp",
-    "worst_ulp_deterministic": "worst regret, deterministic, ulp",
+    "worst_ulp_reproducible": "worst regret, reproducible, ulp",
     "above_zero_plain": "tokens with a regret, plain",
     "above_zero_drafted": "tokens with a regret, drafted",
     "kept": "promises kept",
 }
 
 
-def exactness_table(model: str, figures: list[dict[str, Any]]) -> ResultTable:
+def exactness_table(model: str, figures: list[dict[str, Any]]) -> Table:
     """Return a table with one row per figure and one column per dtype."""
     columns = {"": "figure"} | {figure["dtype"]: figure["dtype"] for figure in figures}
     rows = [{"": heading} | {figure["dtype"]: figure[key] for figure in figures} for key, heading in EXACTNESS.items()]
@@ -339,16 +342,16 @@ def exactness(
         int | None,
         typer.Option(help="Build new prompts over this many passages; 0: none.", show_default="the recorded prompts"),
     ] = None,
-    deterministic: Annotated[bool, typer.Option(help="Measure deterministic mode too.")] = True,
+    reproducible: Annotated[bool, typer.Option(help="Measure reproducible mode too.")] = True,
     engine: EngineOption = "torch",
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare drafted outputs with plain ones, certify them all, and measure transformers' own noise.
 
-    On other engines than torch, outputs without drafts are compared instead of that noise and of deterministic mode.
+    On other engines than torch, outputs without drafts are compared instead of that noise and of reproducible mode.
     The exit code is 1 if a promise is broken: drafted tokens in float32 differ, a regret exceeds rounding, or a draft
-    changed a deterministic output.
+    changed a reproducible output.
     """
     from antiphon.accel.engines.selection import parse_engine_name
     from antiphon.pipelines.cli.index_report import STAGES
@@ -357,7 +360,7 @@ def exactness(
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_draft_tokens": num_draft_tokens}
-    options |= {"deterministic": deterministic, "engine": parse_engine_name(engine)}
+    options |= {"reproducible": reproducible, "engine": parse_engine_name(engine)}
     results = []
     for each in dtypes:
         language_model = load_language_model(model, device=device, dtype=each)
@@ -371,8 +374,8 @@ def exactness(
     else:
         console.out.print(exactness_table(model, figures))
         for figure in figures:
-            if figure["deterministic_refused"]:
-                console.out.print(figure["deterministic_refused"], style="dim")
+            if figure["reproducible_refused"]:
+                console.out.print(figure["reproducible_refused"], style="dim")
     if not all(result.is_kept for result in results):
         raise typer.Exit(1)
 

@@ -1,7 +1,7 @@
 """A corpus of Office files, e-mail and a scanned PDF about an invented ferry company, with 30 questions.
 
 python -m benchmarks.office_files FOLDER
-antiphon bench answers FOLDER
+python -m benchmarks.answers FOLDER
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def write_office_corpus(folder: Path) -> None:
     """Write the files of the corpus into a subfolder, and the questions next to it.
 
     Args:
-        folder: The folder; `antiphon bench answers` takes it.
+        folder: The folder; `python -m benchmarks.answers` takes it.
     """
     (folder / CORPUS).mkdir(parents=True, exist_ok=True)
     shutil.copy(QUESTIONS, folder / "questions.jsonl")

@@ -39,7 +39,7 @@ def write_package_docs(folder: Path) -> None:
     """Download the source distributions and write their documents, one subfolder per corpus, and the questions.
 
     Args:
-        folder: The folder; `antiphon bench answers` takes it.
+        folder: The folder; `python -m benchmarks.answers` takes it.
 
     Raises:
         subprocess.CalledProcessError: pip cannot download a package.

@@ -66,10 +66,10 @@ This page is generated from stored results in a checkout, and a test checks that
 
     {command}
 
-Below each result is the command that printed it. The sample files `python-docs` and `genres` and the bundled models
-ship with the package. The other sample files hold recorded answers of larger models and do not ship; use your own
-recorded answers in the same format. Results on another machine will differ. Ratios transfer better than times, and
-ratios between drafting methods transfer better than ratios to greedy decoding.
+Below each result is the command that prints it in a checkout. The sample files `python-docs` and `genres` and the
+bundled models ship with the package. The other sample files hold recorded answers of larger models and do not ship; use
+your own recorded answers in the same format. Results on another machine will differ. Ratios transfer better than times,
+and ratios between drafting methods transfer better than ratios to greedy decoding.
 """
 
 SUMMARY_HEAD = """\
@@ -136,7 +136,7 @@ def _summary(results: Sequence[Result]) -> str:
         for each in result["methods"]:
             if each["method"] in DEFAULTS:
                 figures = (_cell(each.get(f"speedup{key}")) for key in ("", "_lookup", "_best"))
-                what = f"{run_title(result)}{DEFAULTS[each['method']]}; {device_name(result)}"
+                what = f"{_speed_title(result)}{DEFAULTS[each['method']]}; {device_name(result)}"
                 lines.append(_row(what, *figures, _cell(each["tokens_per_step"])))
     return "\n".join([SUMMARY_HEAD, *lines, ""])
 
@@ -176,7 +176,7 @@ def _speed(result: Result) -> str:
     ]
     return "\n".join(
         [
-            f"### {run_title(result)}\n",
+            f"### {_speed_title(result)}\n",
             f"{result['samples']} prompts, {how}; {result['prompt_tokens']:.0f} prompt tokens on average, at most "
             f"{result['max_new_tokens']} new tokens, draft tokens: {result['rows']}, rounds: {result['rounds']}. "
             f"{machine_caption(result)}.\n",
@@ -186,6 +186,10 @@ def _speed(result: Result) -> str:
             f"\n    {result['command']}\n",
         ]
     )
+
+
+def _speed_title(result: Result) -> str:
+    return f"{run_title(result)}{', references of another question' if result.get('shuffled') else ''}"
 
 
 def _further_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 
+import rich
+
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag, resolve_model
 from antiphon.retrieval import Retriever
@@ -26,7 +28,7 @@ def main() -> None:
         for piece in stream:
             print(piece, end="", flush=True)
     print("\n")
-    print(stream.answer.to_markdown())
+    rich.print(stream.answer)
 
 
 if __name__ == "__main__":

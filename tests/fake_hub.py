@@ -39,7 +39,7 @@ class FakeHub(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         self.requests.append(f"{self.command} {self.path}")
         if "/resolve/" not in self.path:
-            about: Any = [] if "/tree/" in self.path else self._information()
+            about: Any = self._tree() if "/tree/" in self.path else self._information()
             return self._send(json.dumps(about).encode(), {})
         file = file_of(self.path)
         if file not in self.files or (file in self.broken and self.command == "GET"):
@@ -49,6 +49,11 @@ class FakeHub(BaseHTTPRequestHandler):
     def _information(self) -> dict[str, Any]:
         files = [{"rfilename": name, "size": len(content)} for name, content in self.files.items()]
         return {"id": NAME, "modelId": NAME, "sha": "c" * 40, "siblings": files}
+
+    def _tree(self) -> list[dict[str, Any]]:
+        """Return the files at the top, as the hub lists them."""
+        top = {name: content for name, content in self.files.items() if "/" not in name}
+        return [{"type": "file", "path": name, "size": len(content), "oid": name} for name, content in top.items()]
 
     def _send(self, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(200)

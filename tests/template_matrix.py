@@ -23,8 +23,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
 
 from antiphon.accel import Conversation, LanguageModel
-from antiphon.accel.testing.template_check import CASES, TemplateCase, check_template
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.text.template_check import CASES, TemplateCase, check_template
 from antiphon.accel.text.template_traits import template_traits
 from antiphon.accel.text.thinking_switch import thinking_traits
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon

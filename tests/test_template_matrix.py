@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antiphon.accel.testing.template_check import CASES
+from antiphon.accel.text.template_check import CASES
 from tests.template_matrix import (
     OWN_TEMPLATES,
     RECORDED,
@@ -26,20 +24,14 @@ from tests.template_matrix import (
 
 pytestmark = pytest.mark.slow
 
-PER_DAY = 5
-"""Number of recorded templates that are tested each day, in turns; ANTIPHON_ALL_TEMPLATES=1 tests all of them."""
-
 
 def chosen() -> list[Any]:
-    """Return our own templates and the recorded ones of today, or a test that is skipped if there are none."""
+    """Return our own templates, and the recorded ones as exhaustive tests."""
     recorded = sorted(templates().keys() - OWN_TEMPLATES.keys())
     if not recorded:
         absent = pytest.mark.skip(reason=f"recorded templates are absent: {RECORDED}")
         return [*OWN_TEMPLATES, pytest.param("", id="recorded", marks=absent)]
-    if os.environ.get("ANTIPHON_ALL_TEMPLATES") != "1":
-        first = date.today().toordinal() * PER_DAY
-        recorded = [recorded[(first + place) % len(recorded)] for place in range(PER_DAY)]
-    return [*OWN_TEMPLATES, *recorded]
+    return [*OWN_TEMPLATES, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in recorded)]
 
 
 @pytest.mark.parametrize("name", chosen())

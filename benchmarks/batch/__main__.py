@@ -14,7 +14,7 @@ import typer
 from antiphon.pipelines.benchmark.facts import run_facts
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.bench_speed import Passages, Rounds, is_lossless
+from antiphon.pipelines.cli.bench import Passages, Rounds, is_lossless
 from antiphon.pipelines.cli.options import AsJson, EngineOption, Precision, Task
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.program import program

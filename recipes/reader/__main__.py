@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.errors import CommandGroup
 from antiphon.pipelines.cli.options import AsJson, Device
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.models.adapter import READER
-from antiphon.pipelines.rendering.tables import ResultTable, result_table
+from antiphon.pipelines.rendering.tables import result_table
 from recipes.options import Documents, Questions, Seed
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def _judge(language_model: LanguageModel, pairs: list[Any], show: bool, **genera
         return judge(language_model, pairs, report=report, **generation)
 
 
-def judgement_table(result: dict[str, Any]) -> ResultTable:
+def judgement_table(result: dict[str, Any]) -> Table:
     """Return a table with one row per figure."""
     rows = [{"figure": name.replace("_", " "), "value": value} for name, value in result.items()]
     return result_table("", {"figure": "figure", "value": "value"}, rows)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from antiphon.pipelines.models.adapter import trainable_adapter
-from antiphon.pipelines.training.loop import StepReport, train_weights
 from antiphon.retrieval import Passage
 from recipes.reader.checkpoint_selection import CheckpointSelector
 from recipes.reader.corpus import is_held_out, page_name, read_corpus
@@ -18,6 +17,7 @@ from recipes.reader.example import TrainingExample
 from recipes.reader.single_passage import SinglePassageExamples
 from recipes.reader.train import LoraPlan, answer_loss, example_numbers
 from recipes.reader.written_questions import HELD_OUT_QUESTIONS, WRITTEN_QUESTIONS, load_written_questions
+from recipes.training_loop import StepReport, train_weights
 
 TURNS: Mapping[str, int] = {"encyclopedia": 6, "python": 5, "npm": 4, "manuals": 4, "everyday": 2}
 """Relative frequency of the corpus' folders among examples with written questions; others 1."""

@@ -15,9 +15,9 @@ import torch
 from antiphon.accel.files import write_file
 from antiphon.pipelines.models.adapter import quiet_peft, trainable_adapter
 from antiphon.pipelines.models.bundled import resolve_model
-from antiphon.pipelines.training.loop import StepReport, train_weights
 from recipes.reader.encoding import PackedExample, encode_example
 from recipes.reader.example import TrainingExample
+from recipes.training_loop import StepReport, train_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

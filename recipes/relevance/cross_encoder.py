@@ -16,11 +16,11 @@ from safetensors.torch import save
 
 from antiphon.accel.files import write_file
 from antiphon.pipelines.relevance import HEAD, EncoderInput, Head, encoder_inputs, short_question
-from antiphon.pipelines.training.loop import StepReport, train_batches
 from antiphon.retrieval import MiniLMEmbedder
 from recipes.reader.train import LoraPlan
 from recipes.relevance.examples import PairExample
 from recipes.relevance.line_encoder import QUICK, LineEncoder, mean_of, means_of, save_line_encoder
+from recipes.training_loop import StepReport, train_batches
 
 _HEAD_QUICK = 400.0  # the head's learning rate relative to the adapter's
 

@@ -19,11 +19,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 from antiphon.accel.files import write_file
 from antiphon.pipelines.models.adapter import quiet_peft
 from antiphon.pipelines.relevance import SCALE, EncoderInput, Scale, encoder_inputs
-from antiphon.pipelines.training.loop import StepReport, train_batches
 from antiphon.retrieval import MiniLMEmbedder, Passage
 from antiphon.retrieval.embedders.minilm import load_minilm
 from recipes.reader.train import LoraPlan, save_adapter
 from recipes.relevance.examples import LineExample
+from recipes.training_loop import StepReport, train_batches
 
 LAYERS = ("query", "key", "value", "dense")
 

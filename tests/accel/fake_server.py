@@ -24,6 +24,7 @@ class FakeServer:
         models: Names of its models.
         window: Context window of its models.
         pieces: Text pieces of every answer, one event each.
+        thoughts: Fields of the message that are sent before the pieces.
         calls: Parts of tool calls, sent after the pieces.
         usage: Reported token counts.
         metrics: Reported metrics.
@@ -44,6 +45,7 @@ class FakeServer:
     models: tuple[str, ...] = ("tiny",)
     window: int | None = None
     pieces: tuple[str, ...] = (*(word + " " for word in ANSWER.split(" ")[:-1]), "queen.")
+    thoughts: dict[str, str] = field(default_factory=dict)
     calls: tuple[dict[str, Any], ...] = ()
     usage: dict[str, int] | None = field(default_factory=lambda: {"prompt_tokens": 7, "completion_tokens": 15})
     metrics: dict[str, Any] | None = None
@@ -112,11 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_authorized():
             return
         if self.path == "/tokenize":
-            text = body["prompt"] if "prompt" in body else json.dumps(body["messages"])
-            self._answer(200, {"count": len(json.dumps(body)), "tokens": list(text.encode())})
-            return
-        if "prompt_logprobs" in body:
-            self._score(body)
+            self._answer(200, {"count": len(json.dumps(body))})
             return
         references = (body.get("vllm_xargs") or {}).get("references")
         if references == 0:
@@ -131,19 +129,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(status, "not now")
         else:
             self._stream(body)
-
-    def _score(self, body: dict[str, Any]) -> None:
-        """Answer with a log-probability of -token / 100 for each token of the prompts, in the reverse order."""
-        self.settings.requests.append(body)
-        choices = [
-            {
-                "index": index,
-                "text": "",
-                "prompt_logprobs": [None, *({str(token): {"logprob": -token / 100}} for token in prompt[1:])],
-            }
-            for index, prompt in enumerate(body["prompt"])
-        ]
-        self._answer(200, {"choices": choices[::-1]})
 
     def _is_authorized(self) -> bool:
         if self.settings.key in (None, self.headers.get("Authorization", "").removeprefix("Bearer ")):
@@ -172,6 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _events(self, body: dict[str, Any]) -> None:
         settings, is_chat = self.settings, self.path.endswith("/chat/completions")
+        if settings.thoughts:
+            self._event(_choice(settings.thoughts))
         for count, piece in enumerate(settings.pieces):
             if count == settings.breaks_after:
                 if settings.fails_inside:

@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 from antiphon.accel.decoding import step
-from antiphon.accel.decoding.sampling import Sampler
+from antiphon.accel.decoding.tokens import Sampler
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits
 from antiphon.accel.drafting.tree import AttentionSpan, Tree, build_tree
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from antiphon.accel.decoding.parallel import decode_parallel, process_group
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
+from antiphon.accel.lookahead_parallel import decode_parallel
 from antiphon.accel.testing.tiny import tiny_model
 
 SETTINGS = {"narrow": (5, 4, 2), "wide": (7, 5, 7), "bigrams": (4, 2, 4), "one column": (1, 3, 3)}
@@ -35,15 +35,17 @@ def main(folder: Path) -> None:
     """Decode in groups of 1, 2, ... processes up to all of them, and write the records of this process."""
     torch.set_num_threads(1)
     model: Any = tiny_model(seed=11)
-    with process_group() as own:
-        groups = {size: dist.new_group(list(range(size))) for size in range(1, own.size + 1)}
-        seen = {
-            f"{name} by {size}": told(model.to(own.device), setting, group)
-            for size, group in groups.items()
-            if own.rank < size
-            for name, setting in SETTINGS.items()
-        }
-        (folder / f"{own.rank}.json").write_text(json.dumps(seen))
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups = {count: dist.new_group(list(range(count))) for count in range(1, size + 1)}
+    seen = {
+        f"{name} by {count}": told(model, setting, group)
+        for count, group in groups.items()
+        if rank < count
+        for name, setting in SETTINGS.items()
+    }
+    (folder / f"{rank}.json").write_text(json.dumps(seen))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -4,24 +4,25 @@ from math import gcd
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from antiphon.accel.engines.torch.argmax import argmax, top_k
 
-VOCABULARIES = pytest.mark.parametrize("vocabulary", [8, 40, 511, 512, 1000, 32_000, 50_257])
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+VOCABULARIES = st.sampled_from([8, 40, 511, 512, 1000, 32_000, 50_257])
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
+SEEDS = st.integers(0, 2**32 - 1)
 
 
-def random_logits(vocabulary: int, dtype: torch.dtype) -> Tensor:
-    return 3 * torch.randn(5, vocabulary, generator=torch.Generator().manual_seed(vocabulary)).to(dtype)
+def random_logits(vocabulary: int, dtype: torch.dtype, seed: int) -> Tensor:
+    return 3 * torch.randn(5, vocabulary, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@VOCABULARIES
-@DTYPES
-@pytest.mark.parametrize("lower", [0, 4, 9, 100])
-def test_top_k_returns_the_tokens_of_a_full_sort(vocabulary: int, dtype: torch.dtype, lower: int) -> None:
+@given(vocabulary=VOCABULARIES, dtype=DTYPES, seed=SEEDS, lower=st.sampled_from([0, 4, 9, 100]))
+def test_top_k_returns_the_tokens_of_a_full_sort(vocabulary: int, dtype: torch.dtype, seed: int, lower: int) -> None:
     """``lower`` is subtracted from the logits, so that some or all of them become negative."""
-    logits = random_logits(vocabulary, dtype) - lower
+    logits = random_logits(vocabulary, dtype, seed) - lower
     tokens, chances = top_k(logits, 8)
     expected = logits.topk(8).values
     assert torch.equal(logits.gather(1, tokens), expected)
@@ -34,10 +35,9 @@ def test_top_k_returns_the_tokens_of_a_full_sort(vocabulary: int, dtype: torch.d
     torch.testing.assert_close(chances / chances[:, :1], exact / exact[:, :1])
 
 
-@VOCABULARIES
-@DTYPES
-def test_argmax_is_the_first_of_equal_maxima(vocabulary: int, dtype: torch.dtype) -> None:
-    logits = random_logits(vocabulary, dtype)
+@given(vocabulary=VOCABULARIES, dtype=DTYPES, seed=SEEDS)
+def test_argmax_is_the_first_of_equal_maxima(vocabulary: int, dtype: torch.dtype, seed: int) -> None:
+    logits = random_logits(vocabulary, dtype, seed)
     assert torch.equal(argmax(logits), logits.argmax(-1))
     ties = torch.zeros(2, vocabulary, dtype=dtype)
     ties[1, vocabulary // 3 :] = 1
@@ -45,10 +45,9 @@ def test_argmax_is_the_first_of_equal_maxima(vocabulary: int, dtype: torch.dtype
     assert argmax(logits[:0]).tolist() == []
 
 
-@VOCABULARIES
-@DTYPES
-def test_argmax_of_rows_with_zeros_negatives_infinities_or_nan(vocabulary: int, dtype: torch.dtype) -> None:
-    logits = random_logits(vocabulary, dtype)
+@given(vocabulary=VOCABULARIES, dtype=DTYPES, seed=SEEDS)
+def test_argmax_of_rows_with_zeros_negatives_infinities_or_nan(vocabulary: int, dtype: torch.dtype, seed: int) -> None:
+    logits = random_logits(vocabulary, dtype, seed)
     zero = logits.clamp(max=0)
     zero[:, 1], zero[:, 2] = -0.0, 0.0
     last = vocabulary - 2
@@ -63,7 +62,7 @@ def test_argmax_of_rows_with_zeros_negatives_infinities_or_nan(vocabulary: int, 
 @pytest.mark.parametrize(("dtype", "infinity"), [(torch.bfloat16, 0x7F80), (torch.float16, 0x7C00)])
 @pytest.mark.parametrize("sign", [0, -0x8000])
 def test_argmax_is_the_first_nan_whatever_its_bits(dtype: torch.dtype, infinity: int, sign: int) -> None:
-    logits = random_logits(1000, dtype)
+    logits = random_logits(1000, dtype, seed=1)
     bits = logits.view(torch.int16)
     bits[:, 600], bits[:, 700] = sign + infinity + 1, sign + 0x7FFF
     bits[1, 500] = infinity
@@ -72,6 +71,6 @@ def test_argmax_is_the_first_nan_whatever_its_bits(dtype: torch.dtype, infinity:
 
 
 def test_argmax_of_strided_logits_and_of_logits_with_gradients() -> None:
-    logits = random_logits(1000, torch.bfloat16)
+    logits = random_logits(1000, torch.bfloat16, seed=1)
     assert torch.equal(argmax(logits[:, ::2]), logits[:, ::2].argmax(-1))
     assert torch.equal(argmax(logits.float().requires_grad_()), logits.argmax(-1))

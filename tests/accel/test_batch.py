@@ -10,18 +10,17 @@ from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.decoding.request import prepare
-from antiphon.accel.decoding.running_request import RunningRequest
-from antiphon.accel.decoding.scheduler import scheduler_of
+from antiphon.accel.decoding.request import Request
+from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.drafters import OracleDrafter, ProbingDrafter, RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer
+from tests.families.table import tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -58,11 +57,10 @@ def batch_of(model: Any, size: int = 8) -> Batch:
     return Batch(scheduler_of(engine_of(model)), size=size)
 
 
-def request_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> RunningRequest:
+def request_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> Request:
     """Return one request that can be added to a batch."""
-    request = prepare(model, prompt, **(SETTINGS | options))
-    decoding = DecodingOptions(drafter=drafter, num_draft_tokens=rows)
-    return engine_of(model).lock.run(lambda: Generation(request, options=decoding)).running
+    make = partial(ModelRequest, options=DecodingOptions(drafter=drafter, num_draft_tokens=rows))
+    return engine_of(model).lock.run(lambda: prepare(model, prompt, make, **(SETTINGS | options)))
 
 
 class Planted:

@@ -1,5 +1,6 @@
 """Bigrams: the model's best tokens after each single token, computed once, stored, and used only for drafts."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.decoding.request import prepare
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RecyclingTable, SuffixMatch
 from antiphon.accel.drafting.drafters.recycling_table import TOP_K, Bigrams, recycling_table_of
@@ -19,7 +19,8 @@ from antiphon.accel.engines.torch.bigrams import DISCOUNT, FIRST, Forward, compu
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.families.table import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 
@@ -204,16 +205,15 @@ def test_bigrams_save_forward_passes_and_change_no_output() -> None:
     expected = model.generate(PROMPT, **options).tolist()
     steps: dict[bool, int] = {}
     for is_known in (True, False):
-        request = prepare(model, PROMPT, **options)
-        drafting = DecodingOptions(num_draft_tokens=8)
-        generation = engine_of(model).lock.run(lambda: Generation(request, options=drafting))  # noqa: B023
-        table = recycling_table_of(generation.running.drafter)
+        make = partial(ModelRequest, options=DecodingOptions(num_draft_tokens=8))
+        request = engine_of(model).lock.run(lambda: prepare(model, PROMPT, make, **options))  # noqa: B023
+        table = recycling_table_of(request.drafter)
         assert table is not None
         assert table.prior is bigrams_of(model)
         if not is_known:
             table.prior = None
-        steps[is_known] = len(list(generation.steps()))
-        output = generation.output()
+        steps[is_known] = len(list(request.steps()))
+        output = request.result()
         assert isinstance(output, torch.Tensor)
         assert output.tolist() == expected
     assert steps[True] < steps[False]

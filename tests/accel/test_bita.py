@@ -20,7 +20,8 @@ from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.families.table import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 24}
@@ -279,8 +280,8 @@ def test_models_and_modes_without_prefix_support_are_refused() -> None:
     bloom, llama = tiny_model("bloom"), tiny_model()
     with pytest.raises(ValueError, match="BiTA verifies trees, which BloomForCausalLM cannot"):
         generate(bloom, PROMPT, drafter=lambda: Bita(initial_bita_weights(bloom)), num_draft_tokens=8, **GREEDY)
-    with pytest.raises(ValueError, match="BiTA is not decoded deterministically"):
-        generate(llama, PROMPT, drafter=lambda: Bita(initial_bita_weights(llama)), deterministic=True, **GREEDY)
+    with pytest.raises(ValueError, match="BiTA is not decoded reproducibly"):
+        generate(llama, PROMPT, drafter=lambda: Bita(initial_bita_weights(llama)), reproducible=True, **GREEDY)
     with pytest.raises(ValueError, match="do not all cache keys and values"):
         initial_bita_weights(tiny_model("mamba2"))
 

@@ -1,14 +1,16 @@
 """Budgets select the rows with the most expected tokens per second and calibrate the chances of a drafter."""
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step, summarize
 from antiphon.accel.drafting.budget import (
     INITIAL_ROWS,
@@ -20,13 +22,13 @@ from antiphon.accel.drafting.budget import (
     trim_drafts,
 )
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
-from antiphon.accel.drafting.cost_model import FixedCostModel, OnlineCostModel, StepCost
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, DrafterFactory, Tokens, chain
 from antiphon.accel.drafting.drafters import Blend, Nothing
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.drafters import OracleDrafter, WrongDrafter
-from antiphon.accel.testing.tiny import tiny_model
+from tests.families.table import tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.0}})
 EXPENSIVE = StepCost({64: {1: 1.0, 2: 2.0, 64: 64.0}})
@@ -35,7 +37,7 @@ CHEAPER_BY_TWO = StepCost({64: {1: 1.0, 2: 0.76, 8: 0.97, 64: 3.1}})
 
 
 def adaptive(cost: StepCost, calibration: Calibration | None = None) -> AdaptiveBudget:
-    return AdaptiveBudget(FixedCostModel(cost), calibration or Calibration())
+    return AdaptiveBudget(CostModel(cost, learns=False), calibration or Calibration())
 
 
 def random_tree(rows: int, seed: int) -> Draft:
@@ -64,7 +66,7 @@ def test_rows_below_the_margin_are_dropped() -> None:
     assert len(adaptive(cost).trim(chain([5], [0.2]), 64)) == 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_the_selected_rows_are_the_best_prefix_by_chance_and_whole_paths(seed: int) -> None:
     draft = random_tree(30, seed)
     kept = adaptive(KINKED).trim(draft, 64)
@@ -126,16 +128,16 @@ def steps_of(model: Any, cost: StepCost, **options: Any) -> tuple[list[int], lis
 
 def steps_with_budget(budget: Budget, model: Any, drafter: DrafterFactory) -> list[Step]:
     """Return the steps of one request with this budget."""
-    request = prepare(model, [*range(40, 80)], max_new_tokens=60, do_sample=False, eos_token_id=None)
-    options = DecodingOptions(drafter=drafter)
-    generation = engine_of(model).lock.run(lambda: Generation(request, options=options))
-    generation.running.budget = budget
-    return list(generation.steps())
+    make = partial(ModelRequest, options=DecodingOptions(drafter=drafter))
+    arguments: dict[str, Any] = {"max_new_tokens": 60, "do_sample": False, "eos_token_id": None}
+    request = engine_of(model).lock.run(lambda: prepare(model, [*range(40, 80)], make, **arguments))
+    request.budget = budget
+    return list(request.steps())
 
 
 def test_if_a_shape_change_is_expensive_a_step_keeps_the_rows_of_the_last_one() -> None:
     cost = StepCost({64: {1: 1.0, 12: 1.2, 64: 8.0}}, shape_change=1.0)
-    budget = AdaptiveBudget(OnlineCostModel(cost), Calibration())
+    budget = AdaptiveBudget(CostModel(cost), Calibration())
     assert budget.padding_rows(EMPTY, 64) == 0, "there was no forward pass before this one"
     budget.observe_time(12, 64, 1.2)
     assert budget.padding_rows(EMPTY, 64) == 11
@@ -146,7 +148,7 @@ def test_if_a_shape_change_is_expensive_a_step_keeps_the_rows_of_the_last_one() 
 
 
 def test_without_a_shape_change_cost_the_last_forward_pass_does_not_matter() -> None:
-    budget = AdaptiveBudget(OnlineCostModel(KINKED), Calibration())
+    budget = AdaptiveBudget(CostModel(KINKED), Calibration())
     before = budget.cost.next_seconds(64, 20)
     budget.observe_time(40, 64, KINKED.curve(64, 40)[-1])
     assert budget.cost.next_seconds(64, 20) == before == budget.cost.seconds(64, 20)
@@ -283,7 +285,7 @@ def test_the_cost_model_learns_from_real_steps() -> None:
     list(stream(model, [*range(40, 60)], max_new_tokens=30, do_sample=False, eos_token_id=None))
     budget = engine_of(model).budget(Blend(), None)
     assert isinstance(budget, AdaptiveBudget)
-    assert isinstance(budget.cost, OnlineCostModel)
+    assert budget.cost.learns
     assert any(budget.cost.correction(rows) != 1 for rows in (1, 2, 4, 8, 16, 32, 64))
 
 

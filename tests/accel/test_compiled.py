@@ -26,8 +26,9 @@ from antiphon.accel.testing.drafters import (
     RecordingDrafter,
     WrongDrafter,
 )
-from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE, byte_tokenizer
 from tests.accel.oracles import expect_plain_logits, longest_path
+from tests.families.table import tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from antiphon.accel.drafting.draft import Draft, Drafter, DrafterFactory, Tokens
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Lookahead, Nothing, RecyclingTable
 from antiphon.accel.drafting.drafters.copying import Copying
-from antiphon.accel.drafting.drafters.trie import Trie
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName, select_engine
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
@@ -50,8 +49,7 @@ def ignorant(text: Tokens, make: DrafterFactory) -> Drafter:
 TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     **{name: partial(ignorant, make=make) for name, make in DRAFTERS.items()},
     "blend+lookahead": lambda text: Blend(window=WINDOW),
-    "copying, n=3, k=4, last": lambda text: Copying(n=3, k=4, tie="last"),
-    "trie, windows": lambda text: Trie(counting="window"),
+    "copying, n=3, k=4": lambda text: Copying(n=3, k=4),
     "lookahead, 3, 4, 2": lambda text: Lookahead(3, 4, 2),
     "lookahead, 4, 2, 3, unread": lambda text: Lookahead(4, 2, 3, prompt_as_reference=False),
     "blend, warm": lambda text: Blend(recycling=WARM),

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.budget import AdaptiveBudget
-from antiphon.accel.drafting.cost_model import FixedCostModel, OnlineCostModel, StepCost
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.engines.torch import cost_store
 from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION, measure_step_cost
 from antiphon.accel.engines.torch.cost_store import cost_file, cost_key, load, load_credible, save
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.testing.tiny import tiny_model
+from tests.families.table import tiny_model
 
 COST = StepCost({100: {1: 1.0, 2: 1.5, 4: 2.0}, 200: {1: 1.5, 4: 4.0}})
 
@@ -227,12 +227,12 @@ def test_given_costs_are_neither_measured_nor_corrected() -> None:
     assert isinstance(budget, AdaptiveBudget)
     for _ in range(9):
         budget.observe_time(4, 100, 77.0)
-    assert budget.cost.seconds(100, 4) == FixedCostModel(COST).seconds(100, 4)
+    assert budget.cost.seconds(100, 4) == CostModel(COST, learns=False).seconds(100, 4)
     assert fed == [], "nothing is measured"
 
 
-def online_model() -> OnlineCostModel:
-    return OnlineCostModel(StepCost({64: {1: 1.0, 8: 1.0, 64: 1.0}}))
+def online_model() -> CostModel:
+    return CostModel(StepCost({64: {1: 1.0, 8: 1.0, 64: 1.0}}))
 
 
 def test_a_slowdown_of_all_forward_passes_changes_no_ratio() -> None:

@@ -4,6 +4,8 @@ import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, merge, most_likely_chain, take_rows, trim
 from antiphon.accel.drafting.tree import reorder_depth_first, take_rows_depth_first
@@ -56,7 +58,7 @@ def test_a_probe_with_a_token_can_be_accepted_and_a_mask_token_cannot() -> None:
     assert most_likely_chain(draft) == chain([7])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_trim_keeps_the_most_likely_rows_and_whole_paths(seed: int) -> None:
     draft = random_tree(seed)
     for rows in range(len(draft) + 2):
@@ -97,7 +99,7 @@ def test_trim_drops_all_probes_if_one_is_too_deep() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_a_trimmed_draft_with_probes_fits_and_keeps_all_probes_of_its_rows(seed: int) -> None:
     draft = replace(random_tree(seed, 14), tokens=tuple(range(14)), num_probes=7)  # token n is row n
     for rows in range(len(draft) + 1):
@@ -110,7 +112,7 @@ def test_a_trimmed_draft_with_probes_fits_and_keeps_all_probes_of_its_rows(seed:
         assert set(kept.tokens[kept.num_candidates :]) == (probes if kept.num_probes else set())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@given(seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("probes", [0, 4])
 def test_depth_first_order_keeps_all_paths_and_puts_first_children_behind_their_parent(seed: int, probes: int) -> None:
     draft = replace(random_tree(seed, 14), tokens=tuple(range(14)), num_probes=probes)  # token n is row n
@@ -128,7 +130,7 @@ def test_depth_first_order_keeps_all_paths_and_puts_first_children_behind_their_
     assert reorder_depth_first(ordered) == ordered
 
 
-@pytest.mark.parametrize("seed", range(20))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_take_rows_depth_first_equals_taking_rows_and_then_reordering(seed: int) -> None:
     draft = random_tree(seed, 14)
     kept = [row for row in range(14) if draft.chances[row] > 0.1]
@@ -165,7 +167,7 @@ def test_the_most_likely_chain_follows_the_best_child_from_the_root() -> None:
     assert most_likely_chain(EMPTY) == EMPTY
 
 
-@pytest.mark.parametrize("seed", range(20))
+@given(seed=st.integers(0, 2**32 - 1))
 def test_merge_keeps_every_path_once_with_its_highest_chance(seed: int) -> None:
     one, two = random_tree(seed), random_tree(seed + 100)
     both = merge(one, two)

@@ -14,7 +14,8 @@ from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
 from antiphon.accel.engines.torch.bita_weights import initial_bita_weights
 from antiphon.accel.engines.torch.loading import load_pretrained
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer
+from tests.families.table import tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.1}})
 DEAR = StepCost({64: {1: 1.0, 64: 3.0}})
@@ -84,9 +85,9 @@ def test_a_model_that_verifies_no_drafts_gets_the_default_with_the_reason() -> N
     assert chosen.reason.startswith("drafts do not help this model: ")
 
 
-def test_deterministic_decoding_uses_no_masks(folder: Path) -> None:
-    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", deterministic=True, cost=FREE)
-    assert "BiTA is not decoded deterministically" in choose_drafter(model.model, FREE, deterministic=True).reason
+def test_reproducible_decoding_uses_no_masks(folder: Path) -> None:
+    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", reproducible=True, cost=FREE)
+    assert "BiTA is not decoded reproducibly" in choose_drafter(model.model, FREE, reproducible=True).reason
     plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=12)
     assert model.generate("bees and bees", max_new_tokens=12).tokens == plain.tokens
 

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Drafter, DrafterFactory, without_probes
 from antiphon.accel.drafting.drafters import (
@@ -56,7 +58,8 @@ def drafts(drafter: Drafter, prompt: list[int], references: Sequence[list[int]],
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-@pytest.mark.parametrize("seed", range(10))
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1))
 def test_drafts_are_valid_trees_whose_chances_are_consistent(name: str, seed: int) -> None:
     for draft in map(without_probes, drafts(FACTORIES[name](), *texts(seed))):
         siblings = list(zip(draft.parents, draft.tokens, strict=True))
@@ -123,12 +126,12 @@ def test_make_drafter_takes_names_and_refuses_options_of_other_drafters() -> Non
     assert make_drafter("blend") is Blend
     blend, lookahead = (
         make_drafter("blend", window=(5, 3, 5))(),
-        make_drafter("lookahead", window=(3, 4, 2), prompt_as_reference=False)(),
+        make_drafter("lookahead", window=(3, 4, 2))(),
     )
     assert isinstance(blend, Blend)
     assert isinstance(lookahead, Lookahead)
     assert blend.parts == (SuffixMatch, Lookahead)
-    assert (lookahead.width, lookahead.ngram, lookahead.guesses, lookahead.prompt_as_reference) == (3, 4, 2, False)
+    assert (lookahead.width, lookahead.ngram, lookahead.guesses) == (3, 4, 2)
     masks: Any = SimpleNamespace(masks=(0, 0))
     assert isinstance(make_drafter("bita", bita=masks)(), Bita)
     both = make_drafter("blend", bita=masks, window=(5, 3, 5))()
@@ -140,8 +143,6 @@ def test_make_drafter_takes_names_and_refuses_options_of_other_drafters() -> Non
         make_drafter("trie", bita=masks)
     with pytest.raises(ValueError, match="A window is for the drafters lookahead and blend, and this is 'bita'"):
         make_drafter("bita", bita=masks, window=(5, 3, 5))
-    with pytest.raises(ValueError, match="prompt_as_reference=False is for the drafter lookahead, and this is 'blend'"):
-        make_drafter("blend", prompt_as_reference=False)
     with pytest.raises(ValueError, match="needs weights that were trained for the model"):
         make_drafter("bita")
 

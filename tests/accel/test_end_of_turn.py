@@ -114,6 +114,7 @@ MARKS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MARKS)
 def test_the_end_of_turn_mark_of_recorded_templates_is_found(name: str) -> None:
     file = RECORDED / f"{name}.jinja"

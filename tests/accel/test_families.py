@@ -7,10 +7,11 @@ import torch
 
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
+from antiphon.accel.testing import tiny
 from antiphon.accel.testing.drafters import RandomTreeDrafter
-from antiphon.accel.testing.families import ALL_FAMILIES, FAMILIES, MORE_FAMILIES
-from antiphon.accel.testing.family_check import DRAFTERS, MODES, TOLERANCE, check_model
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE
+from tests.families.check import DRAFTERS, MODES, TOLERANCE, check_model
+from tests.families.table import ALL_FAMILIES, MORE_FAMILIES, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -119,5 +120,5 @@ def test_a_check_detects_a_different_output() -> None:
 
 
 def test_an_unknown_family_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"no tiny model of the family 'lama'; choose one of llama, qwen3, .*mamba2"):
-        tiny_model("lama")
+    with pytest.raises(ValueError, match=r"no tiny model of the family 'lama'; choose one of llama, qwen3, .*gpt2"):
+        tiny.tiny_model("lama")

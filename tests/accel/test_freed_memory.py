@@ -12,6 +12,7 @@ from torch import Tensor
 from antiphon.accel import LanguageModel
 from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.accel.batches import steps_together
 
 pytestmark = pytest.mark.slow
 
@@ -41,10 +42,8 @@ def leave_a_stream(model: LanguageModel) -> None:
 
 
 def leave_a_batch(model: LanguageModel) -> None:
-    texts = model.stream_batch([PROMPT, PROMPT[:20]], max_new_tokens=32)
-    next(texts[0])
-    for pieces in texts:
-        pieces.close()
+    for steps in steps_together(model, [PROMPT, PROMPT[:20]], max_new_tokens=32):
+        next(steps)
 
 
 def in_threads(model: LanguageModel) -> None:

@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.generation import logits_process
 
-from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.generate import Decoder, generate
 from antiphon.accel.testing.drafters import RandomTreeDrafter
@@ -180,8 +180,8 @@ OTHER_MODELS = {
 def test_every_processor_of_transformers_is_in_the_table() -> None:
     tried = {"ForcedBOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor"}  # tested separately
     for options in OPTIONS.values():
-        request = prepare(model(), PROMPT, max_new_tokens=24, do_sample=True, **options())
-        tried |= {type(processor).__name__ for processor in request.processors}
+        request = prepare(model(), PROMPT, ModelRequest, max_new_tokens=24, do_sample=True, **options())
+        tried |= {type(processor).__name__ for processor in request.sampler.processors}
     kinds = [kind for kind in vars(logits_process).values() if isinstance(kind, type)]
     stock = {kind.__name__ for kind in kinds if issubclass(kind, LogitsProcessor) and kind is not LogitsProcessor}
     assert stock - tried == OTHER_MODELS

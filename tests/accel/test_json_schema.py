@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.accel import Conversation, LanguageModel
-from antiphon.accel.decoding.json_schema import JsonSchema
+from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import resolve_model
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
-from antiphon.accel.decoding.output import RequestOutput, TokenHistory
+from antiphon.accel.decoding.tokens import RequestOutput, TokenHistory
 from antiphon.accel.drafting.draft import ROOT, Draft, merge, most_likely_chain, trim
 from antiphon.accel.drafting.tree import AttentionSpan, build_tree
 from antiphon.accel.drafting.verify import verify

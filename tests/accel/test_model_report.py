@@ -10,8 +10,8 @@ from transformers.masking_utils import sdpa_mask
 
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.torch.traits import RopeSwitch
-from antiphon.accel.testing.model_report import LayerKind, ModelReport, inspect_model
-from antiphon.accel.testing.tiny import tiny_model
+from antiphon.accel.model_report import LayerKind, ModelReport, inspect_model
+from tests.families.table import tiny_model
 
 
 def of(family: str) -> ModelReport:

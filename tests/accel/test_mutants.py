@@ -18,7 +18,6 @@ from tests.accel import (
     test_contract,
     test_engine,
     test_families,
-    test_score,
 )
 
 pytestmark = pytest.mark.slow
@@ -64,12 +63,7 @@ ROWS = [
     Row(mutants.cache_is_not_cropped, ALIKE, ("wrong", "llama", "greedy", "torch")),
     Row(mutants.accepted_rows_are_not_moved, ALIKE, ("random trees", "llama", "greedy", "torch")),
     Row(mutants.accepted_rows_are_not_moved, ALIKE, ("random trees", "mistral", "greedy", "torch")),
-    pytest.param(
-        Row(
-            mutants.accepted_rows_are_not_moved_in_paged_memory, ALIKE, ("random trees", "llama", "greedy", "openvino")
-        ),
-        marks=test_score.OPENVINO,
-    ),
+    Row(mutants.accepted_rows_are_not_moved_in_paged_memory, ALIKE, ("random trees", "llama", "greedy", "openvino")),
     Row(
         mutants.recurrent_state_is_not_rewound,
         test_families.test_drafts_change_neither_output_nor_logits,

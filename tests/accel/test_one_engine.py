@@ -92,10 +92,10 @@ def test_both_interfaces_to_one_model_leave_its_attention_unchanged() -> None:
     assert texts == [expected[ids(PROMPTS[0]).shape[1] :]] * 8
 
 
-def test_a_deterministic_language_model_leaves_the_callers_model_unchanged() -> None:
+def test_a_reproducible_language_model_leaves_the_callers_model_unchanged() -> None:
     model = tiny_model(seed=22)
     before = implementation_of(model)
-    steady = LanguageModel(model, byte_tokenizer(), deterministic=True)
+    steady = LanguageModel(model, byte_tokenizer(), reproducible=True)
     assert implementation_of(model) == before
     text = steady.generate(PROMPTS[0], max_new_tokens=20).tokens
     assert implementation_of(model) == before

@@ -19,8 +19,9 @@ from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.packed_attention import MAX_ROWS, PACKED, packed_attention, why_not_packed
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE
 from tests.accel.oracles import expect_plain_logits
+from tests.families.table import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}

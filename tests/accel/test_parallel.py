@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.decoding.parallel import Process, decode_parallel, part, process_group
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import tiny_model
+from antiphon.accel.lookahead_parallel import decode_parallel, part
 from tests.accel.parallel_processes import LENGTH, PROMPT, SETTINGS, told
+from tests.families.table import tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -99,10 +99,3 @@ def test_generation_may_reach_the_models_last_position() -> None:
 def test_unsupported_models_and_prompts_are_refused(model: str, prompt: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         next(decode_parallel(tiny_model(model), prompt, Lookahead(), max_new_tokens=3))
-
-
-def test_a_process_that_was_started_alone_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with process_group() as own:
-        assert own == Process()
-        assert not torch.distributed.is_initialized()

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.accel.drafting.budget import EXPLORE_EVERY, INITIAL_ROWS, MAX_ROWS, AdaptiveBudget
 from antiphon.accel.drafting.calibration import Calibration
-from antiphon.accel.drafting.cost_model import OnlineCostModel, StepCost
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, chain
 from antiphon.accel.drafting.preferred_rows import PreferredRows
 
@@ -50,7 +50,7 @@ def test_the_preferred_rows_follow_a_change_of_the_acceptance_rate() -> None:
 
 
 def test_a_step_keeps_the_preferred_rows_unless_another_number_pays_for_both_changes() -> None:
-    budget = AdaptiveBudget(OnlineCostModel(CHANGING), Calibration(), observed(PreferredRows(MAX_ROWS), 6))
+    budget = AdaptiveBudget(CostModel(CHANGING), Calibration(), observed(PreferredRows(MAX_ROWS), 6))
     budget.observe_time(8, 64, COSTS[8])
     assert len(budget.trim(chain([5] * 20, [0.1] * 20), 64)) == 7
     assert len(budget.trim(EMPTY, 64)) == 0
@@ -59,7 +59,7 @@ def test_a_step_keeps_the_preferred_rows_unless_another_number_pays_for_both_cha
 
 
 def test_only_every_fourth_step_requests_more_candidates_than_the_preferred_rows() -> None:
-    budget = AdaptiveBudget(OnlineCostModel(CHANGING), Calibration(), observed(PreferredRows(MAX_ROWS), 13))
+    budget = AdaptiveBudget(CostModel(CHANGING), Calibration(), observed(PreferredRows(MAX_ROWS), 13))
     asked = []
     for _ in range(2 * EXPLORE_EVERY):
         asked.append(budget.num_draft_tokens)
@@ -72,7 +72,7 @@ def test_only_every_fourth_step_requests_more_candidates_than_the_preferred_rows
 
 
 def test_without_a_shape_change_cost_no_rows_are_preferred() -> None:
-    budget = AdaptiveBudget(OnlineCostModel(StepCost({64: COSTS})), Calibration())
+    budget = AdaptiveBudget(CostModel(StepCost({64: COSTS})), Calibration())
     for _ in range(EXPLORE_EVERY):
         budget.trim(chain([5] * 6), 64)
         budget.observe_accepted(Accepted((), (9,)))

@@ -9,8 +9,9 @@ from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE
 from tests.accel.test_engine import LENGTH, PROMPT, ROPES, plain
+from tests.families.table import tiny_model
 
 
 def shapes_of(model: Any, drafter: Any, **options: Any) -> tuple[list[int], list[int]]:
@@ -57,7 +58,7 @@ def test_a_prompt_is_prefilled_up_to_its_last_token_if_the_drafter_drafts_below_
 def test_no_draft_shares_the_prefill_if_that_could_change_its_logits() -> None:
     model = tiny_model(seed=11)
     assert TorchSequence(model, traits_of(model)).can_draft_at_prefill([5, 6])
-    assert not TorchSequence(model, traits_of(model), fixed_rows=32).can_draft_at_prefill([5, 6]), (
+    assert not TorchSequence(model, traits_of(model), reproducible=True).can_draft_at_prefill([5, 6]), (
         "its logits must be bitwise equal"
     )
     assert not TorchSequence(model, traits_of(model)).can_draft_at_prefill([5])

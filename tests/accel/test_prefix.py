@@ -1,22 +1,22 @@
 """Prefix caches: the same tokens and logits from fewer prefilled tokens."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
 
 from antiphon.accel import LanguageModel, PrefixCache, Summary, summarize
-from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.decoding.request import prepare
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer
 from tests.accel.oracles import expect_plain_logits
+from tests.families.table import tiny_model
 
 CROPS = ("llama", "qwen3", "phi3", "gpt2")
 """Families whose caches can be cropped."""
@@ -43,16 +43,16 @@ def decoded(
 ) -> tuple[list[int], Summary]:
     """Return the text after a prompt, checked against both oracles, and its summary."""
     model = model_of(family)
-    request = prepare(
-        model, prompt, past_key_values=prefix.take(model, prompt), max_new_tokens=14, eos_token_id=None, do_sample=False
-    )
     recorder = RecordingDrafter(
         drafter or RandomTreeDrafter(plain(family, tuple(prompt)), seed=1, vocab_size=VOCAB_SIZE)
     )
     options = DecodingOptions(drafter=lambda: recorder, num_draft_tokens=32)
-    generation = engine_of(model).lock.run(lambda: Generation(request, options=options))
-    summary = summarize(prefix.keep_after(generation, generation.steps()))
-    text = generation.history.tokens
+    arguments: dict[str, Any] = {"max_new_tokens": 14, "eos_token_id": None}
+    arguments["past_key_values"] = prefix.take(model, prompt)
+    make = partial(ModelRequest, options=options)
+    request = engine_of(model).lock.run(lambda: prepare(model, prompt, make, do_sample=False, **arguments))
+    summary = summarize(prefix.keep_after(request, request.steps()))
+    text = request.history.tokens
     assert text == plain(family, tuple(prompt))
     expect_plain_logits(model, text, recorder.records)
     return text, summary

@@ -7,25 +7,25 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from antiphon.accel import Conversation, RemoteLanguageModel
-from antiphon.accel.remote.errors import (
-    AddressError,
-    AuthenticationError,
-    BrokenStreamError,
-    ModelNotFoundError,
-    RequestRejectedError,
-    ServerFailedError,
-    TooManyRequestsError,
-    UnreachableError,
-)
+from antiphon.accel.remote.errors import BrokenStreamError, RemoteError
 from antiphon.accel.testing.tiny import byte_tokenizer
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 
 USER = [{"role": "user", "content": "How do bees live?"}]
+
+
+@contextmanager
+def fails(status: int | None, message: str | None = None) -> Iterator[None]:
+    """Expect an error with this HTTP status and message, which is no break of a stream that has started."""
+    with pytest.raises(RemoteError, match=message) as caught:
+        yield
+    assert (type(caught.value), caught.value.status) == (RemoteError, status)
 
 
 @pytest.fixture
@@ -147,19 +147,6 @@ def test_an_assistant_prefix_is_sent_to_servers_that_support_it(server: FakeServ
         assert (vllm.requests[0]["continue_final_message"], vllm.requests[0]["add_generation_prompt"]) == (True, False)
 
 
-def test_vllm_scores_continuations_by_the_log_probabilities_of_a_prompt(server: FakeServer) -> None:
-    with run_server(FakeServer(owner="vllm")) as vllm:
-        for prompt in ("Bees ", USER):
-            scores = model_on(vllm).score(prompt, ["fly", "", "swim"], first=2)
-            assert scores == pytest.approx([-sum(b"fl") / 100, 0.0, -sum(b"sw") / 100])
-        assert vllm.requests[0]["prompt"] == [list(b"Bees fl"), list(b"Bees sw")]
-        assert model_on(vllm).score("Bees ", [""]) == [0.0]
-        with pytest.raises(ValueError, match="first is 0"):
-            model_on(vllm).score("Bees ", ["fly"], first=0)
-    with pytest.raises(ValueError, match="only vLLM returns the log-probabilities of given tokens"):
-        model_on(server).score("Bees ", ["fly"])
-
-
 def test_a_batch_is_returned_in_order_and_limits_concurrent_requests(server: FakeServer) -> None:
     server.pause = 0.01
     completions = model_on(server).generate_batch([USER] * 7, batch_size=3, seeds=range(7))
@@ -170,7 +157,7 @@ def test_a_batch_is_returned_in_order_and_limits_concurrent_requests(server: Fak
 
 def test_a_failed_batch_starts_no_further_requests(server: FakeServer) -> None:
     server.error_codes, server.pause = [400], 0.02
-    with pytest.raises(RequestRejectedError):
+    with fails(400):
         model_on(server).generate_batch([USER] * 30, batch_size=2)
     assert len(server.requests) < 6
 
@@ -206,7 +193,7 @@ def test_a_broken_stream_keeps_what_was_received(server: FakeServer, fails_insid
 
 def test_a_connection_that_breaks_before_the_first_piece_raises(server: FakeServer) -> None:
     server.breaks_after = 0
-    with pytest.raises(UnreachableError, match=r"The connection to .* broke"):
+    with fails(None, r"The connection to .* broke"):
         model_on(server).generate(USER)
 
 
@@ -214,14 +201,14 @@ def test_a_stopped_server_is_reported() -> None:
     with run_server(FakeServer()) as server:
         model = model_on(server)
         assert model.generate(USER).text == ANSWER
-    with pytest.raises(UnreachableError, match=r"cannot be reached .*; is the server running there\?"):
+    with fails(None, r"cannot be reached .*; is the server running there\?"):
         model.generate(USER)
 
 
 def test_an_address_without_a_server_and_one_without_the_api_are_reported(server: FakeServer) -> None:
-    with pytest.raises(UnreachableError, match="cannot be reached"):
+    with fails(None, "cannot be reached"):
         RemoteLanguageModel("http://127.0.0.1:9/v1", retries=0).generate(USER)
-    with pytest.raises(AddressError, match=r"mostly ends in /v1"):
+    with fails(404, r"mostly ends in /v1"):
         RemoteLanguageModel(server.url.removesuffix("/v1"), retries=0).generate(USER)
     with pytest.raises(ValueError, match="it must be an address"):
         RemoteLanguageModel("localhost:8000/v1")
@@ -229,7 +216,7 @@ def test_an_address_without_a_server_and_one_without_the_api_are_reported(server
 
 def test_a_wrong_key_is_reported_and_the_right_one_works() -> None:
     with run_server(FakeServer(key="right")) as server:
-        with pytest.raises(AuthenticationError, match="rejects the API key"):
+        with fails(401, "rejects the API key"):
             model_on(server).generate(USER)
         assert model_on(server, api_key="right").generate(USER).text == ANSWER
 
@@ -237,14 +224,14 @@ def test_a_wrong_key_is_reported_and_the_right_one_works() -> None:
 def test_the_key_is_read_from_antiphons_environment_variable_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with run_server(FakeServer(key="right")) as server:
         monkeypatch.setenv("OPENAI_API_KEY", "right")
-        with pytest.raises(AuthenticationError):
+        with fails(401):
             model_on(server).generate(USER)
         monkeypatch.setenv("ANTIPHON_API_KEY", "right")
         assert model_on(server).generate(USER).text == ANSWER
 
 
 def test_a_missing_model_is_reported_with_the_available_ones(server: FakeServer) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"has no model 'huge'; it has 'tiny'\."):
+    with fails(404, r"has no model 'huge'; it has 'tiny'\."):
         model_on(server, "huge").generate(USER)
 
 
@@ -252,7 +239,7 @@ def test_a_model_that_was_removed_is_reported(server: FakeServer) -> None:
     model = model_on(server)
     model.generate(USER)
     server.models = ("other",)
-    with pytest.raises(ModelNotFoundError, match="has no model 'tiny'"):
+    with fails(404, "has no model 'tiny'"):
         model.generate(USER)
 
 
@@ -260,16 +247,16 @@ def test_too_many_requests_are_retried_and_then_reported(server: FakeServer) -> 
     server.error_codes = [429, 503]
     assert model_on(server, retries=2).generate(USER).text == ANSWER
     server.error_codes = [429, 429]
-    with pytest.raises(TooManyRequestsError, match="takes no more requests now"):
+    with fails(429, "takes no more requests now"):
         model_on(server, retries=1).generate(USER)
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(400, RequestRejectedError), (422, RequestRejectedError), (500, ServerFailedError)]
+    ("status", "verb"), [(400, "rejects the request"), (422, "rejects the request"), (500, "failed")]
 )
-def test_the_message_of_the_server_is_reported(server: FakeServer, status: int, error: type[Exception]) -> None:
+def test_the_message_of_the_server_is_reported(server: FakeServer, status: int, verb: str) -> None:
     server.error_codes = [status]
-    with pytest.raises(error, match="not now"):
+    with fails(status, rf"{verb} \({status}\): not now"):
         model_on(server).generate(USER)
 
 
@@ -277,7 +264,7 @@ def test_a_timeout_is_reported(server: FakeServer) -> None:
     model = model_on(server, timeout=0.3)
     model.generate(USER)
     server.pause = 1.0
-    with pytest.raises(UnreachableError, match="did not answer in time"):
+    with fails(None, "did not answer in time"):
         model.generate(USER)
 
 

@@ -1,82 +1,292 @@
-"""Reproducible requests: repeated in half precision they give the same text."""
+"""Reproducible decoding: the same tokens for any draft in half precision too, or an error with the reason."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.drafters import RecyclingTable
-from antiphon.accel.generate import stream
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.drafters import Nothing
+from antiphon.accel.drafting.tree import AttentionSpan, build_tree
+from antiphon.accel.engines.protocol import REPRODUCIBLE_ROWS
+from antiphon.accel.engines.torch.attention import exact_attention, implementation_of
+from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.engines.torch.masks import attention_mask
+from antiphon.accel.generate import Decoder, generate, stream
+from antiphon.accel.testing.drafters import (
+    OracleDrafter,
+    ProbingDrafter,
+    RandomTreeDrafter,
+    RecordingDrafter,
+    WrongDrafter,
+)
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
+
+pytestmark = pytest.mark.slow
+
+CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.float16), ("gemma3", torch.float16)]
+OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
+
+
+def prompt_of(seed: int, length: int = 40) -> Tensor:
+    return torch.randint(1, 250, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+@cache
+def half(family: str, dtype: torch.dtype, seed: int = 0) -> Any:
+    model: Any = tiny_model(family, seed=seed)
+    return model.to(dtype)
+
+
+def steady(model: Any, prompt: Tensor, drafter: DrafterFactory = Nothing, **more: Any) -> list[int]:
+    output = generate(model, prompt, drafter=drafter, **({"reproducible": True} | OPTIONS | more))
+    assert isinstance(output, Tensor)
+    tokens: list[int] = output[0].tolist()
+    return tokens
+
+
+def adversaries(text: list[int]) -> dict[str, DrafterFactory]:
+    return {
+        "random trees": lambda: RandomTreeDrafter(text, 1, VOCAB_SIZE),
+        "random trees 2": lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE),
+        "oracle": lambda: OracleDrafter(text, 5),
+        "wrong": lambda: WrongDrafter(text, 5),
+        "probing": lambda: ProbingDrafter(RandomTreeDrafter(text, 3, VOCAB_SIZE), text, 5, VOCAB_SIZE),
+    }
+
+
+@pytest.mark.parametrize(("family", "dtype"), CASES)
+def test_no_draft_changes_a_token(family: str, dtype: torch.dtype) -> None:
+    model, prompt = half(family, dtype), prompt_of(3)
+    text = steady(model, prompt)
+    for name, drafter in adversaries(text).items():
+        assert steady(model, prompt, drafter) == text, name
+
+
+class Grouped(torch.nn.Module):
+    """A stand-in for an attention layer, with the attributes that attention functions read."""
+
+    num_key_value_groups = 2
+    is_causal = True
+
+
+@pytest.mark.parametrize("reach", [AttentionSpan(), AttentionSpan(window=6)])
+def test_each_row_is_one_query_over_exactly_its_visible_keys(reach: AttentionSpan) -> None:
+    tree = build_tree(1, (-1, -1, 1, 0, 2), padding_rows=2)
+    sees = attention_mask(tree, reach, length=20, offset=4, padding=7)
+    random = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(1, heads, rows, 16, generator=random) for heads, rows in ((4, 8), (2, 24), (2, 24))
+    )
+    output, _ = exact_attention(Grouped(), query, key, value, sees[None, None])
+    for row in range(8):
+        seen = sees[row].nonzero()[:, 0].tolist()
+        alone = exact_attention(Grouped(), query[:, :, row : row + 1], key[:, :, seen], value[:, :, seen], None)[0]
+        assert torch.equal(output[:, row : row + 1], alone if seen else torch.zeros(1, 1, 4, 16)), row
+    several = [each.expand(2, -1, -1, -1) for each in (query, key, value)]
+    with pytest.raises(ValueError, match="one prompt at a time; the batch has 2"):
+        exact_attention(Grouped(), several[0], several[1], several[2], sees[None, None])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
+def test_no_draft_changes_a_single_bit_of_the_logits(family: str, dtype: torch.dtype) -> None:
+    """Logits are compared bitwise, because rounding rarely changes which token is the most likely one."""
+    model, prompt = half(family, dtype), prompt_of(5)
+    text = steady(model, prompt)
+    plain, drafted = RecordingDrafter(Nothing()), RecordingDrafter(RandomTreeDrafter(text, 4, VOCAB_SIZE))
+    steady(model, prompt, lambda: plain)
+    steady(model, prompt, lambda: drafted)
+    truth = {record.length: record.logits[0] for record in plain.records}
+    assert any(len(record.accepted.path) > 1 for record in drafted.records)
+    for record in drafted.records:
+        assert len(record.logits) == 1 + len(record.draft)
+        for depth, row in enumerate((-1, *record.accepted.path)):
+            assert torch.equal(record.logits[row + 1], truth[record.length + depth])
+
+
+@contextmanager
+def widths_of(model: Any) -> Iterator[list[int]]:
+    """Collect the number of rows of every forward pass in this context."""
+    widths: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda module, positional, named: widths.append(named["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        yield widths
+    finally:
+        hook.remove()
+
+
+def test_every_forward_after_the_prefill_has_the_same_number_of_rows() -> None:
+    model, prompt = half("llama", torch.bfloat16), prompt_of(3)
+    text = steady(model, prompt, num_draft_tokens=20)  # self-tests run before the first request
+    for drafter in (Nothing, *adversaries(text).values()):
+        with widths_of(model) as widths:
+            steady(model, prompt, drafter, num_draft_tokens=20)
+        assert widths[0] == 40
+        assert set(widths[1:]) == {REPRODUCIBLE_ROWS}
+
+
+def test_sampling_draws_the_same_tokens_with_and_without_drafts() -> None:
+    model, prompt = half("qwen3", torch.bfloat16), prompt_of(8)
+    texts = []
+    for drafter in (Nothing, *adversaries(steady(model, prompt)).values()):
+        torch.manual_seed(4)
+        texts.append(steady(model, prompt, drafter, do_sample=True, temperature=1.5, top_k=0))
+    assert texts[0] != steady(model, prompt)
+    assert all(text == texts[0] for text in texts)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2"])
+def test_in_float32_the_text_equals_plain_decoding(family: str) -> None:
+    model: Any = tiny_model(family)
+    expected = model.generate(prompt_of(3), **OPTIONS)[0].tolist()
+    assert steady(model, prompt_of(3), lambda: RandomTreeDrafter(expected, 3, VOCAB_SIZE)) == expected
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_left_padding_changes_no_token(family: str) -> None:
+    model = half(family, torch.bfloat16)
+    padded = torch.cat([torch.full((1, 7), 258), prompt_of(3)], dim=1)
+    mask = (torch.arange(47) >= 7).long()[None]
+    text = steady(model, padded, attention_mask=mask)
+    for name, drafter in adversaries(text).items():
+        assert steady(model, padded, drafter, attention_mask=mask) == text, name
+
+
+def test_learned_positions_are_used_up_to_the_last_one() -> None:
+    model: Any = tiny_model("gpt2", max_position_embeddings=64).bfloat16()
+    text = steady(model, prompt_of(3), max_new_tokens=25)
+    assert len(text) == 65  # the last token needs no position, because no forward pass reads it
+    assert steady(model, prompt_of(3), lambda: OracleDrafter(text, 5), max_new_tokens=25) == text
+
+
+@pytest.mark.parametrize("num_draft_tokens", [0, 3, 39, 64])
+def test_runs_with_different_num_draft_tokens_agree(num_draft_tokens: int) -> None:
+    model, prompt = half("llama", torch.bfloat16), prompt_of(3)
+    text = steady(model, prompt)
+    with widths_of(model) as widths:
+        assert steady(model, prompt, lambda: OracleDrafter(text, 5), num_draft_tokens=num_draft_tokens) == text
+    assert set(widths[1:]) == {REPRODUCIBLE_ROWS}
+
 
 QUESTIONS = ("How long does honey keep?", "Who lays the eggs?", "What do drones do?")
 PASSAGES = (
     "A colony of bees has one queen, who lays as many as two thousand eggs on a summer's day. Drones do nothing else.",
     "Honey keeps for years because it holds little water and much acid, in which nothing can grow.",
 )
-TOKENS = 30
 
 
-@cache
-def tiny(seed: int = 0) -> Any:
-    model: Any = tiny_model(seed=seed, max_position_embeddings=2048)
-    return model.to(torch.bfloat16)
+def test_earlier_and_concurrent_requests_change_no_token() -> None:
+    model: Any = tiny_model(max_position_embeddings=2048).bfloat16()
+    language_model = LanguageModel(model, byte_tokenizer(), name="tiny", reproducible=True)
 
-
-def shapes(steps: list[Step]) -> list[tuple[Any, ...]]:
-    """Return the fields of each step that are not times."""
-    return [(step.tokens, step.drafted, step.accepted, step.padded, step.prefilled, step.finish) for step in steps]
-
-
-def decode(question: str, **options: Any) -> list[tuple[Any, ...]]:
-    prompt = byte_tokenizer().encode(question)
-    asked: Any = {"max_new_tokens": TOKENS, "eos_token_id": None, "do_sample": False, **options}
-    return shapes(list(stream(tiny(), prompt, tokenizer=byte_tokenizer(), references=PASSAGES, **asked)))
-
-
-def test_every_forward_pass_of_a_repeated_request_is_the_same_whatever_ran_before() -> None:
-    first = [decode(question, reproducible=True) for question in QUESTIONS]
-    decode(PASSAGES[1], max_new_tokens=100)  # costs and acceptance rates are learned here
-    assert [decode(question, reproducible=True) for question in QUESTIONS] == first
-    assert any(drafted for steps in first for _, drafted, *_ in steps)
-
-
-def test_concurrent_requests_share_no_forward_pass_and_generate_what_each_generates_alone() -> None:
-    model = LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True)
-
-    def ask(question: str) -> tuple[Any, ...]:
-        completion = model.generate(question, references=PASSAGES, max_new_tokens=TOKENS)
-        return completion.tokens, completion.origins, completion.steps.drafted
+    def ask(question: str) -> tuple[int, ...]:
+        return language_model.generate(question, references=PASSAGES, max_new_tokens=30).tokens
 
     alone = [ask(question) for question in QUESTIONS]
-    with ThreadPoolExecutor(3) as pool:
+    language_model.generate(PASSAGES[1], max_new_tokens=100)  # the recycling table learns here
+    with widths_of(model) as widths, ThreadPoolExecutor(3) as pool:
         assert list(pool.map(ask, QUESTIONS)) == alone
-    batch = model.generate_batch(QUESTIONS, references=[PASSAGES] * len(QUESTIONS), max_new_tokens=TOKENS)
-    assert [(each.tokens, each.origins, each.steps.drafted) for each in batch] == alone
+    prompts = [language_model.tokenize(question).count for question in QUESTIONS]
+    assert sorted(width for width in widths if width != REPRODUCIBLE_ROWS) == sorted(prompts)
+    batch = language_model.generate_batch(QUESTIONS, references=[PASSAGES] * 3, max_new_tokens=30)
+    assert [completion.tokens for completion in batch] == alone
 
 
-def test_nothing_is_learned_from_or_for_other_requests() -> None:
-    model = LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True)
-    asked: Any = {"max_new_tokens": TOKENS, "num_draft_tokens": 16}
-    for drafter in ("blend", "recycling"):
-        first = model.generate(QUESTIONS[0], drafter=drafter, **asked).origins
-        assert model.generate(QUESTIONS[0], drafter=drafter, **asked).origins == first
-    assert model.recycling_table is not None
-    assert model.recycling_table.size == 0
-    remembering = LanguageModel(tiny(), byte_tokenizer(), name="tiny")
-    first = remembering.generate(QUESTIONS[0], **asked).origins
-    assert remembering.generate(QUESTIONS[0], **asked).origins != first
+def test_the_model_has_its_own_attention_back_after_every_step() -> None:
+    model, prompt = half("llama", torch.bfloat16), prompt_of(3)
+    text = steady(model, prompt)
+    first, second = (stream(model, prompt, drafter=Nothing, reproducible=True, **OPTIONS) for _ in range(2))
+    tokens: list[int] = []
+    for one, other in zip(first, second, strict=True):
+        assert implementation_of(model) == "sdpa"
+        assert one.tokens == other.tokens
+        tokens += one.tokens
+    assert [*prompt[0].tolist(), *tokens] == text
+    decoder = Decoder(drafter=Nothing, reproducible=True)
+    assert model.generate(prompt, custom_generate=decoder, **OPTIONS)[0].tolist() == text
 
 
-def test_a_shared_recycling_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="recycling is a table that remembers other requests"):
-        LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True, recycling=RecyclingTable("tiny"))
-    model = LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True)
-    with pytest.raises(ValueError, match="recycling is a table that remembers other requests"):
-        model.generate("Who?", recycling=RecyclingTable("tiny"))
+def test_a_language_model_decodes_reproducibly_and_leaves_its_model_unchanged() -> None:
+    prompt = "the passages that retrieval found"
+    model: Any = tiny_model("phi3").bfloat16()
+    language_model = LanguageModel(model, byte_tokenizer(), reproducible=True)
+    assert implementation_of(model) == "sdpa"
+    plain = language_model.generate(prompt, drafter="nothing", max_new_tokens=60)
+    for options in (
+        {"references": [prompt, plain.text]},
+        {"num_draft_tokens": 3},
+        {"num_draft_tokens": 50},
+        {"drafter": "copying"},
+    ):
+        drafted = language_model.generate(prompt, max_new_tokens=60, **options)
+        assert drafted.tokens == plain.tokens
+    assert implementation_of(model) == "sdpa"
+
+
+def other_model(family: str, **shape: Any) -> Any:
+    common = {"vocab_size": VOCAB_SIZE, "pad_token_id": 0, "bos_token_id": 1, "initializer_range": 0.08}
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **common, **shape)).eval()
+
+
+SMALL = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "bloom": ({"hidden_size": 64, "n_layer": 2, "n_head": 4}, "does not accept it"),
+    "gemma2": (SMALL, "adds softcap to its scores"),
+    "gpt_oss": (SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2}, "adds s_aux to its scores"),
+    "mamba2": (
+        {"hidden_size": 64, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1},
+        "Reproducible decoding",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_an_unsupported_model_is_refused_and_left_unchanged(family: str) -> None:
+    shape, complaint = REFUSED[family]
+    model = other_model(family, **shape)
+    before = implementation_of(model)
+    with pytest.raises(ValueError, match=complaint):
+        steady(model, prompt_of(3))
+    assert implementation_of(model) == before
+
+
+class Sociable(torch.nn.Module):
+    """A layer whose rounding depends on the neighbouring rows, as matrix products do on some machines."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, states: Tensor) -> Tensor:
+        output: Tensor = self.layer(states)
+        return output * (1 + states.abs().amax() * 2**-7)
+
+
+def test_a_model_that_rounds_a_row_by_its_neighbours_is_refused() -> None:
+    model: Any = tiny_model(seed=2).bfloat16()
+    model.model.layers[1].mlp.up_proj = Sociable(model.model.layers[1].mlp.up_proj)
+    with pytest.raises(
+        ValueError, match=r"LlamaForCausalLM in torch\.bfloat16 on cpu rounds a row by the rows beside it"
+    ):
+        engine_of(model).reproducible_traits()
+
+
+def test_a_cache_that_cannot_be_rewound_is_refused() -> None:
+    model = half("llama", torch.bfloat16)
+    with pytest.raises(ValueError, match="needs a DynamicCache; past_key_values is a StaticCache"):
+        steady(model, prompt_of(3), past_key_values=StaticCache(config=model.config, max_cache_len=128))

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, TopKLogitsWarper
 
-from antiphon.accel.decoding.output import TokenHistory
-from antiphon.accel.decoding.sampling import Sampler
+from antiphon.accel.decoding.tokens import Sampler, TokenHistory
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, chain, merge, trim
 from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.engine import traits_of

@@ -1,33 +1,36 @@
 """The scheduler on an engine without a model: requests that join, leave, fail or stop do not affect others."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
-from threading import Barrier, Event, Thread
+from threading import Barrier, Event, Thread, main_thread
+from threading import enumerate as enumerate_threads
 from time import sleep
 from typing import Any
+from weakref import ref
 
 import pytest
 
-from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.running_request import RunningRequest
-from antiphon.accel.decoding.scheduler import scheduler_of
+from antiphon.accel.decoding.request import Request
+from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.budget import FixedBudget
-from antiphon.accel.drafting.cost_model import FixedCostModel, StepCost
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Logits, Tokens, chain
 from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
-from antiphon.accel.testing.table_engine import GreedySampler, TableEngine, TableOutput, TableSequence
+from tests.accel.table_engine import GreedySampler, TableEngine, TableOutput, TableSequence
 
 VOCAB_SIZE = 50
-FLAT = FixedCostModel(StepCost({64: {1: 1.0, 64: 1.1}}))
+FLAT = CostModel(StepCost({64: {1: 1.0, 64: 1.1}}), learns=False)
 """Additional rows cost almost nothing, so sharing forward passes is always faster."""
 
-STEEP = FixedCostModel(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}))
+STEEP = CostModel(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}), learns=False)
 """Every additional row costs as much as two plain steps, so sharing forward passes is always slower."""
 
 
@@ -47,8 +50,8 @@ def prompt_of(seed: int, length: int = 12) -> list[int]:
     return [random.randrange(VOCAB_SIZE) for _ in range(length)]
 
 
-def request_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> RunningRequest:
-    return RunningRequest(
+def request_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> Request:
+    return Request(
         TableSequence(), drafter or Nothing(), GreedySampler(), TableOutput(prompt, new_tokens), FixedBudget(rows)
     )
 
@@ -85,16 +88,17 @@ def test_the_emitted_tokens_do_not_depend_on_the_drafter(name: str) -> None:
 
 def test_scheduler_and_table_engine_need_no_torch() -> None:
     script = (
-        "import sys; from antiphon.accel.testing.table_engine import *;"
+        "import sys; from tests.accel.table_engine import *;"
         "from antiphon.accel.decoding.scheduler import *;"
-        "from antiphon.accel.decoding.running_request import RunningRequest;"
+        "from antiphon.accel.decoding.request import Request;"
         "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import FixedBudget;"
         "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); output = TableOutput([1, 2, 3], 20);"
-        "request = RunningRequest(TableSequence(), Blend(), GreedySampler(), output, FixedBudget(8));"
+        "request = Request(TableSequence(), Blend(), GreedySampler(), output, FixedBudget(8));"
         "steps = list(scheduler_of(engine).steps(request)); print(output.tokens[3:], len(steps) < 20);"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [f"{[(3 + place) % 9 for place in range(1, 21)]} True", "[]"]
 
@@ -162,7 +166,7 @@ def test_a_failing_prompt_does_not_change_the_output_of_others() -> None:
     table = engine(prefill_batch_tokens=2000, watch=watch)
     prompts = [prompt_of(seed, length) for seed, length in enumerate((300, 301, 302))]
     found = scheduler_of(table).advance([request_of(prompt, 8) for prompt in prompts])
-    assert [str(one) if isinstance(one, Exception) else one.tokens for one in found] == [
+    assert [str(one) if isinstance(one, BaseException) else one.tokens for one in found] == [
         tuple(truth(prompts[0], 1)[-1:]),
         "of 301 tokens",
         tuple(truth(prompts[2], 1)[-1:]),
@@ -266,55 +270,112 @@ def test_after_a_shared_failure_each_request_is_retried_alone_and_only_the_cause
         list(running[2])
 
 
-def test_an_interrupt_in_a_shared_forward_pass_stops_only_its_own_thread() -> None:
+def interrupt_main_thread(request: Request) -> None:
+    """Deliver Ctrl-C, which reaches the main thread, and wait until it has left the request's step."""
+    step = request.step
+    assert step is not None
+    signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+    for _ in range(10_000):
+        if step.is_abandoned:
+            return
+        sleep(1e-3)
+
+
+def test_an_interrupt_in_a_shared_forward_pass_stops_the_request_of_the_main_thread_only() -> None:
     prompts = [prompt_of(seed) for seed in range(3)]
     interrupted, ready = Event(), Barrier(3)
 
     def watch(feeds: Sequence[SequenceInput]) -> None:
         sleep(1e-3)
-        if len(feeds) > 1 and not interrupted.is_set():
+        is_shared = len(feeds) > 1 and requests[0].sequence in [feed.sequence for feed in feeds]
+        if is_shared and not interrupted.is_set():
             interrupted.set()
-            raise KeyboardInterrupt
+            interrupt_main_thread(requests[0])
 
-    table, caught = engine(watch=watch), list[int]()
+    table = engine(watch=watch)
+    requests = [request_of(prompt, 40) for prompt in prompts]
 
     def decode(number: int) -> list[int]:
         ready.wait()
-        tokens_read: list[int] = []
-        try:
-            for step in scheduler_of(table).steps(request_of(prompts[number], 40)):
-                tokens_read += step.tokens
-        except KeyboardInterrupt:
-            caught.append(number)
-        return [*prompts[number], *tokens_read]
+        return [*prompts[number], *emitted(list(scheduler_of(table).steps(requests[number])))]
 
-    found = in_threads([lambda number=number: decode(number) for number in range(3)])  # type: ignore[misc]
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(decode, number) for number in (1, 2)]
+        with pytest.raises(KeyboardInterrupt):
+            decode(0)
+        assert [other.result(30) for other in others] == [truth(prompt, 40) for prompt in prompts[1:]]
     assert interrupted.is_set()
-    assert len(caught) == 1
-    for number, tokens in enumerate(found):
-        expected = truth(prompts[number], 40)
-        assert tokens == (expected[: len(tokens)] if number in caught else expected)
+    assert scheduler_of(table).running == ()
 
 
-def test_an_interrupt_in_a_forward_pass_for_another_thread_loses_none_of_its_tokens() -> None:
-    others: list[TableSequence] = []
+def test_a_request_continues_after_an_interrupt_without_losing_tokens() -> None:
+    interrupts = iter([False, False, True])
 
     def watch(feeds: Sequence[SequenceInput]) -> None:
-        if others and any(feed.sequence is others[0] for feed in feeds):
-            others.clear()
-            raise KeyboardInterrupt
+        if next(interrupts, False):
+            interrupt_main_thread(request)
 
-    table = engine(batch_cost=STEEP, watch=watch)
-    prompts = [prompt_of(seed) for seed in range(2)]
-    requests = [request_of(prompt, 30) for prompt in prompts]
-    scheduler = scheduler_of(table)
-    for _ in range(3):
-        scheduler.advance(requests)
-    others.append(requests[1].sequence)  # type: ignore[arg-type]
+    prompt, scheduler = prompt_of(0), scheduler_of(table := engine(watch=watch))
+    request = request_of(prompt, 30)
+    scheduler.advance([request])
+    scheduler.advance([request])
     with pytest.raises(KeyboardInterrupt):
-        scheduler.advance(requests)
-    list(scheduler.steps(requests[1]))  # the other request was interrupted
-    assert requests[1].output.tokens == truth(prompts[1], 30)
+        scheduler.advance([request])
+    list(scheduler.steps(request))
+    assert request.output.tokens == truth(prompt, 30)
+    assert len(table.forwards) == 30
+
+
+def test_memory_is_released_after_the_forward_pass_of_an_interrupted_request() -> None:
+    events: list[str] = []
+
+    def watch(feeds: Sequence[SequenceInput]) -> None:
+        interrupt_main_thread(request)
+        events.append("computed")
+
+    scheduler = scheduler_of(table := engine(watch=watch))
+    request = request_of(prompt_of(0), 30)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.advance([request])
+    scheduler.after_forward(request, lambda: events.append("released"))
+    other = request_of(prompt_of(1), 1)
+    table.watch = lambda feeds: None
+    scheduler.advance([other])
+    assert events == ["computed", "released"]
+
+
+def test_an_exception_that_is_no_error_reaches_the_caller() -> None:
+    def watch(feeds: Sequence[SequenceInput]) -> None:
+        raise SystemExit(3)
+
+    table = engine(watch=watch)
+    with pytest.raises(SystemExit):
+        list(scheduler_of(table).steps(request_of(prompt_of(0), 3)))
+    table.watch = lambda feeds: None
+    assert emitted(list(scheduler_of(table).steps(request_of(prompt_of(0), 3)))) == truth(prompt_of(0), 3)[-3:]
+
+
+def test_a_request_may_decode_another_one_on_the_same_engine() -> None:
+    """A drafter or logits processor that asks the same model runs in the engine's thread."""
+    table, inner = engine(), prompt_of(4)
+
+    class Asker(Nothing):
+        def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+            assert emitted(list(scheduler_of(table).steps(request_of(inner, 3)))) == truth(inner, 3)[-3:]
+
+    prompt = prompt_of(3)
+    assert emitted(list(scheduler_of(table).steps(request_of(prompt, 5, Asker())))) == truth(prompt, 5)[-5:]
+
+
+def test_the_thread_ends_with_its_engine() -> None:
+    table = engine()
+    list(scheduler_of(table).steps(request_of(prompt_of(0), 3)))
+    thread = next(thread for thread in enumerate_threads() if thread is scheduler_of(table)._thread)
+    gone = ref(table)
+    del table
+    assert gone() is None
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_no_request_waits_for_one_whose_steps_are_not_read() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.decoding.json_schema import JsonSchema, expressible_schema, resolve_references
+from antiphon.accel.constraints.json_schema import JsonSchema, expressible_schema, resolve_references
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.tool_choice import tool_call_schema
 from tests.schema_table import CLASSES

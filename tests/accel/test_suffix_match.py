@@ -4,6 +4,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.accel.drafting.draft import ROOT, Draft, most_likely_chain
 from antiphon.accel.drafting.drafters import SuffixMatch
@@ -139,13 +141,13 @@ def test_references_contained_in_the_prompt_give_the_same_rows() -> None:
     assert twice.chances[0] >= once.chances[0]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_extending_by_the_answer_equals_rebuilding(seed: int) -> None:
+@given(seed=st.integers(0, 2**32 - 1), stride=st.integers(1, 4))
+def test_extending_by_the_answer_equals_rebuilding(seed: int, stride: int) -> None:
     chance = random.Random(seed)
     prompt, reference, output = ([chance.randrange(8) for _ in range(length)] for length in (20, 30, 40))
     grown = pure()
     grown.begin(prompt, [reference])
-    for end in range(1, 40, 1 + seed):
+    for end in range(1, 40, stride):
         assert grown.propose(prompt + output[:end], 32) == drafted(
             pure(), prompt + output[:end], reference, prompt=len(prompt)
         )

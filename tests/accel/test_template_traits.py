@@ -24,6 +24,15 @@ TEMPLATES = {
     + "{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception('Alternate') }}{%- endif -%}"
     + TURN
     + "{%- endfor -%}<assistant>",
+    "system at the start": LOOP
+    + "{%- if m.role == 'system' and not loop.first -%}{{ raise_exception('only at the start') }}{%- endif -%}"
+    + TURN
+    + "{%- endfor -%}<assistant>",
+    "system, then turns": "{%- if messages[0].role == 'system' -%}{%- set sys = messages[0].content + '|' -%}"
+    "{%- set messages = messages[1:] -%}{%- endif -%}"
+    + LOOP
+    + "{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception('Alternate') }}{%- endif -%}"
+    + "<{{ m.role }}>{% if loop.first %}{{ sys }}{% endif %}{{ m.content }}{%- endfor -%}<assistant>",
     "drops system": LOOP + "{%- if m.role != 'system' -%}" + TURN + "{%- endif -%}{%- endfor -%}<assistant>",
     "system in the last turn": "{%- if messages[0].role == 'system' -%}{%- set sys = messages[0].content -%}"
     "{%- set messages = messages[1:] -%}{%- endif -%}"
@@ -63,11 +72,12 @@ CONVERSATIONS = {
 
 
 def recorded() -> Sequence[Any]:
+    """Return the templates of published models, each of which behaves as one of our own."""
     files = sorted(RECORDED.glob("*.jinja"))
     absent = pytest.mark.skip(reason=f"recorded templates are absent: {RECORDED}")
-    return [pytest.param(file.read_text(encoding="utf-8"), id=file.stem) for file in files] or [
-        pytest.param("", id="recorded", marks=absent)
-    ]
+    return [
+        pytest.param(file.read_text(encoding="utf-8"), id=file.stem, marks=pytest.mark.exhaustive) for file in files
+    ] or [pytest.param("", id="recorded", marks=[absent, pytest.mark.exhaustive])]
 
 
 PLAIN = conversation("user U1.", "assistant A1.", "user U2.")
@@ -116,6 +126,8 @@ def test_an_answer_without_content_is_an_empty_one() -> None:
     [
         ("free", TemplateTraits(True, True, False)),
         ("no system", TemplateTraits(False, False, True, False)),
+        ("system at the start", TemplateTraits(True, False, False)),
+        ("system, then turns", TemplateTraits(True, False, True, False)),
         ("drops system", TemplateTraits(False, False, False, False)),
         ("system in the last turn", TemplateTraits(False, False, False, False)),
         ("parts", TemplateTraits(True, True, False, takes_text=False)),

@@ -46,6 +46,10 @@ TEMPLATES = {
     + "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}<|tool_call_end|>"
     + END
     + END,
+    "rejects": LOOP
+    + "{%- if m.tool_calls or m.role == 'tool' -%}{{ raise_exception('no tools') }}{%- endif -%}{{ m.content }}"
+    + END,
+    "results alone": LOOP + "{{ m.content }}" + END,
     "drops": LOOP + "{%- if m.role != 'tool' -%}{{ m.content }}{%- endif -%}" + END,
 }
 EXPECTED = {
@@ -54,6 +58,8 @@ EXPECTED = {
     "one": ToolTraits(takes_several=False),
     "text": ToolTraits(takes_text_arguments=True),
     "id": ToolTraits(ids="name"),
+    "rejects": ToolTraits(writes_calls=False, rejects_calls=True),
+    "results alone": ToolTraits(writes_calls=False),
     "drops": ToolTraits(writes_calls=False, writes_results=False),
 }
 

@@ -8,7 +8,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.torch.engine import traits_of
-from antiphon.accel.testing.tiny import tiny_model
+from tests.families.table import tiny_model
 
 
 def test_attention_spans_are_those_of_the_config() -> None:

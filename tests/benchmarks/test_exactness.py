@@ -1,4 +1,4 @@
-"""Exactness on the command line: answers with their certificate, and the exactness benchmark."""
+"""The exactness benchmark: figures of all ways of decoding, and broken promises."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel import Certificate, LanguageModel
+from antiphon.accel import LanguageModel
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.jobs import PromptCase, question_case
-from antiphon.pipelines.cli.certify import proven
 from antiphon.retrieval import Retriever
 from benchmarks import exactness
+from benchmarks.certificate import Certificate, certify
 from benchmarks.exactness import CertifiedOutputs, Exactness, load_cases, measure_exactness
-from tests.pipelines.recorded import antiphon, run_program
+from tests.pipelines.recorded import run_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -36,66 +36,6 @@ def recorded(folder: Path, count: int) -> Path:
     return path
 
 
-def test_a_certified_answer_is_followed_by_its_card(index_folder: Path, tiny_folder: Path) -> None:
-    shown = antiphon(
-        "certify", QUESTION, "--index", index_folder, "--model", tiny_folder, "--k", 2, "--max-new-tokens", 20
-    )
-    assert shown.exit_code == 0, shown.stderr
-    card = " ".join(shown.stdout.split())
-    assert "The certificate holds: every token is the model's own choice." in card
-    assert "tokens 20, greedy, after a prompt of " in card
-    assert "precision float32 worst regret 0 ulp of 64 allowed above zero 0.0% of tokens" in card
-
-
-@pytest.mark.parametrize("more", [(), ("--deterministic",), ("--drafter", "nothing")])
-def test_a_continued_text_is_certified_in_half_precision(tiny_folder: Path, more: tuple[str, ...]) -> None:
-    arguments = ("certify", SAID, "--model", tiny_folder, "--dtype", "bfloat16", "--max-new-tokens", 20, "--json")
-    shown = antiphon(*arguments, *more)
-    assert shown.exit_code == 0, shown.stderr
-    proof = json.loads(shown.stdout)
-    assert (proof["holds"], proof["dtype"], proof["allowed"], len(proof["regrets"])) == (True, "bfloat16", 2.0, 20)
-    assert proof["prompt_tokens"] == 1 + len(SAID)
-    assert bytes(token for token in proof["tokens"] if token < 256).decode(errors="replace") == proof["text"]
-
-
-def test_a_certificate_that_does_not_hold_ends_with_exit_code_1(tiny_folder: Path) -> None:
-    shown = antiphon("certify", SAID, "--model", tiny_folder, "--max-new-tokens", 3, "--ulps", -1)
-    assert shown.exit_code == 1
-    assert "The certificate does not hold" in shown.stdout
-
-
-@pytest.mark.parametrize(
-    ("more", "complaint"),
-    [
-        (("--dtype", "float8"), "There is no precision 'float8'; choose one of auto, float32, bfloat16, float16."),
-        (("--index", "nowhere"), "nowhere"),
-        (("--drafter", "oracle"), "oracle"),
-        (("--max-new-tokens", "0"), "max_new_tokens is 0"),
-    ],
-)
-def test_invalid_input_is_refused(tiny_folder: Path, more: tuple[str, ...], complaint: str) -> None:
-    shown = antiphon("certify", SAID, "--model", tiny_folder, *more)
-    assert shown.exit_code == 2
-    assert complaint in shown.stderr
-
-
-def test_a_proof_names_the_worst_token(retriever: Retriever, tiny: LanguageModel) -> None:
-    proof = proven(QUESTION, tiny, retriever, k=2, max_new_tokens=8, show=lambda stream: None)
-    assert proof.certificate.holds
-    assert proof.as_dict()["word"] == proof.word == tiny.tokenizer.decode([proof.certificate.token])
-    with pytest.raises(ValueError, match="was sampled"):
-        proven(QUESTION, tiny, retriever, k=2, max_new_tokens=8, temperature=1.0, show=lambda stream: None)
-
-
-def test_of_a_readers_answer_what_follows_its_line_is_proven(retriever: Retriever) -> None:
-    model: Any = tiny_model(max_position_embeddings=4096)
-    model.config.prompt_format = "reader"
-    reader = LanguageModel(model, byte_tokenizer(), name="tiny-reader")
-    proof = proven(QUESTION, reader, retriever, k=2, max_new_tokens=120, show=lambda stream: None)
-    assert proof.text.startswith(("[1] ", "The passages do not say."))
-    assert proof.certificate.holds
-
-
 def test_all_ways_of_decoding_are_measured(tiny_folder: Path, tmp_path: Path) -> None:
     arguments = (recorded(tmp_path, 3), "--model", tiny_folder, "--limit", 2)
     shown = run_program(exactness.app, *arguments, "--max-new-tokens", 16, "--json")
@@ -106,9 +46,9 @@ def test_all_ways_of_decoding_are_measured(tiny_folder: Path, tmp_path: Path) ->
         assert (figure["prompts"], figure["tokens"], figure["kept"]) == (2, 32, True)
         assert figure["worst_ulp_drafted"] is not None
     assert single["drafted_identical"] == 1
-    assert single["deterministic_identical"] is single["worst_ulp_deterministic"] is None
-    assert double["deterministic_identical"] == 1
-    assert double["worst_ulp_deterministic"] <= 2
+    assert single["reproducible_identical"] is single["worst_ulp_reproducible"] is None
+    assert double["reproducible_identical"] == 1
+    assert double["worst_ulp_reproducible"] <= 2
 
 
 @pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
@@ -122,7 +62,7 @@ def test_another_engine_is_held_against_itself_without_drafts_and_against_transf
     assert (figure["engine"], figure["prompts"], figure["tokens"], figure["kept"]) == ("openvino", 2, 32, True)
     assert figure["drafted_identical_to_undrafted"] == figure["undrafted_identical"] == 1
     assert figure["worst_ulp_undrafted"] is not None
-    assert figure["worst_ulp_other_attention"] is figure["worst_ulp_deterministic"] is None
+    assert figure["worst_ulp_other_attention"] is figure["worst_ulp_reproducible"] is None
 
 
 def test_the_table_has_a_column_for_each_precision(tiny_folder: Path, tmp_path: Path) -> None:
@@ -164,7 +104,7 @@ def test_a_prompt_longer_than_the_context_window_is_refused(tiny: LanguageModel)
 
 
 def certificate(*tokens: int, regret: float = 0.0) -> Certificate:
-    return Certificate(tokens, (0.0,) * (len(tokens) - 1) + (regret,), 9, "float32", 2.0)
+    return Certificate(tokens, (0.0,) * (len(tokens) - 1) + (regret,), 2.0)
 
 
 def test_a_broken_promise_is_detected() -> None:
@@ -187,13 +127,12 @@ def test_a_broken_promise_is_detected() -> None:
     assert Exactness("float32", (parted,), engine="openvino").is_kept, "at a tie with torch"
     assert not Exactness("float32", (replace(parted, undrafted=one),), engine="openvino").is_kept
     assert not Exactness("float32", (parted,)).is_kept
-    moved = replace(kept, deterministic=one, deterministic_undrafted=other)
+    moved = replace(kept, reproducible=one, reproducible_undrafted=other)
     assert not Exactness("bfloat16", (moved,)).is_kept
 
 
-def test_the_embedded_model_is_deterministic_and_certified_in_half_precision(smollm2_folder: Path) -> None:
+def test_the_embedded_model_is_reproducible_and_certified_in_half_precision(smollm2_folder: Path) -> None:
     """A real model of thirty layers rounds much more than a tiny one; an earlier self-test therefore refused it."""
-    from antiphon.accel.certify import certify
     from antiphon.accel.drafting.drafters import Nothing
     from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter, WrongDrafter
 
@@ -204,11 +143,11 @@ def test_the_embedded_model_is_deterministic_and_certified_in_half_precision(smo
 
     def text(drafter: Any) -> list[int]:
         output = generate(
-            model, prompt, drafter=drafter, num_draft_tokens=7, deterministic=True, pad_token_id=2, **options
+            model, prompt, drafter=drafter, num_draft_tokens=7, reproducible=True, pad_token_id=2, **options
         )
         return list(output[0].tolist())
 
     plain = text(Nothing)
     for drafter in (RandomTreeDrafter(plain, 1, 49152), OracleDrafter(plain, 3), WrongDrafter(plain, 3)):
         assert text(lambda drafter=drafter: drafter) == plain
-    assert certify(model, plain, prompt.shape[1]).holds
+    assert certify(model, torch.tensor([plain]), prompt.shape[1]).holds

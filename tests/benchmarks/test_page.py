@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from typer.testing import CliRunner
-
-from benchmarks.page import COMMAND, app, read_results, render_page
+from benchmarks.page import COMMAND, read_results, render_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 RAN = {
@@ -18,7 +14,7 @@ RAN = {
 }  # fmt: skip
 COUNTED = {"samples": 9, "tokens_per_step": 4.042, "rows_per_step": 26.4}
 REPLAY: dict[str, Any] = {
-    "kind": "replay", "command": "antiphon bench replay a.jsonl", "file": "a.jsonl", "task": None, "rows": 32,
+    "kind": "replay", "command": "python -m benchmarks.replay a.jsonl", "file": "a.jsonl", "task": None, "rows": 32,
     "drafters": [{"drafter": "blend", **COUNTED}, {"drafter": "trie", **COUNTED, "tokens_per_step": 3.66}],
 }  # fmt: skip
 METHOD: dict[str, Any] = {
@@ -27,8 +23,8 @@ METHOD: dict[str, Any] = {
     "draft_ms_per_step": 0.125, "prefill_seconds": 9.5, "identical": 0.975,
 }  # fmt: skip
 SPEED: dict[str, Any] = {
-    "kind": "speed", "command": "antiphon bench speed a.jsonl", "model": "qwen2.5-0.5b", "dtype": "bfloat16", **RAN,
-    "file": "a.jsonl", "task": "rag", "samples": 9, "passages": 0, "shuffled": True, "replayed": True,
+    "kind": "speed", "command": "python -m benchmarks.speed a.jsonl", "model": "qwen2.5-0.5b", "dtype": "bfloat16",
+    **RAN, "file": "a.jsonl", "task": "rag", "samples": 9, "passages": 0, "shuffled": True, "replayed": True,
     "prompt_tokens": 903.6, "max_new_tokens": 128, "rows": "auto", "rounds": 3, "methods": [METHOD],
 }  # fmt: skip
 FLOOR: dict[str, Any] = {
@@ -47,7 +43,7 @@ REFUSED = {"kind": "refused", "what": "Deeper trees", "measured": "0.2 % more to
 
 
 INDEX: dict[str, Any] = {
-    "kind": "index", "command": "antiphon bench index", **RAN, "vectors": 100_000, "dim": 1024, "queries": 400,
+    "kind": "index", "command": "python -m benchmarks.indexing", **RAN, "vectors": 100_000, "dim": 1024, "queries": 400,
     "settings": [{
         "setting": "auto", "factory": "IVF1024,PQ128x4fsr", "lists": 1024, "probes": 256, "rescored": 6,
         "queries_per_second": 505.1, "milliseconds": 10.737, "build_seconds": 8.0, "bytes_per_vector": 103.6,
@@ -91,42 +87,6 @@ def test_every_kind_of_result_is_rendered() -> None:
     assert "| 64 | 4.40 | 1.10 | 1.28 |" in page
     assert "- **Deeper trees**: 0.2 % more tokens per step (`make it`)" in page
     assert all(f"    {result['command']}\n" in page for result in (REPLAY, SPEED, FLOOR))
-
-
-def test_published_figures_have_their_sources() -> None:
-    page = render_page([])
-    cells = (
-        "LLMA",
-        "LLaMA-7B",
-        "V100, fp16",
-        "RAG, its own set",
-        "2.48",
-        "",
-        "Yang et al. 2023, arXiv 2304.04487, Table 3",
-    )
-    assert f"| {' | '.join(cells)} |\n" in page
-    assert "## Speed" not in page
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [("{", "line 2 is not JSON"), ('{"kind": "rumour"}', "line 2 is not a result; its kind needs to be one of replay")],
-)
-def test_a_line_that_is_not_a_result_is_reported_by_number(line: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text(f"{json.dumps(REPLAY)}\n{line}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        read_results([path])
-    with pytest.raises(FileNotFoundError, match="give files of lines"):
-        read_results([tmp_path / "none.jsonl"])
-
-
-def test_one_command_prints_the_page(tmp_path: Path) -> None:
-    for name, result in {"one": REPLAY, "two": SPEED}.items():
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(result), encoding="utf-8")
-    paths = [str(tmp_path / "one.jsonl"), str(tmp_path / "two.jsonl")]
-    shown = CliRunner().invoke(app, paths, catch_exceptions=False)
-    assert shown.stdout == render_page([REPLAY, SPEED])
 
 
 def test_the_page_in_the_docs_is_up_to_date() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from antiphon.accel.decoding.sampling import NO_TOKEN
+from antiphon.accel.decoding.tokens import NO_TOKEN
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits, Tokens
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model

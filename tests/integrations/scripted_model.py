@@ -79,22 +79,7 @@ class ScriptedModel(LanguageModel):
         ids = self.tokenizer.encode(answer, add_special_tokens=False)
         ends = [None] * (len(ids) - 1) + ["stop"]
         steps = (Step((token,), 0, 0, 0.0, finish=end) for token, end in zip(ids, ends, strict=True))  # type: ignore[arg-type]
-        return Stream(
-            steps, self.tokenizer, prompt_tokens=len(tokens), stop=settings.stop_strings, log_probability=lambda: 0.0
-        )
-
-    def stream_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        *,
-        references: Sequence[Sequence[ReferenceInput]] = (),
-        prefixes: Sequence[PrefixCache] = (),
-        **parameters: Unpack[Parameters],
-    ) -> list[Stream]:
-        shares = list(references) or [()] * len(prompts)
-        return [
-            self.stream(prompt, references=given, **parameters) for prompt, given in zip(prompts, shares, strict=True)
-        ]
+        return Stream(steps, self.tokenizer, prompt_tokens=len(tokens), stop=settings.stop_strings)
 
 
 def scripted_answer(prompt: str) -> str | None:

@@ -19,13 +19,13 @@ from antiphon.accel import LanguageModel
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonChatEngine
 from antiphon.pipelines import Chat, Rag
-from antiphon.pipelines.benchmark.answers import has_words
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.follow_up import is_follow_up
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
+from benchmarks.answers import has_words
 
 pytestmark = [pytest.mark.usefixtures("encoded_once"), pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -1,4 +1,4 @@
-"""LangChain's standard test suites for the chat model, embeddings, vector store and retriever."""
+"""LangChain's standard test suites for the chat model, embeddings and retriever."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-from langchain_core.vectorstores import VectorStore
 from langchain_tests.integration_tests import (
     ChatModelIntegrationTests,
     EmbeddingsIntegrationTests,
     RetrieversIntegrationTests,
-    VectorStoreIntegrationTests,
 )
 from langchain_tests.unit_tests import ChatModelUnitTests, EmbeddingsUnitTests
 
 from antiphon.integrations.langchain import (
     AntiphonEmbeddings,
     AntiphonRetriever,
-    AntiphonVectorStore,
     ChatAntiphon,
 )
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
@@ -94,12 +91,6 @@ class TestEmbeddingsUnit(EmbeddingsClass, EmbeddingsUnitTests):
 
 class TestEmbeddings(EmbeddingsClass, EmbeddingsIntegrationTests):
     pass
-
-
-class TestVectorStore(VectorStoreIntegrationTests):
-    @pytest.fixture
-    def vectorstore(self) -> VectorStore:
-        return AntiphonVectorStore(self.get_embeddings())
 
 
 @cache

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core.schema import TextNode
 
 from antiphon.accel import LanguageModel
 from antiphon.integrations import langchain, llama_index
@@ -60,24 +59,6 @@ def test_copies_of_a_model_share_the_language_model(kind: str, tiny: LanguageMod
     deep = copy.deepcopy(model)
     deep.stop.append("y")
     assert model.stop == ["x"]
-
-
-def stores() -> list[Any]:
-    ours = langchain.AntiphonVectorStore.from_texts(["Bees dance."], langchain.AntiphonEmbeddings("hash"))
-    theirs = llama_index.AntiphonVectorStore()
-    theirs.add([TextNode(text="Bees dance.", embedding=[1.0, 0.0])])
-    return [ours, theirs]
-
-
-def test_pickles_and_deep_copies_of_a_vector_store_are_equal_and_independent() -> None:
-    counts: list[Any] = [len, lambda store: len(store.client)]
-    for store, count in zip(stores(), counts, strict=True):
-        again, deep = pickle.loads(pickle.dumps(store)), copy.deepcopy(store)
-        assert count(again) == count(deep) == 1
-        (again.delete if count is len else again.clear)()
-        assert (count(again), count(store), count(deep)) == (0, 1, 1)
-    found = pickle.loads(pickle.dumps(stores()[0])).similarity_search("Bees dance.", 1)
-    assert [document.page_content for document in found] == ["Bees dance."]
 
 
 def holders(retriever: Retriever) -> list[Any]:

@@ -50,18 +50,21 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 def seconds(span: ReadableSpan) -> float:
     """Return the duration of a span."""
-    return nanoseconds(span) / 1e9
+    start, end = times_of(span)
+    return (end - start) / 1e9
 
 
-def nanoseconds(span: ReadableSpan) -> int:
-    """Return the duration of a span in nanoseconds."""
-    return (span.end_time or 0) - (span.start_time or 0)
-
-
-def gap(spans: Sequence[ReadableSpan], parent: ReadableSpan) -> float:
-    """Return the seconds of a span that none of its children covers."""
+def are_consecutive(spans: Sequence[ReadableSpan], parent: ReadableSpan) -> bool:
+    """Return whether the children of a span follow each other, within its time."""
     children = [span for span in spans if span.parent and span.parent.span_id == parent.context.span_id]
-    return (nanoseconds(parent) - sum(map(nanoseconds, children))) / 1e9
+    times = [time for span in sorted(children, key=lambda span: span.start_time or 0) for time in times_of(span)]
+    start, end = times_of(parent)
+    return len(children) > 1 and [start, *times, end] == sorted([start, *times, end])
+
+
+def times_of(span: ReadableSpan) -> tuple[int, int]:
+    """Return the start and the end of a span in nanoseconds."""
+    return span.start_time or 0, span.end_time or 0
 
 
 def texts(spans: Sequence[ReadableSpan]) -> list[str]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.processor import has_bfloat16_units
 from antiphon.pipelines import Rag
-from antiphon.pipelines.benchmark.race import TITLES, RaceResult, race
-from antiphon.pipelines.benchmark.run import Job, MethodRun
+from antiphon.pipelines.benchmark.methods import AntiphonGenerate, TransformersGenerate
+from antiphon.pipelines.benchmark.run import Job
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents
 from antiphon.pipelines.models.bundled import BUNDLED
@@ -107,31 +106,24 @@ def test_every_embedded_model_is_introduced_by_name() -> None:
     assert all(demo.NOTES[model].startswith(f"{model} is ") for model in BUNDLED)
 
 
-def run(tokens: tuple[int, ...], seconds: float, steps: int) -> MethodRun:
-    """Return a run whose first token took a second."""
-    return MethodRun(tokens, seconds, 1.0, steps, None)
-
-
-def test_the_race_counts_generated_tokens_after_the_first_one() -> None:
-    greedy = RaceResult("hf-greedy", (run((1, 2, 3, 4, 5), 5.0, 4), run((1, 2, 3), 3.0, 2)))
-    ours = RaceResult("antiphon", (run((1, 2, 3, 4, 5), 2.0, 2), run((1, 2, 9), 2.0, 1)))
-    assert (greedy.tokens, greedy.seconds, greedy.first_token_seconds) == (8, 8.0, 1.0)
-    assert (greedy.decoding_tokens_per_second, greedy.tokens_per_step) == (1.0, 1.0)
-    assert (ours.decoding_tokens_per_second, ours.tokens_per_step) == (3.0, 2.0)
-    console = Console(width=120, record=True, file=StringIO())
-    console.print(demo.race_table([greedy, ours]))
-    lines = console.export_text().splitlines()
-    assert next(line for line in lines if "greedy" in line and "transformers" in line).split()[-1] == "yes"
-    assert next(line for line in lines if "Antiphon" in line).split()[-4:] == ["3.0", "3.00", "2.00", "no"]
-
-
-def test_all_programs_of_the_race_generate_the_same_tokens_and_report_their_progress(tiny: LanguageModel) -> None:
+def test_all_programs_of_the_race_generate_the_same_tokens(tiny: LanguageModel) -> None:
     jobs = [Job(tiny.tokenize(text).tokens, (text,)) for text in ("bees dance", "wax melts, wax melts")]
-    seen: list[tuple[str, int]] = []
-    results = race(tiny, jobs, 12, lambda name, tokens, seconds: seen.append((name, tokens)))
-    assert [result.name for result in results] == list(TITLES)
-    assert len({tuple(each.tokens for each in result.runs) for result in results}) == 1
-    for result in results:
-        counts = [tokens for name, tokens in seen if name == result.name]
-        assert counts[-1] == result.tokens == 24
-        assert len(set(counts)) > 3
+    measured = demo.run_race(tiny, jobs, 12)
+    assert [figures.name for figures in measured.methods] == list(demo.PROGRAMS)
+    assert len({tuple(run.tokens for run in figures.rounds[0]) for figures in measured.methods}) == 1
+    assert {figures.tokens for figures in measured.methods} == {24}
+    greedy, _, ours = demo.race_table(measured).columns[0].cells
+    assert (greedy, ours) == ("transformers, greedy", "Antiphon")
+    assert demo.race_table(measured).columns[-1].cells == ("yes",) * 3
+
+
+def test_programs_of_the_race_report_each_step(tiny: LanguageModel) -> None:
+    job = Job(tiny.tokenize("wax melts").tokens)
+    theirs: list[int] = []
+    ours: list[int] = []
+    TransformersGenerate("hf-greedy", theirs.append)(tiny, job, 12)
+    AntiphonGenerate("ours", Blend, None, "torch", ours.append)(tiny, job, 12)
+    for counts in (theirs, ours):
+        assert counts[-1] == 12
+        assert counts == sorted(set(counts))
+        assert len(counts) > 3

@@ -1,4 +1,4 @@
-"""The command `doctor`: report and JSON of one model, errors, the table of families, and its page in the docs."""
+"""The command `doctor`: report and JSON of one model, and errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from antiphon.accel.engines.openvino.conversion import windows_of
-from antiphon.accel.engines.openvino.runtime import is_installed
-from antiphon.accel.engines.torch.engine import traits_of
-from antiphon.accel.testing.families import ALL_FAMILIES
-from antiphon.accel.testing.family_check import ComparisonResult, FamilyResult, OpenVINOResult
-from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.cli.doctor_report import LEVELS, families_markdown, show_families, try_families
+from tests.families.table import tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +76,6 @@ def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> Non
         (("./nowhere",), "There is no model folder './nowhere'"),
         (("empty",), "is no model folder: it has no config.json"),
         (("MODEL", "--device", "abacus"), "There is no device 'abacus' here"),
-        (("MODEL", "--markdown"), "--markdown prints the table of families; give --families as well."),
     ],
 )
 def test_what_cannot_be_examined_is_refused_in_one_sentence(
@@ -96,59 +89,3 @@ def test_what_cannot_be_examined_is_refused_in_one_sentence(
     last = shown.stderr.strip().splitlines()[-1]
     assert last.startswith("antiphon: ")
     assert complaint in last
-
-
-def test_the_families_named_are_tried_and_sorted_by_what_they_verify() -> None:
-    trials = try_families(["mamba2", "bloom", "llama"])
-    assert [(trial.family, trial.traits.level) for trial in trials] == [
-        ("llama", "tree"), ("bloom", "linear"), ("mamba2", "replay"),
-    ]  # fmt: skip
-    assert all(trial.passes(mode) for trial in trials for mode in ("greedy", "sampled"))
-    assert [trial.results["greedy"]["oracle"].steps for trial in trials] == [9, 9, 9]
-    found = json.loads(json.dumps(trials[0].as_dict()))
-    assert (found["family"], found["level"], found["greedy"]["oracle"]["tokens"]) == ("llama", "tree", 48)
-    if is_installed():
-        assert (found["openvino"]["reason"], found["openvino"]["sampled"]["random trees"]["same"]) == ("", True)
-        assert "| 9 | no | " in families_markdown(trials[1:])
-
-
-STAYS = OpenVINOResult({}, "it is another engine")
-
-
-def trial_of(
-    family: str, greedy: ComparisonResult, sampled: ComparisonResult, openvino: OpenVINOResult = STAYS
-) -> FamilyResult:
-    modes = {"greedy": {"oracle": greedy}, "sampled": {"oracle": sampled}}
-    return FamilyResult(family, traits_of(tiny_model(family)), modes, openvino)
-
-
-GOOD = ComparisonResult(same=True, tokens=48, steps=9, error=3e-6)
-
-
-def test_a_family_that_is_not_exact_stands_out(capsys: pytest.CaptureFixture[str]) -> None:
-    other = ComparisonResult(same=False, tokens=48, steps=12, error=float("inf"))
-    drifting = ComparisonResult(same=True, tokens=48, steps=9, error=0.02)
-    rows = [trial_of("llama", GOOD, other, OpenVINOResult({"greedy": {"oracle": drifting}}))]
-    rows.append(trial_of("gemma3", drifting, GOOD))
-    page = families_markdown(rows)
-    assert "| llama | tree | full | same | differs | inf | 9 | differs |" in page
-    assert "| gemma3 | tree | sliding + full | differs | same | 2e-02 | 9 | no: it is another engine |" in page
-    show_families(rows)
-    assert "differs" in capsys.readouterr().out
-
-
-def test_the_page_of_families_is_what_its_command_prints_today() -> None:
-    """The page's measured columns are taken as they are; names, levels, layers and reasons are computed again."""
-    rows = []
-    for family in sorted(ALL_FAMILIES, key=lambda each: list(LEVELS).index(traits_of(tiny_model(each)).level)):
-        row = rf"^\| {family} \|.*\| (\d+) \| (no: |)([^|]*) \| [^|]* \|$"
-        steps, refused, said = re.findall(row, PAGE, flags=re.MULTILINE)[0]
-        traits, trial = (
-            traits_of(tiny_model(family)),
-            ComparisonResult(same=True, tokens=48, steps=int(steps), error=3e-6),
-        )
-        reason = said if refused else "" if said.startswith("same") else traits.reason
-        windows = [] if reason else [window for window in windows_of(traits) if window]
-        openvino = OpenVINOResult({}, reason, None if reason else min(windows, default=None))
-        rows.append(trial_of(family, trial, trial, openvino))
-    assert families_markdown(rows) == PAGE

@@ -8,12 +8,10 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from markdown_it import MarkdownIt
 from rich.console import Console
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
 from antiphon.pipelines import Answer, DecodingTrace, Rag, cite
-from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_json
 from antiphon.pipelines.rendering.segments import displayed_quote
 from antiphon.retrieval import Passage, Retriever
@@ -105,26 +103,6 @@ def test_html_is_self_contained_and_inherits_the_text_colour() -> None:
     assert "No six words of the answer are quoted verbatim from a passage." in html
 
 
-def test_markdown_preserves_the_text_and_adds_footnotes() -> None:
-    shown = answer()
-    markdown = shown.to_markdown()
-    rendered = Page(MarkdownIt("commonmark").render(markdown))
-    assert set(rendered.tags) <= {"p", "strong", "br", "em"}
-    lines = [line.strip().replace("\u00a0", " ") for line in rendered.text.splitlines()]
-    for line in TEXT.replace("a queen lays many eggs", "a queen lays many eggs[^1]").splitlines()[:-1]:
-        assert line.strip() in lines
-    assert EVIL.partition("&")[0].rstrip() in rendered.text
-    assert without_markup(EVIL).partition("costs ")[2].removesuffix("~~") in rendered.text, "it is quoted"
-    assert "**a queen lays many eggs**[^1]" in markdown
-    assert '\n[^1]: Quoted verbatim from a"b&#60;i&#62;.txt, characters 109-131\n' in markdown
-    assert shown._repr_markdown_() == markdown
-
-
-def test_a_citation_of_several_lines_is_bold_in_markdown() -> None:
-    shown = answer("See: a queen lays\nmany eggs.")
-    assert "See: **a queen lays**  \n**many eggs**[^1].\n" in shown.to_markdown()
-
-
 def test_the_terminal_shows_citations_with_and_without_colours() -> None:
     shown = answer()
     lines = terminal(shown).splitlines()
@@ -157,13 +135,6 @@ def test_an_answers_drafting_is_what_its_steps_counted(
     assert replace(shown, origins=()).as_dict()["origins"] == []
 
 
-@pytest.mark.parametrize("text", ["1.", "2)\nmore", "- item", "one\n3."])
-def test_no_line_of_an_answer_starts_a_list_in_markdown(text: str) -> None:
-    rendered = Page(MarkdownIt("commonmark").render(answer(text).to_markdown()))
-    assert {"ol", "ul", "li"}.isdisjoint(rendered.tags)
-    assert text.splitlines()[-1] in rendered.text
-
-
 HOSTILE = "safe \x1b[31mred\x9b2J \u202egnp.exe\u2066 \udcff"
 
 
@@ -173,10 +144,10 @@ def test_control_characters_are_replaced_in_every_medium() -> None:
     shown = Answer(HOSTILE, text, cite(text, [passage]), (passage,), Usage(3, 8), Summary(steps=4, tokens=8), "stop")
     drafting = DecodingTrace(HOSTILE, (Origin(0, len(HOSTILE), 0, True),))
     assert len(shown.citations) == 1
-    media = [shown._repr_html_(), shown.to_markdown(), terminal(shown), drafting._repr_html_(), terminal(drafting)]
+    media = [shown._repr_html_(), terminal(shown), drafting._repr_html_(), terminal(drafting)]
     for medium in media:
         assert [sign for sign in HOSTILE if sign in medium and not sign.isprintable()] == []
-        assert "␛[31mred" in medium.replace("\\", "")
+        assert "␛[31mred" in medium
 
 
 def test_sanitized_json_keeps_its_value() -> None:
@@ -209,11 +180,10 @@ FOUND = ("bzip2-manual.pdf, p. 6", "cli.rst, Disable dotenv", "notes.txt, line 8
 
 def test_a_citation_names_the_page_the_section_or_the_line() -> None:
     shown = answer(QUOTED, PLACES)
-    html, markdown = Page(shown._repr_html_()).text, shown.to_markdown()
+    html = Page(shown._repr_html_()).text
     for number, place in enumerate(FOUND, start=1):
         assert f"  [{number}] {place}: “" in terminal(shown)
         assert f"[{number}] {place}: “" in html
-        assert f"[^{number}]: Quoted verbatim from {place}\n" in markdown.replace("\\", "")
 
 
 def test_quotes_are_shown_without_markup_and_with_one_number() -> None:
@@ -225,7 +195,6 @@ def test_quotes_are_shown_without_markup_and_with_one_number() -> None:
     page = Page(shown._repr_html_())
     assert f"{quote}[2]." in page.text
     assert "[2] Put" not in page.text
-    assert f"**{quote}**[^2]." in shown.to_markdown()
     assert shown.text == QUOTED, "the answer itself is verbatim"
 
 

@@ -63,7 +63,6 @@ def test_every_acknowledged_session_survives_and_none_is_corrupt(tmp_path: Path)
     assert all(0 < count < EACH for count in killed)
     store = SessionStore(path, namespace="tenant 1", embedder=embedder)  # a new writer can use it
     store.add("one more question", "one more answer")
-    store.close()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
         rows = connection.execute("select namespace, question, answer, vector from sessions").fetchall()

@@ -9,7 +9,7 @@ import pytest
 from antiphon.pipelines.benchmark.methods import GREEDY
 from antiphon.pipelines.benchmark.run import MethodRun
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
-from antiphon.pipelines.cli.bench_speed import best_baseline, is_lossless
+from antiphon.pipelines.cli.bench import best_baseline, is_lossless
 
 
 def run_of(tokens: int, seconds: float, first: float, **more: Any) -> MethodRun:
@@ -32,14 +32,11 @@ def test_figures_are_medians_of_rounds_summed_over_jobs() -> None:
 
 
 def test_drafting_work_before_the_first_token_counts_as_decoding() -> None:
-    run = run_of(
-        11, 3.0, 2.0, setup_seconds=0.5, forward_seconds=0.7, draft_seconds=0.1, loop_seconds=0.2, steps=5, drafted=40
-    )
+    run = run_of(11, 3.0, 2.0, setup_seconds=0.5, forward_seconds=0.7, draft_seconds=0.1, steps=5, drafted=40)
     assert run.decode_seconds == 1.5
     shown = MethodFigures("blend", [[run]]).as_dict()
     assert shown["host_ms_per_step"] == pytest.approx(1000 * (1.5 - 0.7) / 5)
     assert shown["draft_ms_per_step"] == pytest.approx(20)
-    assert shown["loop_ms_per_step"] == pytest.approx(40)
     assert (shown["rows_per_step"], shown["tokens_per_step"]) == (8.0, round(11 / 6, 3))
 
 

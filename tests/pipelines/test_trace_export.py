@@ -1,37 +1,32 @@
-"""Where traces go: the option and the environment variables, a collector over OTLP, and the terminal."""
+"""The option `--trace`: a collector over OTLP, the terminal, and OpenTelemetry's variable."""
 
 from __future__ import annotations
 
-import io
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import TracerProvider
 from typer.testing import CliRunner
 
-from antiphon.accel import LanguageModel
-from antiphon.pipelines import Rag, tracing
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.trace_option import start_traces
-from antiphon.pipelines.trace_export import export_traces
-from antiphon.retrieval import Retriever
+from antiphon.pipelines.tracing import Span, use_tracer_provider
 
 QUESTION = "How many eggs does a queen lay?"
 STAGES = ["retrieve", "embed", "search", "rerank", "prompt"]
 
 
 @pytest.fixture(autouse=True)
-def _not_traced_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Start and end without OpenTelemetry's variables and without a tracer provider."""
-    for name in ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
+def _not_traced_afterwards() -> Iterator[None]:
     yield
-    tracing.use_tracer_provider(None)
+    use_tracer_provider(None)
 
 
 @pytest.fixture
@@ -59,94 +54,42 @@ def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_a_collector_receives_the_spans_of_an_answer(
-    retriever: Retriever,
-    typist: LanguageModel,
-    collector: tuple[str, list[ExportTraceServiceRequest]],
-    monkeypatch: pytest.MonkeyPatch,
+    index_folder: Path, collector: tuple[str, list[ExportTraceServiceRequest]]
 ) -> None:
     address, received = collector
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
-    provider = export_traces("otlp")
-    Rag(retriever, typist, k=2).ask(QUESTION, max_new_tokens=4)
-    provider.shutdown()
+    variables = {
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": address,
+        "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
+    }
+    command = [sys.executable, "-m", "antiphon.pipelines.cli", "ask", QUESTION, "--index", str(index_folder)]
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(command, env=os.environ | variables | path, check=True, capture_output=True)
     [resource] = [each for request in received for each in request.resource_spans]
     values = {each.key: each.value.string_value for each in resource.resource.attributes}
     assert (values["service.name"], values["deployment.environment.name"]) == ("antiphon", "test")
     names = [span.name for scope in resource.scope_spans for span in scope.spans]
-    assert sorted(names) == sorted(["answer", *STAGES, "chat typist", "prefill", "decode", "cite"])
-
-
-def test_the_console_shows_a_trace_as_a_tree_of_durations(retriever: Retriever, typist: LanguageModel) -> None:
-    out = io.StringIO()
-    export_traces("console", out)
-    Rag(retriever, typist, k=2).ask(QUESTION, max_new_tokens=16)
-    title, *lines = out.getvalue().splitlines()
-    assert title.startswith("trace ")
-    assert [line[:40].strip() for line in lines] == ["answer", *STAGES, "chat typist", "prefill", "decode", "cite"]
-    assert "100.0 %" in lines[0]
-    assert "accepted_tokens=" in lines[-2]
-
-
-def test_spans_that_end_after_their_request_are_written_when_they_end() -> None:
-    out = io.StringIO()
-    tracer = export_traces("console", out).get_tracer("test")
-    request = tracer.start_span("request")
-    late = tracer.start_span("chat", trace.set_span_in_context(request))
-    part = tracer.start_span("decode", trace.set_span_in_context(late))
-    request.end()
-    part.end()
-    assert [line[:40].strip() for line in out.getvalue().splitlines()[1:]] == ["request"]
-    late.end()
-    assert [line[:40].strip() for line in out.getvalue().splitlines()[3:]] == ["chat", "decode"]
+    assert sorted(names) == sorted(["answer", *STAGES, "chat extractive", "cite"])
 
 
 def test_ask_prints_its_trace_on_standard_error(index_folder: Path) -> None:
     shown = CliRunner().invoke(app, ["ask", QUESTION, "--index", str(index_folder), "--trace", "console"])
     assert shown.exit_code == 0, shown.stderr
-    lines = shown.stderr.splitlines()
-    first = next(place for place, line in enumerate(lines) if line.startswith("trace "))
-    assert [line[:40].strip() for line in lines[first + 1 :][:8]] == ["answer", *STAGES, "chat extractive", "cite"]
-    assert "trace " not in shown.stdout
+    lines = [line.split() for line in shown.stderr.splitlines() if line.rpartition(" ms")[0].strip()[-1:].isdigit()]
+    found = [line[1:] for line in lines if re.fullmatch("[0-9a-f]{8}", line[0])]
+    assert [line[0] for line in found] == ["embed", "search", "rerank", "retrieve", "prompt", "chat", "cite", "answer"]
+    assert len({line[0] for line in lines}) == 1
+    assert "passages=3" in found[3]
+    assert "embed" not in shown.stdout
 
 
-@pytest.mark.parametrize(
-    ("environment", "is_traced"),
-    [
-        ({}, False),
-        ({"OTEL_TRACES_EXPORTER": "console"}, True),
-        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, False),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, True),
-        ({"OTEL_TRACES_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"}, False),
-    ],
-)
-def test_the_environment_decides_without_the_option(
-    environment: dict[str, str], is_traced: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_variable_of_opentelemetry_is_the_default_of_the_option(
+    index_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    start_traces(None)
-    assert (tracing.current_tracer() is not None) is is_traced
-
-
-def test_the_option_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    start_traces("none")
-    assert tracing.current_tracer() is None
-
-
-def test_a_provider_that_is_set_already_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
-    tracing.use_tracer_provider(TracerProvider(shutdown_on_exit=False))
-    start_traces(None)
-    assert tracing.current_tracer() is not None
-
-
-def test_an_unknown_exporter_and_an_unsupported_protocol_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="'zipkin'; choose 'otlp' or 'console'"):
-        start_traces("zipkin")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'; traces are exported as 'http/proto"):
-        start_traces("otlp")
-    assert tracing.current_tracer() is None
+    shown = CliRunner().invoke(app, ["ask", QUESTION, "--index", str(index_folder)])
+    assert "There is no exporter of traces 'zipkin'; choose 'otlp', 'console' or" in shown.stderr
+    start_traces("none")
+    assert not Span("answer").is_recorded

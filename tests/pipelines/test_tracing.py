@@ -6,6 +6,7 @@ import subprocess
 import sys
 import timeit
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,10 +19,11 @@ from opentelemetry.trace import StatusCode
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.text.completion import Piece, TextStream
-from antiphon.pipelines import Rag, tracing
+from antiphon.pipelines import Rag
 from antiphon.pipelines.answer import AnswerStream
+from antiphon.pipelines.tracing import Span, start_generation
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
-from tests.pipelines.recorded_spans import attributes, gap, named, recorded_spans, seconds, texts, tree
+from tests.pipelines.recorded_spans import are_consecutive, attributes, named, recorded_spans, seconds, texts, tree
 
 QUESTION = "How many eggs does a queen lay?"
 
@@ -40,8 +42,8 @@ def rag(retriever: Retriever, typist: LanguageModel) -> Rag:
 def test_an_answer_has_a_span_for_each_stage(spans: InMemorySpanExporter, rag: Rag) -> None:
     rag.ask(QUESTION, max_new_tokens=16)
     assert tree(spans.get_finished_spans()) == {
-        "answer": ["retrieve", "rerank", "prompt", "chat typist", "cite"],
-        "retrieve": ["embed", "search"],
+        "answer": ["retrieve", "prompt", "chat typist", "cite"],
+        "retrieve": ["embed", "search", "rerank"],
         "chat typist": ["prefill", "decode"],
     }
     assert len({span.context.trace_id for span in spans.get_finished_spans()}) == 1
@@ -71,26 +73,23 @@ def test_attributes_are_the_figures_of_the_answer(spans: InMemorySpanExporter, r
     assert decode["antiphon.tokens_per_step"] == pytest.approx(answer.steps.tokens_per_step, abs=1e-3)
     assert attributes(named(found, "prefill"))["antiphon.prefill_tokens"] == answer.steps.prefill_tokens
     assert attributes(named(found, "cite"))["antiphon.citations"] == len(answer.citations)
-    assert attributes(named(found, "rerank"))["antiphon.passages"] == 2
+    assert attributes(named(found, "retrieve"))["antiphon.passages"] == 2
     assert attributes(named(found, "retrieve"))["gen_ai.operation.name"] == "retrieval"
 
 
-def test_the_durations_of_the_stages_add_up(spans: InMemorySpanExporter, rag: Rag) -> None:
+def test_stages_follow_each_other_within_the_time_of_the_answer(spans: InMemorySpanExporter, rag: Rag) -> None:
     answer = rag.ask(QUESTION, max_new_tokens=64)
     found = spans.get_finished_spans()
-    assert gap(found, named(found, "answer")) == gap(found, named(found, "chat typist")) == 0
-    retrieve = named(found, "retrieve")
-    assert 0 <= gap(found, retrieve) < 0.03 * seconds(retrieve) + 0.001
-    assert seconds(named(found, "prefill")) == pytest.approx(answer.steps.prefill_seconds, abs=0.02)
+    assert all(are_consecutive(found, named(found, name)) for name in ("answer", "retrieve", "chat typist"))
+    assert seconds(named(found, "prefill")) == pytest.approx(answer.steps.prefill_seconds, abs=0.001)
 
 
 def test_an_answer_without_a_language_model_has_no_decoding(spans: InMemorySpanExporter, retriever: Retriever) -> None:
     answer = Rag(retriever).ask(QUESTION)
     found = spans.get_finished_spans()
-    assert tree(found)["answer"] == ["retrieve", "rerank", "prompt", "chat extractive", "cite"]
+    assert tree(found)["answer"] == ["retrieve", "prompt", "chat extractive", "cite"]
     assert "chat extractive" not in tree(found)
     assert attributes(named(found, "chat extractive"))["antiphon.refusal"] is answer.is_refusal
-    assert gap(found, named(found, "answer")) == 0
 
 
 def test_a_closed_stream_ends_its_trace_as_cancelled(spans: InMemorySpanExporter, rag: Rag) -> None:
@@ -127,11 +126,15 @@ class BrokenStream(TextStream):
 
 
 def test_an_error_while_generating_ends_the_trace_once(spans: InMemorySpanExporter, rag: Rag) -> None:
-    stages = tracing.start_answer()
-    stream = AnswerStream(rag.plan(QUESTION, stages=stages), BrokenStream(), stages=stages)
+    root = Span("answer")
+    with root.activated():
+        plan = rag.plan(QUESTION)
+        chat = start_generation("chat", plan.model, plan.model, plan.parameters)
+    stream = AnswerStream(plan, BrokenStream(), spans=(root, chat))
     with pytest.raises(ConnectionError), stream:
         next(stream)
-    assert attributes(named(spans.get_finished_spans(), "answer"))["error.type"] == "ConnectionError"
+    for name in ("chat typist", "answer"):
+        assert attributes(named(spans.get_finished_spans(), name))["error.type"] == "ConnectionError"
     assert QUESTION not in texts(spans.get_finished_spans())
 
 
@@ -155,33 +158,35 @@ def test_no_word_of_a_document_question_or_answer_is_in_a_trace(
 
 
 def test_an_answer_is_the_child_of_the_span_of_its_caller(spans: InMemorySpanExporter, rag: Rag) -> None:
-    tracer = tracing.current_tracer()
-    assert tracer is not None
-    with tracer.start_as_current_span("caller"):
+    with Span("caller"):
         stream = rag.stream(QUESTION, max_new_tokens=4)
     stream.to_end()
     assert tree(spans.get_finished_spans())["caller"] == ["answer"]
 
 
 def test_without_a_tracer_provider_nothing_is_recorded(rag: Rag) -> None:
-    assert tracing.start_answer() is tracing.NOT_RECORDED
-    rag.ask(QUESTION, max_new_tokens=4)
-    assert not tracing.NOT_RECORDED.is_recorded
+    with Span("answer") as span:
+        rag.ask(QUESTION, max_new_tokens=4)
+    assert not span.is_recorded
 
 
 def test_opentelemetry_is_not_imported_if_nothing_is_traced() -> None:
     code = (
-        "import sys; sys.modules['opentelemetry'] = None; from antiphon.pipelines import tracing; "
-        "stages = tracing.start_answer(); stages.begin('retrieve'); stages.part('embed'); stages.finish(); "
-        "print(stages is tracing.NOT_RECORDED)"
+        "import sys; sys.modules['opentelemetry'] = None; from antiphon.pipelines.tracing import Span, current_ids\n"
+        "with Span('retrieve') as span: span.set({'a': 1}); print(span.is_recorded, current_ids())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (run.stdout.strip(), run.stderr) == ("True", "")
+    assert (run.stdout.strip(), run.stderr) == ("False {}", "")
 
 
-def test_a_request_that_is_not_traced_costs_microseconds() -> None:
-    stages = tracing.NOT_RECORDED
-    once = min(timeit.repeat(lambda: stages.begin("retrieve"), number=10_000, repeat=5)) / 10_000
-    assert once < 1e-6
-    start = min(timeit.repeat(tracing.start_answer, number=2_000, repeat=5)) / 2_000
-    assert start < 20e-6
+def test_a_stage_that_is_not_traced_costs_as_much_as_some_function_calls() -> None:
+    def record() -> None:
+        with Span("retrieve"):
+            pass
+
+    def pass_by() -> None:
+        with contextmanager(iter)([None]):
+            pass
+
+    recording, passing = (min(timeit.repeat(each, number=1000, repeat=5)) for each in (record, pass_by))
+    assert recording < 10 * passing

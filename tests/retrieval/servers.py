@@ -1,9 +1,6 @@
-"""Servers that tests start: PostgreSQL, Milvus, and a port that never answers."""
+"""Servers that tests start: PostgreSQL, and a port that never answers."""
 
 import socket
-import subprocess
-import sys
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -34,19 +31,9 @@ def postgres() -> Iterator[Any]:
             server.cleanup()
 
 
-@contextmanager
-def milvus(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    pytest.importorskip("milvus_lite", reason="pip install -e '.[dev]'")
-    port = free_port()
-    command = [sys.executable, "-m", "milvus_lite", "server", "--host", "127.0.0.1", "--port", str(port)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*command, "--data-dir", str(folder / "data")], stdout=log, stderr=log)
-    try:
-        _wait(port, process)
-        yield f"http://127.0.0.1:{port}", process
-    finally:
-        process.kill()
-        process.wait()
+def table_address(server: Any, table: str) -> str:
+    """Return the address of a table of a server from `postgres`."""
+    return f"{server.get_uri()}&table={table}"
 
 
 @contextmanager
@@ -56,14 +43,3 @@ def silence() -> Iterator[int]:
         server.bind(("127.0.0.1", 0))
         server.listen(64)
         yield int(server.getsockname()[1])
-
-
-def _wait(port: int, process: "subprocess.Popen[bytes]") -> None:
-    for _ in range(600):
-        if process.poll() is not None:
-            raise RuntimeError(f"milvus-lite ended with {process.returncode}")
-        with closing(socket.socket()) as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise RuntimeError("milvus-lite does not start")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,13 @@ from antiphon.retrieval import (
     HashEmbedder,
     MetadataFilter,
     Passage,
+    PostgresIndex,
     Retriever,
     index_passages,
     read_index,
 )
 from antiphon.retrieval.filters import json_metadata, json_value, matches, parse_filter
-from tests.retrieval.servers import milvus, postgres
+from tests.retrieval.servers import postgres
 
 pytestmark = pytest.mark.slow
 
@@ -71,10 +71,6 @@ FILTERS: list[tuple[dict[str, Any], list[int]]] = [
     ({"$not": {"lang": "en", "open": False}}, [0, 2, 3, 4, 5]),
     ({"$or": [{"lang": "de"}, {"$and": [{"tags": "red"}, {"$not": {"lang": "en"}}]}], "open": {"$ne": True}}, [3]),
 ]
-MIXED_TYPES: list[dict[str, Any]] = [{"open": True}, {"open": 1}, {"year": {"$not": {"$gt": 2019}}}]
-"""Filters of fields with values of several types, which Milvus cannot tell apart."""
-
-NAMES = (f"filters{number}" for number in count())
 
 
 @pytest.mark.parametrize(("where", "expected"), FILTERS)
@@ -83,50 +79,30 @@ def test_a_filter_means_what_it_says(where: MetadataFilter, expected: list[int])
     assert [number for number, passage in enumerate(PASSAGES) if matches(condition, passage)] == expected
 
 
-@pytest.fixture(scope="module", params=["folder", "pgvector", "milvus", "qdrant"])
+@pytest.fixture(scope="module", params=["folder", "postgres"])
 def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
     root = tmp_path_factory.mktemp("filters")
-    vectors = EMBEDDER.embed_documents([passage.text for passage in PASSAGES])
     if request.param == "folder":
         index_passages(PASSAGES, root / "index", EMBEDDER)
         index = Retriever.open(root / "index", embedder=EMBEDDER).index
         assert isinstance(index, Collection)
         yield index
         return
-    if request.param == "pgvector":
-        from antiphon.retrieval.vector_databases import PgvectorIndex
-
-        with postgres() as server:
-            yield from _filled(lambda: PgvectorIndex(server.get_uri(), EMBEDDER, next(NAMES)), vectors)
-    elif request.param == "milvus":
-        from antiphon.retrieval.vector_databases import MilvusIndex
-
-        with milvus(root) as (uri, _):
-            yield from _filled(lambda: MilvusIndex(uri, EMBEDDER, next(NAMES)), vectors)
-    else:
-        from antiphon.retrieval.vector_databases import QdrantIndex
-
-        yield from _filled(lambda: QdrantIndex(":memory:", EMBEDDER, next(NAMES)), vectors)
-
-
-def _filled(open_: Callable[[], Collection], vectors: Any) -> Iterator[Collection]:
-    index = open_()
-    index.upsert(PASSAGES, vectors)
-    yield index
-    index.close()
+    with postgres() as server:
+        table = PostgresIndex(server.get_uri(), EMBEDDER)
+        table.upsert(PASSAGES, EMBEDDER.embed_documents([passage.text for passage in PASSAGES]))
+        yield table
+        table.close()
 
 
 @pytest.mark.parametrize(("where", "expected"), FILTERS)
 def test_every_index_finds_exactly_the_passages_that_match(
     full: Collection, where: MetadataFilter, expected: list[int]
 ) -> None:
-    if type(full).__name__ == "MilvusIndex" and where in MIXED_TYPES:
-        pytest.skip("Milvus needs fields with values of one type")
     found = full.vector_search(EMBEDDER.embed_queries(["text"])[0], 9, where)
     assert sorted(int(passage.source[4]) for passage in found) == expected
-    if type(full).__name__ != "QdrantIndex":
-        found = full.keyword_search("text", 9, where)
-        assert sorted(int(passage.source[4]) for passage in found) == expected
+    found = full.keyword_search("text", 9, where)
+    assert sorted(int(passage.source[4]) for passage in found) == expected
 
 
 def test_every_index_returns_metadata_as_json_values(full: Collection) -> None:

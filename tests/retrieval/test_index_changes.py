@@ -307,6 +307,12 @@ def test_a_custom_setting_survives_a_change(tmp_path: Path, factory: str) -> Non
     assert Retriever.open(tmp_path, embedder=Given(DIM)).index.vector_search(vector(COUNT), 1)[0].id == f"p{COUNT}"
 
 
+def test_duplicate_ids_are_refused_before_anything_is_embedded(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2 passages have the id p3; each needs one of its own"):
+        index_passages([*ALL[:5], passage(3, 1)], tmp_path, EMBEDDER)
+    assert not list(tmp_path.iterdir())
+
+
 class Tokenless:
     """An embedder with the same vectors, but without the methods for token ids."""
 

@@ -15,7 +15,6 @@ from antiphon.retrieval import (
     Retriever,
     convex_combination,
     index_passages,
-    merge_indexes,
     update_index,
 )
 from antiphon.retrieval.local_index import LocalIndex
@@ -94,12 +93,9 @@ def test_a_vector_is_normalized_once_when_it_is_indexed_and_never_when_it_is_ope
     assert (queries, rows) == ([], [])
 
 
-def test_a_change_and_a_merge_normalize_each_vector_once(tmp_path: Path) -> None:
+def test_a_change_normalizes_each_vector_once(tmp_path: Path) -> None:
     embedder = OwnNorm(64)
     index_passages(passages(), tmp_path / "index", embedder)
     with counted_rows() as rows:
         update_index(tmp_path / "index", embedder, upsert=passages(20, COUNT))
-    assert sum(rows) == COUNT + 20
-    with counted_rows() as rows:
-        merge_indexes([tmp_path / "index"], tmp_path / "merged", embedder=embedder)
     assert sum(rows) == COUNT + 20

@@ -9,7 +9,6 @@ from antiphon.retrieval import (
     MaxSimReranker,
     Passage,
     Retriever,
-    ShardedIndex,
     index_passages,
     read_index,
 )
@@ -81,8 +80,6 @@ def test_passages_that_only_keywords_find_have_their_cosine_as_well(tmp_path: Pa
     found = Retriever(ByKeywords(retriever.index), EMBEDDER).search(question, 1)
     assert [hit.text for hit in found] == [expected[0][0]]
     assert found[0].score == pytest.approx(expected[0][1], abs=1e-3)
-    sharded = Retriever(ShardedIndex([retriever.index]), EMBEDDER).search(question, 1)
-    assert sharded[0].score == pytest.approx(expected[0][1], abs=1e-3)
 
 
 def test_scores_do_not_change_the_ranking_and_never_rise(tmp_path: Path) -> None:

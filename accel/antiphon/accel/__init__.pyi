@@ -1,4 +1,3 @@
-from .certify import Certificate as Certificate
 from .decoding.drafter_choice import DrafterChoice as DrafterChoice
 from .decoding.drafter_choice import choose_drafter as choose_drafter
 from .decoding.prefix_cache import PrefixCache as PrefixCache

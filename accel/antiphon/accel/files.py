@@ -107,7 +107,6 @@ def remove_stale_folders(parent: Path, prefix: str, *, older_than: float) -> Non
 
     Args:
         parent: The folder that contains them.
-        prefix: The start of their names.
         older_than: Seconds since their last change. A younger folder may still be in use.
     """
     for folder in parent.glob(f"{prefix}*"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -17,10 +18,10 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.decoding.batched_request import merge_outputs, references_per_sequence, split_batch
-from antiphon.accel.decoding.generation import Generation, decode_together
+from antiphon.accel.decoding.generate_arguments import Reference
+from antiphon.accel.decoding.generate_batch import merge_results, requests_of_batch
+from antiphon.accel.decoding.model_request import ModelRequest, decode_together, prepare
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, pop_options
-from antiphon.accel.decoding.request import Reference, Request, check_supported, prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.engines.torch.engine import engine_of
 
@@ -59,9 +60,10 @@ class Decoder:
         **arguments: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Decode a request that `generate` of transformers has prepared."""
-        request = Request(model, input_ids, logits_processor, stopping_criteria, generation_config, arguments)
-        check_supported(request)
-        return _finish(request, references, self.tokenizer, self.on_step, self.options)
+        prepared = (model, input_ids, logits_processor, stopping_criteria, generation_config)
+        arguments |= {"references": references, "tokenizer": self.tokenizer, "options": self.options}
+        requests = engine_of(model).lock.run(lambda: requests_of_batch(*prepared, **arguments))
+        return _finish(requests, self.on_step)
 
 
 def stream(
@@ -77,7 +79,6 @@ def stream(
     """Yield one Step per forward pass with the emitted token ids; closing the iterator stops generating.
 
     Args:
-        model: The causal model.
         input_ids: Token ids of one prompt, as a list or of shape (1, length).
         references: Texts, or token ids, that the output may repeat.
         tokenizer: Needed if references are texts, and for stop strings.
@@ -88,14 +89,14 @@ def stream(
 
     Raises:
         ValueError: An option is not supported (beams, no cache, embeddings, batches); the message names it. Or the
-            model cannot be decoded deterministically.
+            model cannot be decoded reproducibly.
     """
     options = pop_options(arguments)
-    request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
-    if len(request.input_ids) > 1:
-        raise ValueError(f"A stream is of one text, and these are {len(request.input_ids)}; use `generate`.")
-    lock = engine_of(model).lock
-    return lock.run(lambda: Generation(request, references, tokenizer, generator, options)).steps()
+    if isinstance(input_ids, Tensor) and len(input_ids) > 1:
+        raise ValueError(f"A stream is of one text, and these are {len(input_ids)}; use `generate`.")
+    make = partial(ModelRequest, references=references, tokenizer=tokenizer, generator=generator, options=options)
+    arguments |= {"tokenizer": tokenizer, "stop_strings": stop_strings}
+    return engine_of(model).lock.run(lambda: prepare(model, input_ids, make, **arguments)).steps()
 
 
 def generate(
@@ -111,12 +112,11 @@ def generate(
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """Generate like `model.generate`: the same arguments and the same output, with fewer forward passes.
 
-    A batch, padded on the left, shares its forward passes, except in deterministic decoding and with compiled steps.
+    A batch, padded on the left, shares its forward passes, except in reproducible decoding and with compiled steps.
     Its sequences end at different steps, so each gets its own copies of processors and criteria; samples have the same
     distribution as those of `model.generate` but use the random numbers in another order.
 
     Args:
-        model: The causal model.
         input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
         references: Texts, or token ids, that the output may repeat; one list for each prompt of a batch.
         streamer: Gets the prompt first, then token by token.
@@ -128,12 +128,13 @@ def generate(
     Raises:
         ValueError: An option is not supported; the message names it.
     """
-    options = pop_options(arguments)
-    request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
+    make = partial(requests_of_batch, references=references, tokenizer=tokenizer, options=pop_options(arguments))
+    arguments |= {"tokenizer": tokenizer, "stop_strings": stop_strings}
+    requests = engine_of(model).lock.run(lambda: prepare(model, input_ids, make, **arguments))
     if streamer is None:
-        return _finish(request, references, tokenizer, on_step, options)
-    if len(request.input_ids) > 1:
-        raise ValueError(f"A streamer is for one text, and these are {len(request.input_ids)}; generate them without.")
+        return _finish(requests, on_step)
+    if len(requests) > 1:
+        raise ValueError(f"A streamer is for one text, and these are {len(requests)}; generate them without.")
 
     def put(step: Step) -> None:
         if on_step is not None:
@@ -141,30 +142,18 @@ def generate(
         for token in step.tokens:
             streamer.put(torch.tensor([token]))
 
-    streamer.put(request.input_ids.cpu())
-    output = _finish(request, references, tokenizer, put, options)
+    streamer.put(requests[0].history.ids.cpu())
+    result = _finish(requests, put)
     streamer.end()
-    return output
+    return result
 
 
 def _finish(
-    request: Request,
-    references: Sequence[Any],
-    tokenizer: PreTrainedTokenizerBase | None,
-    on_step: Callable[[Step], None] | None,
-    options: DecodingOptions,
+    requests: Sequence[ModelRequest], on_step: Callable[[Step], None] | None
 ) -> Tensor | GenerateDecoderOnlyOutput:
-    """Decode all sequences of a request, together if the model can share forward passes, else one by one."""
-    shares = references_per_sequence(references, request)
-    engine = engine_of(request.model)
-
-    def begin() -> list[Generation]:
-        parts = zip(split_batch(request), shares, strict=True)
-        return [Generation(part, own, tokenizer, None, options) for part, own in parts]
-
-    generations = engine.lock.run(begin)
-    for steps in decode_together(generations):
+    """Decode all sequences of a batch, together if the model can share forward passes, else one by one."""
+    for steps in decode_together(requests):
         for step in steps:
             if on_step is not None:
                 on_step(step)
-    return generations[0].output() if len(generations) == 1 else merge_outputs(generations)
+    return requests[0].result() if len(requests) == 1 else merge_results(requests)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from fnmatch import fnmatch
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,14 @@ from antiphon.accel.files import free_space
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Files of weights, of which the first that exists is loaded; ``NAME.index.json`` lists the parts of a divided one."""
+
+PATTERNS = (
+    ("model.safetensors",),
+    ("model.safetensors.index.json", "model-*.safetensors"),
+    ("pytorch_model.bin",),
+    ("pytorch_model.bin.index.json", "pytorch_model-*.bin"),
+)
+"""Names of the files of weights; transformers loads the first of these groups whose first file exists."""
 
 MEGABYTE = 10**6
 
@@ -27,10 +36,7 @@ def cached_file(name: str, file: str, *, cache: str | None = None, revision: str
     """Return the path of a file of a hub model in the cache, or None.
 
     Args:
-        name: Name of the model on the hub.
-        file: Name of the file.
         cache: Folder of the cache; default the hub's.
-        revision: Commit or branch.
     """
     from huggingface_hub import try_to_load_from_cache
 
@@ -39,11 +45,7 @@ def cached_file(name: str, file: str, *, cache: str | None = None, revision: str
 
 
 def parts_of_weights(index: Path) -> list[str]:
-    """Return the names of the files that an index of divided weights lists.
-
-    Args:
-        index: Such as ``model.safetensors.index.json``.
-    """
+    """Return the names of the files that an index of divided weights lists."""
     weights: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     return sorted(set(weights.values()))
 
@@ -51,10 +53,9 @@ def parts_of_weights(index: Path) -> list[str]:
 def download_weights(name: str, report: Report, *, cache: str | None = None) -> None:
     """Download the weights of a model that are not in the hub's cache yet. An interrupted download is continued.
 
-    Nothing is requested if all are there, or in offline mode.
+    Nothing is requested if all are there, or in offline mode. Weights in other formats are left to transformers.
 
     Args:
-        name: Name of a model on the hub.
         report: Called with a stage, the megabytes that are there, and those of all missing files.
         cache: Folder of the cache; default the hub's.
 
@@ -62,21 +63,21 @@ def download_weights(name: str, report: Report, *, cache: str | None = None) -> 
         DiskTooSmallError: The disk has too little space.
         ValueError: The download fails.
     """
-    from huggingface_hub import HfApi, constants, hf_hub_download
+    from huggingface_hub import HfApi, constants, snapshot_download
 
     if constants.HF_HUB_OFFLINE or _are_cached(name, cache):
         return
     try:
-        found = HfApi().model_info(name, files_metadata=True).siblings or ()
-        sizes = {each.rfilename: each.size or 0 for each in found}
-        files = _weight_files(name, sizes, cache)
-        missing = {file: sizes.get(file, 0) for file in files if cached_file(name, file, cache=cache) is None}
-        before, total = 0, sum(missing.values())
-        _check_space(name, total, Path(cache or constants.HF_HUB_CACHE))
-        for file, size in missing.items():
-            bar = _bar(f"Downloading {name}, MB", before, total, report)
-            hf_hub_download(name, file, cache_dir=cache, tqdm_class=bar)
-            before += size
+        files = HfApi().model_info(name, files_metadata=True).siblings or ()
+        sizes = {file.rfilename: file.size or 0 for file in files}
+        patterns = next((group for group in PATTERNS if group[0] in sizes), ())
+        wanted = [file for file in sizes if any(fnmatch(file, pattern) for pattern in patterns)]
+        missing = sum(sizes[file] for file in wanted if cached_file(name, file, cache=cache) is None)
+        _check_space(name, missing, Path(cache or constants.HF_HUB_CACHE))
+        if wanted:
+            bar = _bar(f"Downloading {name}, MB", missing, report)
+            # One file at a time, so that the reported megabytes never decrease.
+            snapshot_download(name, cache_dir=cache, allow_patterns=[*patterns], tqdm_class=bar, max_workers=1)
     except ValueError:
         raise
     except Exception as error:  # the HTTP library's errors differ by version
@@ -96,18 +97,6 @@ def _are_cached(name: str, cache: str | None) -> bool:
     return False
 
 
-def _weight_files(name: str, files: Mapping[str, int], cache: str | None) -> list[str]:
-    """Return the files that transformers loads the weights from; none for other formats, which it downloads itself."""
-    from huggingface_hub import hf_hub_download
-
-    for whole in WEIGHTS:
-        if whole in files:
-            return [whole]
-        if (index := f"{whole}.index.json") in files:
-            return parts_of_weights(Path(hf_hub_download(name, index, cache_dir=cache)))
-    return []
-
-
 def _check_space(name: str, needed: int, cache: Path) -> None:
     """Raise DiskTooSmallError if the disk of the hub's cache has too little space."""
     if (free := free_space(cache)) < needed:
@@ -117,24 +106,25 @@ def _check_space(name: str, needed: int, cache: Path) -> None:
         )
 
 
-def _bar(stage: str, before: int, total: int, report: Report) -> type[Any]:
-    """Return a class of progress bars that print nothing, and report the bytes of a file.
+def _bar(stage: str, total: int, report: Report) -> type[Any]:
+    """Return a class of progress bars that print nothing, of which the one of all files' bytes reports them.
 
     Args:
-        stage: Name of the stage.
-        before: Bytes of the files before.
         total: Bytes of all files.
         report: Called with the stage, the megabytes so far, and all.
     """
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    from huggingface_hub.utils.tqdm import tqdm
 
-    class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options | {"file": StringIO(), "disable": False})
+    class Bar(tqdm):
+        def __init__(self, *arguments: Any, name: str | None = None, **options: Any) -> None:
+            quiet = options | {"file": StringIO(), "disable": False}
+            super().__init__(*arguments, **quiet)  # type: ignore[no-untyped-call]
+            self._reports = name == "huggingface_hub.snapshot_download"
 
         def update(self, n: float | None = 1) -> bool | None:
             shown: bool | None = super().update(n)
-            report(stage, min(before + int(self.n), total) // MEGABYTE, total // MEGABYTE)
+            if self._reports:
+                report(stage, min(int(self.n), total) // MEGABYTE, total // MEGABYTE)
             return shown
 
     return Bar

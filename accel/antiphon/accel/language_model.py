@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
-from antiphon.accel.certify import Certificate
-from antiphon.accel.certify import certify as certify_output
-from antiphon.accel.continuation_scores import score_continuations
 from antiphon.accel.decoding.drafter_choice import check_drafter, check_table
-from antiphon.accel.decoding.generation import decode_together
-from antiphon.accel.decoding.logprobs import TokenLogprob, collect_logprobs
+from antiphon.accel.decoding.model_request import ModelRequest, decode_together
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, pop_options
 from antiphon.accel.decoding.prefix_cache import PrefixCache
-from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.engines.selection import SelectedEngine, select_engine
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.memory_estimate import check_memory
-from antiphon.accel.request_builder import RequestBuilder, StartedRequest
+from antiphon.accel.request_builder import OpenStream, RequestBuilder
 from antiphon.accel.text.completion import Completion, Stream, Usage
 from antiphon.accel.text.messages import (
     Conversation,
@@ -41,7 +36,7 @@ if TYPE_CHECKING:
     from antiphon.accel.engines.openvino.loader import ProgressCallback
     from antiphon.accel.engines.protocol import ModelEngine
 
-__all__ = ["Certificate", "Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
+__all__ = ["Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
 
 
 class LanguageModel:
@@ -55,15 +50,13 @@ class LanguageModel:
     requests (OpenVINO's) prefills a common prefix of several prompts once per table.
 
     Args:
-        model: The causal model of transformers.
-        tokenizer: Its tokenizer.
         name: Name of the model, for messages and stored files; None: from its configuration.
         recycling: True: the default drafter also drafts tokens that the model found likely in earlier requests. They
             are kept in ``recycling_table``, which can be cleared and saved. A table: use this one. False: keep none.
         memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
         report: Called with the progress of a conversion to OpenVINO, at a model's first start.
-        **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, deterministic, compiled, cost,
-            reproducible, engine, weights.
+        **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, compiled, cost, engine,
+            reproducible, weights.
     """
 
     def __init__(
@@ -86,9 +79,9 @@ class LanguageModel:
         select_engine(model, self.options.engine_choice, memory=memory, report=report)
         self.recycling_table = RecyclingTable(self.name) if recycling is True else self._recycling_table(recycling)
         self._requests = RequestBuilder(model, tokenizer, self.name)
-        if self.options.fixed_rows:
+        if self.options.reproducible:
             engine = engine_of(model)
-            engine.lock.run(lambda: engine.deterministic_traits(self.options.fixed_rows))
+            engine.lock.run(engine.reproducible_traits)
 
     @classmethod
     def from_pretrained(
@@ -183,7 +176,6 @@ class LanguageModel:
         prompt after the other.
 
         Args:
-            prompts: The prompts.
             references: One list of texts for each prompt.
             seeds: One for each prompt; None: the parameter ``seed`` for all.
             batch_size: Maximum number of prompts that are decoded at the same time.
@@ -195,59 +187,18 @@ class LanguageModel:
         check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
         check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
         settings = Settings(**parameters)
-        each = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
-        streams = self._batch(prompts, references, each, batch_size=batch_size)
+        own_settings = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
+        own_references = list(references) or [()] * len(prompts)
+        check_lengths(len(prompts), references=own_references, seeds=own_settings)
+
+        def start() -> list[tuple[ModelRequest, OpenStream]]:
+            requests = zip(prompts, own_references, own_settings, strict=True)
+            return [self._start(*request, None) for request in requests]
+
+        started = self.engine.lock.run(start)
+        running = decode_together([request for request, _ in started], batch_size)
+        streams = [open_stream(steps) for (_, open_stream), steps in zip(started, running, strict=True)]
         return [stream.to_end().completion for stream in streams]
-
-    def stream_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        *,
-        references: Sequence[Sequence[ReferenceInput]] = (),
-        prefixes: Sequence[PrefixCache] = (),
-        **parameters: Unpack[Parameters],
-    ) -> list[Stream]:
-        """Return a stream for each prompt; reading from one runs forward passes for all.
-
-        Each stream counts its `Stream.log_probability`. A closed stream causes no more computation.
-
-        Args:
-            prompts: The prompts.
-            references: One list of texts for each prompt.
-            prefixes: One prefix cache for each prompt, as in `stream`.
-            **parameters: As in `Settings`.
-
-        Raises:
-            ValueError, TypeError: As `generate_batch`.
-        """
-        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
-        each = [Settings(**parameters)] * len(prompts)
-        return self._batch(prompts, references, each, prefixes, with_log_probability=True)
-
-    def _batch(
-        self,
-        prompts: Sequence[PromptInput],
-        references: Sequence[Sequence[ReferenceInput]],
-        settings: Sequence[Settings],
-        prefixes: Sequence[PrefixCache] = (),
-        *,
-        batch_size: int | None = None,
-        with_log_probability: bool = False,
-    ) -> list[Stream]:
-        """Return streams that share forward passes, one for each prompt."""
-        shares = list(references) or [()] * len(prompts)
-        kept: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
-        check_lengths(len(prompts), references=shares, seeds=settings, prefixes=kept)
-
-        def begin() -> list[StartedRequest]:
-            return [self._start(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
-
-        started = self.engine.lock.run(begin)
-        running = decode_together([each.generation for each in started], batch_size)
-        if with_log_probability:
-            for each in started:
-                each.generation.sampler.track_log_probability()
-        return [self._stream(*one) for one in zip(started, running, strict=True)]
 
     def stream(
         self,
@@ -275,13 +226,13 @@ class LanguageModel:
             TypeError: A reference or stop string is not text, or there is no parameter of that name.
         """
         settings = Settings(**parameters)
-        started = self.engine.lock.run(lambda: self._start(prompt, references, settings, prefix))
-        return self._stream(started, started.generation.steps())
+        request, open_stream = self.engine.lock.run(lambda: self._start(prompt, references, settings, prefix))
+        return open_stream(request.steps())
 
     def _start(
         self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings, prefix: PrefixCache | None
-    ) -> StartedRequest:
-        """Return a request that is ready to be decoded."""
+    ) -> tuple[ModelRequest, OpenStream]:
+        """Return a request that is ready to be decoded, and what makes a stream of its steps."""
         table = self._recycling_table(settings.recycling)
         return self._requests.start(prompt, references, settings, prefix, options=self.options, table=table)
 
@@ -289,71 +240,7 @@ class LanguageModel:
         """Return the recycling table of a request: the given one, this model's for None or True, none for False."""
         if given is None or given is True:
             return self.recycling_table
-        return check_table(given, self.name, reproducible=self.options.reproducible)
-
-    def _stream(self, started: StartedRequest, steps: Iterator[Step]) -> Stream:
-        logprobs: list[TokenLogprob] = []
-        settings, prefix = started.settings, started.prefix
-        sampler = started.generation.sampler  # a stream that refers to the generation would keep its KV cache
-        if settings.logprobs is not None and sampler.logits is not None:
-            steps = collect_logprobs(steps, sampler.logits, settings.logprobs, logprobs)
-        return Stream(
-            steps if prefix is None else prefix.keep_after(started.generation, steps),
-            self.tokenizer,
-            log_probability=lambda: sampler.log_probability,
-            logprobs=logprobs,
-            weights=self.options.weights or "",
-            **started.stream_arguments,
-        )
-
-    def score(
-        self,
-        prompt: PromptInput,
-        continuations: Sequence[str],
-        *,
-        prefix: PrefixCache | None = None,
-        first: int | None = None,
-    ) -> list[float]:
-        """Return the log-probability of each continuation of a prompt, in nats: 0 is certain.
-
-        It is the sum of log p(token | prompt, tokens before) over the continuation's tokens. All continuations are one
-        draft tree, so they cost one forward pass together if the model can verify trees.
-
-        Args:
-            prompt: As in `stream`.
-            continuations: Texts. Each is tokenized alone, without special tokens, and follows the prompt's last token.
-            prefix: Prefix cache; afterwards it holds the prompt.
-            first: Number of first tokens of each continuation that are scored; None: all.
-
-        Raises:
-            ValueError: ``first`` is below 1, prompt and continuation exceed the context window, or as `tokenize`.
-            TypeError: The continuations are not a list of texts.
-        """
-        [scores] = self.score_batch([prompt], [continuations], prefixes=[] if prefix is None else [prefix], first=first)
-        return scores
-
-    def score_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        continuations: Sequence[Sequence[str]],
-        *,
-        prefixes: Sequence[PrefixCache] = (),
-        first: int | None = None,
-    ) -> list[list[float]]:
-        """Return the log-probabilities of the continuations of each prompt; prompts share forward passes if possible.
-
-        Args:
-            prompts: The prompts.
-            continuations: One list of texts for each prompt, as in `score`.
-            prefixes: One prefix cache for each prompt.
-            first: As in `score`.
-
-        Raises:
-            ValueError, TypeError: As `score`; or the number of lists or prefix caches differs from that of the prompts.
-        """
-        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
-        requests = self.engine.lock.run(lambda: self._requests.scored(prompts, continuations, first, prefixes))
-        return score_continuations(self.model, requests, self.options, self._recycling_table(None))
+        return check_table(given, self.name)
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
         """Return the tokenized prompt, which every method takes in place of the prompt without tokenizing it again.
@@ -362,38 +249,3 @@ class LanguageModel:
             ValueError: The prompt is empty, a message is malformed, or the tokenizer has no chat template.
         """
         return tokenize_prompt(prompt, self.tokenizer)
-
-    def certify(
-        self,
-        prompt: PromptInput,
-        completion: Completion | Sequence[int] | str,
-        *,
-        repetition_penalty: float = 1.0,
-        response_prefix: str = "",
-        ulps: float | None = None,
-    ) -> Certificate:
-        """Measure whether a completion of this prompt is the model's own greedy one; any program may have generated it.
-
-        See `antiphon.accel.certify.certify`. A response prefix is part of the prompt and is not certified.
-
-        Args:
-            prompt: As in `stream`.
-            completion: A completion, token ids, or a text. A text is tokenized again: if its certificate does not hold,
-                it may have been emitted as other tokens.
-            repetition_penalty: The penalty that token ids or a text were generated with; a completion contains its own.
-            response_prefix: The response prefix of token ids, which do not contain it, or of a text, which starts with
-                it; a completion contains its own.
-            ulps: Allowed regret; None: 2 in half precision, 64 in single.
-
-        Raises:
-            ValueError: The completion was sampled, is empty, does not fit into the context window, does not start with
-                the response prefix, or was generated with compressed weights.
-        """
-        self.options.check_certifiable()
-
-        def measure() -> Certificate:
-            text = self._requests.certified(prompt, completion, repetition_penalty, response_prefix)
-            tokens, processors = text.tokens, text.processors
-            return certify_output(self.model, tokens, text.prompt_tokens, logits_processor=processors, ulps=ulps)
-
-        return self.engine.lock.run(measure)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from antiphon.accel.remote.client import Client
 from antiphon.accel.remote.errors import RemoteError
 from antiphon.accel.remote.request_body import add_references, build_body
-from antiphon.accel.remote.score import score_continuations
 from antiphon.accel.remote.server import ServedModel, find_model, has_plugin
 from antiphon.accel.remote.stream import RemoteStream
 from antiphon.accel.text.completion import Completion
@@ -28,7 +27,7 @@ from antiphon.accel.text.messages import (
     check_references,
     encode_prompt,
 )
-from antiphon.accel.text.parameters import Parameters, Settings, check, check_texts
+from antiphon.accel.text.parameters import Parameters, Settings, check
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -136,7 +135,6 @@ class RemoteLanguageModel:
         """Return the completion of each prompt, in their order.
 
         Args:
-            prompts: The prompts.
             references: Reference texts for each prompt; empty for none.
             seeds: Random seed for each prompt; None takes the parameter ``seed`` for all.
             batch_size: Maximum number of requests at the same time.
@@ -174,8 +172,6 @@ class RemoteLanguageModel:
         """Return the completion as a stream of text pieces.
 
         Args:
-            prompt: A text to continue, or messages to answer.
-            references: Texts that the completion may repeat.
             prefix: Ignored: servers have prefix caches.
             **parameters: As in `Settings`.
 
@@ -186,33 +182,6 @@ class RemoteLanguageModel:
                 `BrokenStreamError` contains the received text.
         """
         return self._stream(prompt, references, Settings(**parameters))
-
-    def score(
-        self,
-        prompt: PromptInput,
-        continuations: Sequence[str],
-        *,
-        prefix: PrefixCache | None = None,
-        first: int | None = None,
-    ) -> list[float]:
-        """Return the log-probability of each continuation of a prompt in nats, by vLLM; see `LanguageModel.score`.
-
-        Args:
-            prompt: A text to continue, or messages to answer.
-            continuations: Texts.
-            prefix: Ignored: servers have prefix caches.
-            first: Number of first tokens of each continuation that are scored; None: all.
-
-        Raises:
-            ValueError: ``first`` is below 1, or the server is not vLLM.
-            TypeError: The continuations are not a list of texts.
-            RemoteError: A request failed.
-        """
-        check("first", first, first is None or (isinstance(first, int) and first > 0), "1 or more, or None for all")
-        texts = check_texts("continuations", continuations)
-        with self._lock:
-            server = self.server
-        return score_continuations(self.client, server, _content(prompt), texts, first)
 
     def tokenize(self, prompt: PromptInput) -> CountedPrompt:
         """Return the prompt with its number of tokens; it can be passed on to `stream`.

@@ -1,36 +1,34 @@
-"""Builds requests from prompts and settings: to generate, to score, to certify. Decodes nothing."""
+"""Builds requests from prompts and settings. Decodes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import LogitsProcessorList
 
-from antiphon.accel.certify import emitted_ids
-from antiphon.accel.continuation_scores import ScoreRequest
-from antiphon.accel.decoding.generation import Generation
-from antiphon.accel.decoding.grammar import JsonGrammar
+from antiphon.accel.constraints.grammar import JsonGrammar
+from antiphon.accel.constraints.penalties import penalties
+from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.decoding.output import RequestOutput
 from antiphon.accel.decoding.prefix_cache import PrefixCache, common_length
-from antiphon.accel.decoding.request import Request, prepare
-from antiphon.accel.decoding.score_processors import penalties
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.decoding.tokens import TokenLogprob, collect_logprobs
 from antiphon.accel.drafting.drafters import RecyclingTable
-from antiphon.accel.text.completion import Completion
+from antiphon.accel.text.completion import Stream
 from antiphon.accel.text.end_tokens import EndTokens
 from antiphon.accel.text.messages import (
     PromptInput,
     ReferenceInput,
-    TokenizedPrompt,
     begin_answer,
     check_references,
     tokenize_prompt,
     with_template_variables,
 )
-from antiphon.accel.text.parameters import ContextLengthError, Settings, check, check_lengths, check_texts
+from antiphon.accel.text.parameters import ContextLengthError, Settings
 from antiphon.accel.text.thinking import ThinkingStart
 from antiphon.accel.thinking_control import ThinkingControl
 
@@ -42,64 +40,12 @@ CONTEXT_TOKENS = 64
 """Number of last prompt tokens that are decoded with the text after a response prefix, so that spaces are right."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartedRequest:
-    """A request that is ready to be decoded.
-
-    Attributes:
-        generation: The request.
-        settings: Its settings.
-        prefix: Its prefix cache.
-        prompt: Its prompt, with the response prefix.
-        response_prefix_tokens: Number of tokens that the response prefix added to the prompt.
-        end_tokens: Tokens that end the text.
-    """
-
-    generation: Generation
-    settings: Settings
-    prefix: PrefixCache | None
-    prompt: TokenizedPrompt
-    response_prefix_tokens: int
-    end_tokens: tuple[int, ...]
-
-    @property
-    def context(self) -> tuple[int, ...]:
-        """The last tokens of the prompt if there is a response prefix, for the detokenizer."""
-        return self.prompt.tokens[-CONTEXT_TOKENS:] if self.settings.response_prefix else ()
-
-    @property
-    def stream_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `Stream` that depend on the request."""
-        return {
-            "prompt_tokens": self.prompt.count,
-            "stop": self.settings.stop_strings,
-            "temperature": self.settings.temperature,
-            "repetition_penalty": self.settings.repetition_penalty,
-            "response_prefix": self.settings.response_prefix,
-            "response_prefix_tokens": self.response_prefix_tokens,
-            "context": self.context,
-            "end_tokens": self.end_tokens,
-            "thinking": self.prompt.thinking,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class CertifiedText:
-    """Prompt and emitted tokens of a completion, and the logits processors that they were chosen with."""
-
-    tokens: list[int]
-    prompt_tokens: int
-    processors: LogitsProcessorList
+OpenStream = Callable[[Iterator[Step]], Stream]
+"""Returns the stream of a request's text, given the steps of the request."""
 
 
 class RequestBuilder:
-    """Builds requests for one model and its tokenizer.
-
-    Args:
-        model: The causal model.
-        tokenizer: Its tokenizer.
-        name: Name of the model in error messages.
-    """
+    """Builds requests for one model and its tokenizer."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         self.model = model
@@ -124,8 +70,10 @@ class RequestBuilder:
         *,
         options: DecodingOptions,
         table: RecyclingTable | None,
-    ) -> StartedRequest:
-        """Return a request that is ready to be decoded. The caller holds the engine's lock.
+    ) -> tuple[ModelRequest, OpenStream]:
+        """Return a request that is ready to be decoded, and what makes a stream of its steps.
+
+        The caller holds the engine's lock.
 
         Args:
             prompt: The prompt.
@@ -142,77 +90,67 @@ class RequestBuilder:
         read = tokenize_prompt(prompt, self.tokenizer)
         begun = begin_answer(read, settings.response_prefix, self.tokenizer)
         check_references(references)
-        sources = [read.tokens_of(each) or each for each in references]
-        request = self.build(begun.tokens, settings, prefix, begun.thinking)
         options = options.with_num_draft_tokens(settings.num_draft_tokens)
-        options = options if settings.drafter is None else replace(options, drafter=settings.drafter)
-        if table is not None and options.reproducible:
-            table = RecyclingTable(self.name)  # a separate table for this request
-        generation = Generation(
-            request,
-            sources,
-            self.tokenizer,
-            self.generator(settings.seed) if settings.is_sampled else None,
-            options,
-            table if prefix is None else prefix.tenant,
+        make = partial(
+            ModelRequest,
+            references=[read.tokens_of(reference) or reference for reference in references],
+            tokenizer=self.tokenizer,
+            generator=self.generator(settings.seed) if settings.is_sampled else None,
+            options=options if settings.drafter is None else replace(options, drafter=settings.drafter),
+            tenant=table if prefix is None else prefix.tenant,
             recycling=False if table is None else table,
         )
-        output = generation.running.output
-        for processor in request.processors:
-            if isinstance(processor, ThinkingControl) and isinstance(output, RequestOutput):
-                processor.bind(output)
+        request = self.build(begun.tokens, settings, make, prefix, begun.thinking)
+        open_stream = partial(self._open_stream, request, settings, prefix)
         added = begun.count - common_length(read.tokens, begun.tokens)
-        return StartedRequest(generation, settings, prefix, begun, added, self._end_tokens(settings))
+        return request, partial(
+            open_stream,
+            prompt_tokens=begun.count,
+            response_prefix_tokens=added,
+            context=begun.tokens[-CONTEXT_TOKENS:] if settings.response_prefix else (),
+            thinking=begun.thinking,
+            weights=options.weights or "",
+        )
 
-    def scored(
+    def _open_stream(
         self,
-        prompts: Sequence[PromptInput],
-        continuations: Sequence[Sequence[str]],
-        first: int | None,
-        prefixes: Sequence[PrefixCache],
-    ) -> list[ScoreRequest]:
-        """Return the prompts with the continuations to score, tokenized.
-
-        Args:
-            prompts: The prompts.
-            continuations: Texts for each prompt.
-            first: Number of first tokens of each continuation that are scored; None: all.
-            prefixes: The prefix cache of each prompt; empty for none.
-
-        Raises:
-            ValueError, TypeError: As `LanguageModel.score_batch`.
-        """
-        check("first", first, first is None or (isinstance(first, int) and first > 0), "1 or more, or None for all")
-        caches: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
-        check_lengths(len(prompts), continuations=continuations, prefixes=caches)
-        each = zip(prompts, continuations, caches, strict=True)
-        return [self._scored(prompt, texts, first, cache) for prompt, texts, cache in each]
-
-    def _scored(
-        self, prompt: PromptInput, continuations: Sequence[str], first: int | None, prefix: PrefixCache | None
-    ) -> ScoreRequest:
-        tokens, encode = tokenize_prompt(prompt, self.tokenizer).tokens, self.tokenizer.encode
-        texts = [encode(text, add_special_tokens=False)[:first] for text in check_texts("continuations", continuations)]
-        longest, window = max(map(len, texts), default=0), self.context_window
-        if window is not None and len(tokens) + longest > window:
-            raise ContextLengthError(
-                f"The prompt has {len(tokens)} tokens and a continuation {longest}, and the context window of "
-                f"{self.name!r} holds {window}; shorten them, or score only the first tokens (first=)."
-            )
-        return ScoreRequest(tokens, texts, prefix)
+        request: ModelRequest,
+        settings: Settings,
+        prefix: PrefixCache | None,
+        steps: Iterator[Step],
+        **arguments: Any,
+    ) -> Stream:
+        """Return the stream of a request, given its steps."""
+        logprobs: list[TokenLogprob] = []
+        sampler = request.sampler  # a stream that refers to the request would keep its KV cache
+        if settings.logprobs is not None and sampler.logits is not None:
+            steps = collect_logprobs(steps, sampler.logits, settings.logprobs, logprobs)
+        return Stream(
+            steps if prefix is None else prefix.keep_after(request, steps),
+            self.tokenizer,
+            stop=settings.stop_strings,
+            temperature=settings.temperature,
+            repetition_penalty=settings.repetition_penalty,
+            logprobs=logprobs,
+            response_prefix=settings.response_prefix,
+            end_tokens=self._end_tokens(settings),
+            **arguments,
+        )
 
     def build(
         self,
         tokens: Sequence[int],
         settings: Settings,
+        make: Callable[..., ModelRequest],
         prefix: PrefixCache | None = None,
         thinking: ThinkingStart | None = None,
-    ) -> Request:
+    ) -> ModelRequest:
         """Return the request for one text.
 
         Args:
             tokens: Token ids of the prompt, with those of the response prefix.
             settings: How to generate.
+            make: `ModelRequest` with the arguments that do not come from `generate`.
             prefix: Prefix cache of the conversation; its cache is taken out.
             thinking: How thinking is separated from the answer; None: the model does not think.
 
@@ -250,42 +188,11 @@ class RequestBuilder:
             limit = control.limit
         # The cache is taken out when nothing can be refused any more: a refused request would lose it.
         cache = None if prefix is None else prefix.take(self.model, tokens)
-        return self._prepare(tokens, limit, processors, settings, past_key_values=cache)
-
-    def certified(
-        self,
-        prompt: PromptInput,
-        completion: Completion | Sequence[int] | str,
-        repetition_penalty: float,
-        response_prefix: str,
-    ) -> CertifiedText:
-        """Return a greedy completion as the arguments of `antiphon.accel.certify.certify`.
-
-        Args:
-            prompt: The prompt.
-            completion: A completion, token ids, or a text.
-            repetition_penalty: Penalty of token ids or a text.
-            response_prefix: Response prefix of token ids, which do not contain it, or of a text.
-
-        Raises:
-            ValueError: As `LanguageModel.certify`.
-        """
-        if isinstance(completion, Completion):
-            if completion.temperature:
-                raise ValueError(
-                    f"The completion was sampled, at temperature {completion.temperature:g}: its tokens were drawn and "
-                    "need not be the best. Certify a greedy one, at temperature 0."
-                )
-            repetition_penalty, response_prefix = completion.repetition_penalty, completion.response_prefix
-        elif isinstance(completion, str):
-            starts = completion.startswith(response_prefix)
-            check("completion", completion, starts, f"a text that starts with the response prefix {response_prefix!r}")
-            completion = completion.removeprefix(response_prefix)
-        begun = begin_answer(tokenize_prompt(prompt, self.tokenizer), response_prefix, self.tokenizer)
-        emitted = emitted_ids(begun, completion, self.tokenizer)
-        settings = Settings(repetition_penalty=repetition_penalty)
-        request = self._prepare(begun.tokens, max(len(emitted), 1), LogitsProcessorList(), settings)
-        return CertifiedText([*begun.tokens, *emitted], begun.count, request.processors)
+        request = self._prepare(tokens, limit, processors, settings, make, past_key_values=cache)
+        for processor in processors:
+            if isinstance(processor, ThinkingControl):
+                processor.bind(request.output)
+        return request
 
     def generator(self, seed: int | None) -> torch.Generator:
         """Return a new random generator with this seed; None: with a random seed."""
@@ -293,14 +200,21 @@ class RequestBuilder:
         return generator.manual_seed(generator.seed() if seed is None else seed)
 
     def _prepare(
-        self, tokens: Sequence[int], limit: int, processors: LogitsProcessorList, settings: Settings, **more: Any
-    ) -> Request:
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        processors: LogitsProcessorList,
+        settings: Settings,
+        make: Callable[..., ModelRequest],
+        **more: Any,
+    ) -> ModelRequest:
         ids = torch.tensor([list(tokens)], device=self.model.device)
         end, config = self._end_tokens(settings), self.model.generation_config
         padding = config.pad_token_id if config else None
         return prepare(
             self.model,
             ids,
+            make,
             attention_mask=torch.ones_like(ids),  # without a mask, pad tokens in a prompt would count as padding
             max_new_tokens=limit,
             logits_processor=processors,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from antiphon.accel.decoding.output import RequestOutput
+from antiphon.accel.decoding.tokens import RequestOutput
 from antiphon.accel.text.thinking import ThinkingReader, ThinkingStart
 
 if TYPE_CHECKING:
@@ -28,14 +28,11 @@ class ThinkingControl(LogitsProcessor):
     With a schema, the model may begin with its thinking or with the answer. While it thinks, end tokens are ruled out.
 
     Args:
-        tokenizer: Tokenizer of the model.
-        start: The marks, and the state in which the output begins.
         prompt_tokens: Length of the prompt.
         max_new_tokens: Maximum length of the answer, or of the whole output if the thinking has no separate limit.
         max_thinking_tokens: Maximum length of the thinking; None: no separate limit.
         max_total: Number of tokens that fit after the prompt.
         make_schema: The processors of the schema; None: no schema.
-        end_tokens: Tokens that end a text.
 
     Attributes:
         limit: Maximum length of the whole output.

@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import Any, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    SecretStr,
-    SkipValidation,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, SkipValidation
 
-from antiphon.accel import LanguageModel, TextModel
-from antiphon.integrations.pickling import memo_sharing
+from antiphon.accel import Conversation, LanguageModel, TextModel
+from antiphon.accel.text.messages import Message, PromptInput
+from antiphon.accel.text.parameters import Parameters
+from antiphon.accel.text.tool_choice import prepare_tools, with_instruction
+from antiphon.integrations.model_call import ModelCall
+from antiphon.integrations.references import REFERENCES
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.prompt import READER_SYSTEM
+from antiphon.retrieval import Passage
 
-PARAMETER_NAMES = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens"}
-"""The frameworks' parameter names and those of `Settings`, if they differ."""
+LENGTHS = ("max_tokens", "max_completion_tokens", "max_new_tokens")
+"""All parameter names for the maximum answer length: the frameworks' two, and that of `Settings`."""
 
-LENGTH_NAMES = {*PARAMETER_NAMES, *PARAMETER_NAMES.values()}
-"""All parameter names for the maximum answer length."""
+KNOWN = {*LENGTHS, *Parameters.__annotations__, "timeout"} - {"logprobs"}
+"""The parameters of a call; log-probabilities have no place in the frameworks' answers."""
 
-PARAMETERS = (
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "seed",
-    "drafter",
-    "num_draft_tokens",
-    "thinking",
-    "max_thinking_tokens",
-    "template_variables",
-)
-
-CALL_PARAMETERS = ("presence_penalty", "frequency_penalty", "logit_bias", "response_prefix", "json_schema", "timeout")
-"""Further parameters of a call that are not constructor fields."""
+DESCRIBE_SCHEMA = "describe_schema"
+"""The argument of a call that describes its ``json_schema`` to the model."""
 
 MODEL_VARIABLE = "ANTIPHON_MODEL"
 """The environment variable with the default model."""
@@ -98,13 +81,11 @@ class GenerationFields(BaseModel):
     _is_loaded: bool = PrivateAttr(default=False)
     _has_warned: bool = PrivateAttr(default=False)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _load(cls, values: dict[str, Any]) -> dict[str, Any]:
-        values = dict(values)
+    def __init__(self, **values: Any) -> None:
+        is_loaded = values.get("language_model") is None
         if "max_completion_tokens" in values:
             values.setdefault("max_tokens", values.pop("max_completion_tokens"))
-        if values.get("language_model") is None:
+        if is_loaded:
             values["model"] = values.get("model") or os.environ.get(MODEL_VARIABLE)
             if not values["model"]:
                 raise ValueError(
@@ -112,15 +93,8 @@ class GenerationFields(BaseModel):
                 )
             values["language_model"] = _load_model(values["model"], values.get("model_kwargs") or {})
         values["model"] = values.get("model") or values["language_model"].name
-        return values
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _record_loading(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        created = handler(values)
-        if isinstance(values, Mapping):
-            created._is_loaded = values.get("language_model") is None
-        return created
+        super().__init__(**values)
+        self._is_loaded = is_loaded
 
     def __getstate__(self) -> dict[Any, Any]:
         """Return the state without the language model, which is loaded again by name.
@@ -145,62 +119,98 @@ class GenerationFields(BaseModel):
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return a copy that shares the language models."""
-        for language_model in (self.language_model, *self._other_models.values()):
-            memo = memo_sharing(language_model, memo)
-        return BaseModel.__deepcopy__(self, memo)
+        models = (self.language_model, *self._other_models.values())
+        return BaseModel.__deepcopy__(self, {**(memo or {}), **{id(model): model for model in models}})
 
-    def language_model_named(self, model: str | None) -> TextModel:
+    def language_model_named(self, model: str) -> TextModel:
         """Return the model with this name; a model other than the default is loaded at its first use."""
-        if model in (None, self.model):
+        if model == self.model:
             return self.language_model
         with _LOADING:
             if model not in self._other_models:
                 self._other_models[model] = _load_model(model, self.model_kwargs)
             return self._other_models[model]
 
-    def check_prompt(self, texts: Iterable[str]) -> None:
-        """Warn once if a model like `reader` receives a prompt in another format than its own."""
-        prompt_format = self.language_model.prompt_format
-        if prompt_format == "reader" and not self._has_warned and not any(READER_SYSTEM in text for text in texts):
-            self._has_warned = True
-            warnings.warn(
-                f"The model {self.model!r} needs the prompt format 'reader' and answers badly to any other: use "
-                "with_retriever(retriever) in LangChain, text_qa_template=llm.prompt_template() in LlamaIndex, or a "
-                "model that follows instructions.",
-                stacklevel=2,
-            )
-
     def cache_parameters(self) -> dict[str, Any]:
         """Return the model's name and the parameters that were set: the key of a framework's cache."""
-        given = {name: getattr(self, name) for name in (*PARAMETERS, "stop")}
-        return {"model": self.model, **{name: value for name, value in given.items() if value is not None}}
+        names = ("model", "max_tokens", *(name for name in Parameters.__annotations__ if name in self.__dict__))
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
-    def parameters(self, stop: Sequence[str] | None, given: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
-        """Merge the fields and the arguments of one call.
+    def chat_call(
+        self, messages: Sequence[Message], passages: tuple[Passage, ...], given: Mapping[str, Any]
+    ) -> ModelCall:
+        """Prepare a call with messages.
 
         Args:
-            stop: stop strings of the call; None uses the field.
-            given: the other arguments of the call.
-
-        Returns:
-            Keyword arguments of `LanguageModel.stream`, and the timeout in seconds.
+            given: the arguments of the call: those of `text_call`, tools in OpenAI's format (``tools``),
+                ``tool_choice``, ``parallel_tool_calls``, and `DESCRIBE_SCHEMA`.
 
         Raises:
             TypeError: a parameter does not exist, or the maximum length is given twice.
+            ValueError: a tool choice names no tool, or the chat template does not support tools.
         """
-        known = {*PARAMETERS, *PARAMETER_NAMES, *PARAMETER_NAMES.values(), *CALL_PARAMETERS}
-        if unknown := given.keys() - known:
-            raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(known))} and stop.")
-        merged = {name: value for name, value in self.cache_parameters().items() if name in PARAMETERS}
-        if length := given.keys() & LENGTH_NAMES:
-            merged.pop("max_tokens", None)
-        if len(length) > 1:
-            raise TypeError(f"{' and '.join(sorted(length))} mean the same; give one of them.")
-        merged |= dict(given)
-        timeout = merged.pop("timeout", self.timeout)
-        named = {PARAMETER_NAMES.get(name, name): value for name, value in merged.items()}
-        named["stop"] = tuple(self.stop or ()) if stop is None else tuple(stop)
-        return named, timeout
+        given = dict(given)
+        tools, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
+        is_parallel = given.pop("parallel_tool_calls", None) is not False
+        if given.pop(DESCRIBE_SCHEMA, False):
+            schema = json.dumps(given["json_schema"], ensure_ascii=False)
+            messages = with_instruction(messages, f"Answer in JSON that follows this schema:\n{schema}")
+        model = self.language_model_named(given.get("model") or self.model)
+        offer = prepare_tools(model.tokenizer, messages, tools, choice)
+        if offer.schema is not None:
+            given["json_schema"] = offer.schema
+        prompt = Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
+        return replace(
+            self.text_call(prompt, passages, given),
+            tools=offer.schemas,
+            assistant_prefix=offer.assistant_prefix,
+            allows_parallel_calls=is_parallel,
+        )
+
+    def text_call(self, prompt: PromptInput, passages: tuple[Passage, ...], given: Mapping[str, Any]) -> ModelCall:
+        """Prepare a call with a prompt.
+
+        Args:
+            given: the arguments of the call, which override the fields; ``references`` is ignored.
+
+        Raises:
+            TypeError: a parameter does not exist, or the maximum length is given twice.
+            ValueError: the timeout is not positive.
+        """
+        given = {name: value for name, value in given.items() if name != REFERENCES}
+        name = given.pop("model", None) or self.model
+        model = self.language_model_named(name)
+        self._check_prompt(model, prompt)
+        timeout = given.pop("timeout", self.timeout)
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout is {timeout}; it must be above 0 seconds.")
+        return ModelCall(model, name, prompt, passages, self._parameters(given), timeout)
+
+    def _parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge the fields and the arguments of one call to keyword arguments of `LanguageModel.stream`."""
+        if unknown := given.keys() - KNOWN:
+            raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(KNOWN))}.")
+        lengths = sorted(given.keys() & set(LENGTHS))
+        if len(lengths) > 1:
+            raise TypeError(f"{' and '.join(lengths)} mean the same; give one of them.")
+        fields = {name: value for name, value in self.cache_parameters().items() if name != "model"}
+        if lengths:
+            fields.pop("max_tokens", None)
+        stop = given.get("stop")
+        merged = {**fields, **given, "stop": self.stop or () if stop is None else stop}
+        return {"max_new_tokens" if name in LENGTHS else name: value for name, value in merged.items()}
+
+    def _check_prompt(self, model: TextModel, prompt: PromptInput) -> None:
+        """Warn once if a model like `reader` receives a prompt in another format than its own."""
+        if model.prompt_format != "reader" or self._has_warned or READER_SYSTEM in str(prompt):
+            return  # `str` of a conversation contains its messages
+        self._has_warned = True
+        warnings.warn(
+            f"The model {self.model!r} needs the prompt format 'reader' and answers badly to any other: use "
+            "with_retriever(retriever) in LangChain, text_qa_template=llm.prompt_template() in LlamaIndex, or a "
+            "model that follows instructions.",
+            stacklevel=2,
+        )
 
 
 def _load_model(model: str, settings: Mapping[str, Any]) -> TextModel:

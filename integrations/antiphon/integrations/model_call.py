@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
 
 from antiphon.accel import Completion, TextModel
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.tool_calls import ParsedOutput, parse_tool_calls, visible_text
-from antiphon.integrations.stream_readers import TimedStream
 from antiphon.pipelines import passage_references
 from antiphon.retrieval import Passage
+
+Result = TypeVar("Result")
+
+# Separate threads, so that generation does not occupy the event loop's default executor.
+_THREADS = ThreadPoolExecutor(thread_name_prefix="antiphon")
+
+
+class AnswerState(NamedTuple):
+    """The state of a streamed answer.
+
+    Attributes:
+        text: the text so far that can be shown, because it cannot become a tool call.
+        delta: its new part.
+        reasoning: the thinking so far.
+        thinking_delta: its new part.
+        completion: the completion, in the last state alone.
+    """
+
+    text: str
+    delta: str
+    reasoning: str = ""
+    thinking_delta: str = ""
+    completion: Completion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +68,39 @@ class ModelCall:
     assistant_prefix: str = ""
     allows_parallel_calls: bool = True
 
-    def stream(self) -> TextStream:
-        """Return the stream of the answer; generation starts when its first piece is requested."""
-        references = passage_references(self.passages)
-        stream = self.language_model.stream(self.prompt, references=references, **self.parameters)
-        return stream if self.timeout is None else TimedStream(stream, self.timeout)
+    def states(self) -> Iterator[AnswerState]:
+        """Generate the answer; yield its state after each new part.
+
+        Raises:
+            TimeoutError: the answer was not finished in time.
+        """
+        reader = _AnswerReader(self)
+        with self._stream() as stream:
+            for piece in iter(stream.next_piece, None):
+                yield from reader.add(piece)
+        yield reader.end(stream.completion)
+
+    async def astates(self) -> AsyncGenerator[AnswerState, None]:
+        """Generate the answer in a thread, one forward pass for each state; see `states`."""
+        reader = _AnswerReader(self)
+        stream = await in_thread(self._stream)
+        async with aclosing(read_in_thread(stream)) as pieces:
+            async for piece in pieces:
+                for state in reader.add(piece):
+                    yield state
+        yield reader.end(stream.completion)
 
     def complete(self) -> Completion:
-        """Generate the whole completion."""
-        return self.stream().to_end().completion
+        """Generate the whole completion. Errors are those of `states`."""
+        return deque(self.states(), maxlen=1)[0].completion  # type: ignore[return-value]  # the last state has it
+
+    async def acomplete(self) -> Completion:
+        """Generate the whole completion in a thread. Errors are those of `states`."""
+        last = None
+        async with aclosing(self.astates()) as states:
+            async for state in states:
+                last = state.completion
+        return last  # type: ignore[return-value]  # the last state has it
 
     def parse_output(self, completion: Completion) -> ParsedOutput:
         """Separate the answer's text from its tool calls."""
@@ -57,29 +108,59 @@ class ModelCall:
         parsed = parse_tool_calls(text, self.tools) if self.tools else ParsedOutput(text)
         return parsed if self.allows_parallel_calls else parsed.first_call_only()
 
+    def facts(self, completion: Completion) -> dict[str, Any]:
+        """Return the finish reason and the step statistics, for the metadata of an answer."""
+        facts = {"finish_reason": completion.finish_reason, "steps": completion.steps.as_dict()}
+        return facts | ({"ended_in_thinking": True} if completion.ended_in_thinking else {})
 
-class VisibleText:
-    """The part of a streamed answer that can be shown because it cannot become a tool call.
+    def _stream(self) -> TextStream:
+        references = passage_references(self.passages)
+        return self.language_model.stream(self.prompt, references=references, **self.parameters)
 
-    Args:
-        call: the call whose answer is streamed.
 
-    Attributes:
-        shown: the text that was returned so far.
-        reasoning: the thinking so far.
-    """
+class _AnswerReader:
+    """Collects the pieces of an answer, and checks its time limit."""
 
     def __init__(self, call: ModelCall) -> None:
-        self.shown = self.reasoning = ""
+        self._call = call
         self._text = call.assistant_prefix
-        self._tools = call.tools
+        self._shown = self._reasoning = ""
+        self._end = None if call.timeout is None else monotonic() + call.timeout
 
-    def push(self, piece: Piece) -> str:
-        """Append a piece and return the text of the answer that can be shown now."""
+    def add(self, piece: Piece) -> Iterator[AnswerState]:
+        """Yield the state after a piece, if something of it can be shown."""
+        if self._end is not None and monotonic() > self._end:
+            raise TimeoutError(
+                f"The text was not finished within {self._call.timeout} seconds; raise timeout, or lower max_tokens."
+            )
         if piece.is_thinking:
-            self.reasoning += piece.text
-            return ""
+            self._reasoning += piece.text
+            yield AnswerState(self._shown, "", self._reasoning, piece.text)
+            return
         self._text += piece.text
-        certain = visible_text(self._text, self._tools, len(self.shown)) if self._tools else self._text
-        new, self.shown = certain[len(self.shown) :], certain
-        return new
+        tools, known = self._call.tools, self._shown
+        self._shown = visible_text(self._text, tools, len(known)) if tools else self._text
+        if delta := self._shown[len(known) :]:
+            yield AnswerState(self._shown, delta, self._reasoning)
+
+    def end(self, completion: Completion) -> AnswerState:
+        """Return the last state."""
+        content = self._call.parse_output(completion).content
+        return AnswerState(content, content[len(self._shown) :], completion=completion)
+
+
+async def read_in_thread(stream: TextStream) -> AsyncGenerator[Piece, None]:
+    """Yield the pieces of a stream, and close it at the end or if the reader is cancelled.
+
+    A forward pass runs only while a piece is awaited, so generation never runs ahead of the reader.
+    """
+    try:
+        while (piece := await in_thread(stream.next_piece)) is not None:
+            yield piece
+    finally:
+        await in_thread(stream.close)
+
+
+async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function in a thread of its own pool."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, function, *arguments)

@@ -12,11 +12,7 @@ _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})|\\([nrtbf\"'\\/])")
 
 
 class PassagesInPrompt:
-    """A prompt to be searched for passages, ignoring white space and the escapes of JSON, Python, HTML and XML.
-
-    Args:
-        prompt: the text that the model received.
-    """
+    """A prompt to be searched for passages, ignoring white space and the escapes of JSON, Python, HTML and XML."""
 
     def __init__(self, prompt: str) -> None:
         self._forms = tuple({_normalize_spaces(prompt), _normalize_spaces(_unescape(prompt))})

@@ -1,4 +1,4 @@
-"""Pickling and copying of objects that hold a model or an index. Independent of frameworks.
+"""Pickling and copying of objects that hold a model, an index or a reranker. Independent of frameworks.
 
 LlamaIndex silently omits attributes that cannot be pickled, so an unpickled object would lack its model or index.
 """
@@ -6,36 +6,40 @@ LlamaIndex silently omits attributes that cannot be pickled, so an unpickled obj
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel
 
 
-def check_picklable(part: object, owner: object, remedy: str) -> None:
-    """Raise an error if a part of an object cannot be pickled.
+class SharedPart:
+    """Pickling raises an error if a part of the object cannot be pickled, and deep copies share the part.
 
-    Args:
-        part: the attribute to check.
-        owner: the object that is being pickled.
-        remedy: a call that creates the object again, for the error message.
-
-    Raises:
-        TypeError: the part cannot be pickled.
+    It precedes the framework's base class in the MRO.
     """
-    try:
-        pickle.dumps(part)
-    except (TypeError, AttributeError, pickle.PicklingError) as error:
-        raise TypeError(
-            f"{type(owner).__name__} holds a {type(part).__name__}, which cannot be pickled ({error}); "
-            f"create the object again instead: {remedy}."
-        ) from error
 
+    shared_part: ClassVar[str]
+    """The name of the attribute that holds the part."""
+    pickling_remedy: ClassVar[str]
+    """A call that creates the object again, for the error message."""
 
-def memo_sharing(part: object, memo: dict[int, Any] | None) -> dict[int, Any]:
-    """Return a memo for `copy.deepcopy` with which the copy shares a part with the original.
+    def __getstate__(self) -> dict[Any, Any]:
+        """Return the state.
 
-    Args:
-        part: the attribute to share.
-        memo: the memo of the enclosing deep copy, if there is one.
-    """
-    memo = {} if memo is None else memo
-    memo[id(part)] = part
-    return memo
+        Raises:
+            TypeError: the part cannot be pickled.
+        """
+        part = getattr(self, self.shared_part)
+        try:
+            pickle.dumps(part)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise TypeError(
+                f"{type(self).__name__} holds a {type(part).__name__}, which cannot be pickled ({error}); "
+                f"create the object again instead: {self.pickling_remedy}."
+            ) from error
+        state: Any = super().__getstate__()
+        return state  # type: ignore[no-any-return]
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return a copy that shares the part."""
+        part = getattr(self, self.shared_part)
+        return BaseModel.__deepcopy__(self, {**(memo or {}), id(part): part})  # type: ignore[type-var]

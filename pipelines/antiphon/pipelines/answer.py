@@ -17,7 +17,7 @@ from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_senten
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.rendering.segments import cost_line
 from antiphon.pipelines.request_plan import RequestPlan
-from antiphon.pipelines.tracing import NOT_RECORDED, Stages
+from antiphon.pipelines.tracing import Span, end_generation
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -40,15 +40,12 @@ ENDED_IN_THINKING = (
 class Answer:
     """The answer to a question.
 
-    It displays itself with citations in the colours of their passages: in a notebook, in the terminal
-    (``rich.print(answer)``) and as Markdown.
+    It displays itself with citations in the colours of their passages: in a notebook, and in the terminal
+    (``rich.print(answer)``).
 
     Attributes:
-        question: the question.
-        text: the generated text.
         citations: the spans of the text that are quoted verbatim from a passage.
         passages: the passages of the prompt, best first.
-        usage: token counts.
         steps: the summary of the forward passes.
         finish_reason: "stop", "length" or "cancelled".
         origins: for each token its forward pass, and whether it was drafted.
@@ -78,15 +75,7 @@ class Answer:
         citations: tuple[Citation, ...],
         model: str = "",
     ) -> Answer:
-        """Return the answer of a completion.
-
-        Args:
-            question: the question.
-            completion: the completion of the language model.
-            passages: the passages of the prompt.
-            citations: the citations of its text.
-            model: the name of the model.
-        """
+        """Return the answer of a completion."""
         return cls(
             question=question,
             text=completion.text,
@@ -125,15 +114,6 @@ class Answer:
         author = f"written by {PurePath(self.model).name}; " if self.model else ""
         return author + cost_line(self.usage, self.steps, self.finish_reason) + notice
 
-    def to_markdown(self) -> str:
-        """Return the text as Markdown with citations as footnotes, all text escaped."""
-        from antiphon.pipelines.rendering.markdown import answer_markdown
-
-        return answer_markdown(self.text, self.citations, self.caption, self.nearest)
-
-    def _repr_markdown_(self) -> str:
-        return self.to_markdown()
-
     def _repr_html_(self) -> str:
         from antiphon.pipelines.rendering.html import answer_html
 
@@ -169,10 +149,8 @@ class AnswerStream(TextStream):
     Nothing is generated between pieces, or after the stream is closed.
 
     Args:
-        plan: the plan of the request.
-        stream: the stream of the language model that executes it.
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
-        stages: records the stages.
+        spans: the spans of the answer and of its generation, which end with the stream.
     """
 
     def __init__(
@@ -180,10 +158,10 @@ class AnswerStream(TextStream):
         plan: RequestPlan,
         stream: TextStream,
         on_end: Sequence[Callable[[Answer], None]] = (),
-        stages: Stages = NOT_RECORDED,
+        spans: tuple[Span, Span] | None = None,
     ) -> None:
         self.plan = plan
-        self._stages = stages
+        self._spans = spans
         self._stream = stream
         self._on_end = on_end
 
@@ -198,8 +176,9 @@ class AnswerStream(TextStream):
             piece = self._stream.next_piece()
         except Exception as error:
             self._on_end = ()  # a failed generation is not an answer
-            self._stages.finish(error)
-            self._stages = NOT_RECORDED
+            for span in reversed(self._spans or ()):
+                span.end(error)
+            self._spans = None
             raise
         if piece is None:
             self._end()
@@ -212,12 +191,13 @@ class AnswerStream(TextStream):
 
     def _end(self) -> None:
         callbacks, self._on_end = self._on_end, ()
-        stages, self._stages = self._stages, NOT_RECORDED
-        if stages.is_recorded:
-            stages.end_generation(self.completion, is_answer=True)
-            stages.begin("cite")
-            stages.annotate({"antiphon.citations": len(self.answer.citations)})
-            stages.finish()
+        spans, self._spans = self._spans, None
+        if spans is not None and spans[0].is_recorded:
+            root, chat = spans
+            end_generation(chat, self.completion, is_answer=True)
+            with root.activated(), Span("cite") as span:
+                span.set({"antiphon.citations": len(self.answer.citations)})
+            root.end()
         for callback in callbacks:
             callback(self.answer)
 

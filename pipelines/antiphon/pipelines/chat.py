@@ -69,10 +69,6 @@ class Chat:
         """Return the complete answer to a question. See `stream` for errors.
 
         Args:
-            question: the question.
-            k: passages to retrieve; by default those of the pipeline.
-            where: only passages that match this filter are retrieved.
-            sessions: read and write the store of sessions, if there is one.
             **generation: options of `LanguageModel.stream`.
         """
         return self.stream(question, k=k, where=where, sessions=sessions, **generation).to_end().answer
@@ -89,10 +85,6 @@ class Chat:
         """Return the answer as a stream; it becomes a turn when it ends or is closed, unless it failed or is empty.
 
         Args:
-            question: the question.
-            k: passages to retrieve; by default those of the pipeline.
-            where: only passages that match this filter are retrieved.
-            sessions: read and write the store of sessions, if there is one.
             **generation: options of `LanguageModel.stream`.
 
         Raises:

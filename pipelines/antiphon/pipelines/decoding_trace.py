@@ -21,10 +21,6 @@ class DecodingTrace:
     It displays itself in a notebook and in the terminal (``rich.print``): forward pass by forward pass, accepted draft
     tokens and the model's own token, as in Chen et al., *Faster In-Context Learning for LLMs via N-Gram Trie
     Speculative Decoding*.
-
-    Attributes:
-        text: the text.
-        origins: the origins of its tokens, as in `antiphon.accel.Completion`.
     """
 
     text: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +20,7 @@ from antiphon.pipelines.question_text import check_question
 from antiphon.pipelines.relevance import bundled_relevance
 from antiphon.pipelines.request_plan import NO_CONTEXT, RequestPlan, TurnContext, plan_request
 from antiphon.pipelines.sessions import SessionStore
-from antiphon.pipelines.tracing import NOT_RECORDED, Stages, start_answer
+from antiphon.pipelines.tracing import Span, start_generation
 from antiphon.retrieval import MetadataFilter, Passage
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ class Rag:
     ``max_new_tokens``.
 
     Args:
-        retriever: retrieves passages.
         language_model: generates the answer; by default there is none, and answers are quoted (`ExtractiveModel`).
-        k: passages per question.
         prompt: makes the prompt of a question and its passages; by default the format that the model's configuration
             names (``prompt_format``), else messages if its tokenizer has a chat template, else plain text.
         sessions: stores every answer; answers to similar questions become references, too. The output stays the same
@@ -102,7 +101,6 @@ class Rag:
         """Return the complete answer to a question. See `stream` for errors.
 
         Args:
-            question: the question.
             k: passages to retrieve; by default those of the constructor.
             where: only passages that match this filter are retrieved.
             sessions: read and write the store of sessions, if there is one.
@@ -122,40 +120,39 @@ class Rag:
         on_end: Callable[[Answer], None] | None = None,
         **generation: Any,
     ) -> AnswerStream:
-        """Return the answer to a question as a stream; its passages are known at once.
+        """Return the answer to a question as a stream; its passages are known at once. See `ask` for arguments.
 
         Args:
-            question: the question.
-            k: passages to retrieve; by default those of the constructor.
-            where: only passages that match this filter are retrieved.
-            sessions: read and write the store of sessions, if there is one.
-            context: the conversation that the question belongs to.
-            prefix: the KV cache of the conversation.
             on_end: called with the answer when it has ended or is closed.
-            **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ...
 
         Raises:
             ValueError: nothing was found, not even one passage fits the context window, or an option is out of range.
             TypeError: there is no such option.
         """
-        stages = start_answer()
+        attributes = {
+            "gen_ai.operation.name": "invoke_workflow",
+            "gen_ai.workflow.name": "answer",
+        }
+        root = Span("answer", attributes)
         try:
-            # 1. Retrieve the passages that match the question best, and build the prompt from them.
-            plan = self.plan(
-                question, k=k, where=where, sessions=sessions, context=context, stages=stages, **generation
-            )
-            # 2. Generate, drafting from the passages, the conversation and the answers to similar questions.
-            stages.begin_generation("chat", plan.model, plan.model, plan.parameters)
-            stream = plan.start(self.language_model, prefix=prefix)
+            with root.activated():
+                # 1. Retrieve the passages that match the question best, and make the prompt.
+                plan = self.plan(question, k=k, where=where, sessions=sessions, context=context, **generation)
+                # 2. Generate, drafting from the passages, the conversation and similar answers.
+                chat = start_generation("chat", plan.model, plan.model, plan.parameters)
+                try:
+                    stream = plan.start(self.language_model, prefix=prefix)
+                except BaseException as error:
+                    chat.end(error)
+                    raise
         except BaseException as error:
-            stages.finish(error)
+            root.end(error)
             raise
-        stages.opened()
         # 3. When the text has ended: cite the spans that are quoted verbatim from a passage.
         callbacks = [] if on_end is None else [on_end]
         if sessions and self.sessions is not None:
             callbacks.append(partial(_keep, self.sessions, plan.query))
-        return AnswerStream(plan, stream, callbacks, stages)
+        return AnswerStream(plan, stream, callbacks, (root, chat))
 
     def plan(
         self,
@@ -165,90 +162,65 @@ class Rag:
         where: MetadataFilter | None = None,
         sessions: bool = True,
         context: TurnContext = NO_CONTEXT,
-        stages: Stages = NOT_RECORDED,
         **generation: Any,
     ) -> RequestPlan:
         """Retrieve passages and return the plan of the request, which decides everything but the generated text.
 
-        Args:
-            question: the question.
-            k: passages to retrieve; by default those of the constructor.
-            where: only passages that match this filter are retrieved.
-            sessions: draft from answers to similar questions, if there is a store of sessions.
-            context: the conversation that the question belongs to.
-            stages: records the stages.
-            **generation: options of `LanguageModel.stream`.
-
         Raises:
             ValueError: as `stream`.
         """
-        stages.begin("retrieve", {"gen_ai.operation.name": "retrieval"})
-        check_question(question)
-        if generation.get("response_prefix") and isinstance(self.language_model, ExtractiveModel):
-            raise ValueError(ONLY_QUOTES.format("a response_prefix"))
-        query = self.complete_question(question, context)
-        found = self.retrieve(query, k, where=where, stages=stages)
-        stages.begin("prompt")
-        similar = _similar_answers(self.sessions if sessions else None, query)
-        return plan_request(
-            self.language_model,
-            question,
-            found,
-            query=query,
-            context=replace(context, similar_answers=similar),
-            prompt=self.prompt,
-            prefix_of=self.passage_cache.prefix_of if self.passage_cache else None,
-            **generation,
-        )
+        with Span("retrieve", {"gen_ai.operation.name": "retrieval"}) as span:
+            check_question(question)
+            if generation.get("response_prefix") and isinstance(self.language_model, ExtractiveModel):
+                raise ValueError(ONLY_QUOTES.format("a response_prefix"))
+            query = self.complete_question(question, context)
+            found = self.retrieve(query, k, where=where)
+            span.set({"antiphon.passages": len(found)})
+        with Span("prompt"):
+            similar = _similar_answers(self.sessions if sessions else None, query)
+            return plan_request(
+                self.language_model,
+                question,
+                found,
+                query=query,
+                context=replace(context, similar_answers=similar),
+                prompt=self.prompt,
+                prefix_of=self.passage_cache.prefix_of if self.passage_cache else None,
+                **generation,
+            )
 
     def complete_question(self, question: str, context: TurnContext) -> str:
-        """Return a question as it is understood without its conversation; passages are retrieved for it.
-
-        Args:
-            question: the question.
-            context: the conversation.
-        """
+        """Return a question as it is understood without its conversation; passages are retrieved for it."""
         if self.rewrite and context.history:
             return rewrite_question(self.language_model, question, context.history)
         return resolve_question(question, context.history)
 
     def retrieve(
-        self,
-        question: str,
-        k: int | None = None,
-        *,
-        where: MetadataFilter | None = None,
-        stages: Stages = NOT_RECORDED,
+        self, question: str, k: int | None = None, *, where: MetadataFilter | None = None
     ) -> tuple[Passage, ...]:
         """Return the passages for a question, best first.
-
-        Args:
-            question: the question.
-            k: the number of passages; by default that of the constructor.
-            where: only passages that match this filter are retrieved.
-            stages: records the stages.
 
         Raises:
             ValueError: nothing was found, or the question is not valid text.
         """
+        from antiphon.retrieval import Retriever
+
         check_question(question)
-        search = _recorded(self.retriever, stages) if stages.is_recorded else self.retriever.search
-        filters: dict[str, Any] = {} if where is None else {"where": where}
-        found = search(question, self.k if k is None else k, **filters)
-        stages.annotate({"antiphon.passages": len(found)})
+        options: dict[str, Any] = {} if where is None else {"where": where}
+        with ExitStack() as stage:
+
+            def begin(name: str) -> None:
+                """Record a stage of the search: "embed", "search" or "rerank"."""
+                stage.close()
+                stage.enter_context(Span(name))
+
+            if isinstance(self.retriever, Retriever):
+                options["on_stage"] = begin
+            found = self.retriever.search(question, self.k if k is None else k, **options)
         if not found:
             matching = "" if where is None else " that matches where"
             raise ValueError(f"The search found no passage{matching} for {question!r}; an answer needs at least one.")
         return tuple(found)
-
-
-def _recorded(retriever: Searcher, stages: Stages) -> Callable[..., list[Passage]]:
-    """Return the search function, which records its stages if the retriever reports them."""
-    from antiphon.retrieval import Retriever
-
-    if not isinstance(retriever, Retriever):
-        return retriever.search
-    return partial(retriever.search, on_stage=stages.search_stage)
 
 
 def _similar_answers(sessions: SessionStore | None, question: str) -> list[str]:

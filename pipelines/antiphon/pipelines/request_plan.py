@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.text.completion import TextStream
-from antiphon.accel.text.messages import CountedPrompt, Message, ReferenceInput, TokenizedPrompt
+from antiphon.accel.text.messages import CountedPrompt, Message, PromptInput, ReferenceInput, TokenizedPrompt
 from antiphon.accel.text.thinking_switch import asks_about_thinking
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.fitted_prompt import PromptBuilder
@@ -29,7 +29,7 @@ from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import asks_about_changes, is_record, outside_named_documents
 
 if TYPE_CHECKING:
-    from antiphon.accel import PrefixCache, TextModel
+    from antiphon.accel import LanguageModel, PrefixCache, TextModel
 
 MAX_NEW_TOKENS = 256
 """Default of ``max_new_tokens`` for answers from documents."""
@@ -131,6 +131,35 @@ class TurnContext:
 
 NO_CONTEXT = TurnContext()
 """The context of a single question."""
+
+
+def plan_text(
+    language_model: LanguageModel,
+    prompt: PromptInput,
+    references: Sequence[Passage],
+    parameters: Mapping[str, Any],
+) -> RequestPlan:
+    """Return the plan for a text of the language model alone, which may cite passages of the caller.
+
+    Args:
+        language_model: the model that generates.
+        prompt: the prompt.
+        references: passages that are drafted from and may be cited.
+        parameters: options of `LanguageModel.stream`.
+    """
+    options = dict(parameters)
+    stop = options.pop("stop", None) or ()
+    return RequestPlan(
+        question="",
+        query="",
+        passages=tuple(references),
+        prompt=Prompt(""),
+        tokenized=language_model.tokenize(prompt),
+        references=tuple(passage_references(references)),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        parameters=options,
+        model=language_model.name,
+    )
 
 
 def plan_request(

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
-from antiphon.pipelines.database import Database
 from antiphon.retrieval import Embedder, load_embedder
 from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors, normalized
 
-_SCHEMA = """
+APPLICATION = 0x416E7470
+"""The application id that identifies our SQLite files: "Antp"."""
+
+WAIT = 60.0
+"""Seconds that a connection waits for others."""
+
+_SCHEMA = f"""
+begin immediate;
+pragma application_id = {APPLICATION};
+create table facts (name text primary key, value text not null);
 create table sessions (
     id integer primary key autoincrement, namespace text not null, question text not null, answer text not null,
     vector blob not null, created real not null, used real not null, unique (namespace, question)
 );
-create index by_use on sessions (namespace, used)
+create index by_use on sessions (namespace, used);
 """
 _ADD = """
 insert into sessions (namespace, question, answer, vector, created, used) values (?, ?, ?, ?, ?, ?)
@@ -44,11 +57,10 @@ class SessionStore:
     """Questions and answers in an SQLite file, searched by the meaning of a new question.
 
     Its answers are only drafted from and never returned, so they do not change the output (in half precision except at
-    ties). Several processes and threads may use one file; an answer that `add` has stored survives kill -9 and a power
-    failure. Each process, including a forked one, must open its own store.
+    ties). Several processes and threads may use one file. It is in WAL mode: an answer that `add` has stored survives
+    kill -9 and a power failure. Deleted data is overwritten. A new file is readable by its owner only.
 
     Args:
-        path: the file.
         namespace: the tenant; its sessions are never searched for another one.
         embedder: an embedder, or the name of one (see `load_embedder`); it must be that of an existing file.
         max_sessions: sessions to keep in the namespace, the most recently added or found ones.
@@ -58,8 +70,8 @@ class SessionStore:
 
     Raises:
         ValueError: the file has another embedder or is not a store of sessions, or a number is out of range.
+        OSError: the file cannot be opened.
         ImportError: the embedder is not installed; the message has the command.
-        RuntimeError: the store is used in a process forked from the one that opened it.
     """
 
     def __init__(
@@ -82,24 +94,24 @@ class SessionStore:
         self.embedder = load_embedder(embedder) if isinstance(embedder, str) else embedder
         self.max_sessions, self.max_age = max_sessions, max_age
         self.k, self.similarity = k, similarity
-        metadata = {"format": "sessions 1", "embedder": self.embedder.fingerprint}
-        self._database = Database(path, schema=_SCHEMA, metadata=metadata)
+        self.path = Path(path)
+        try:
+            self._open()
+        except sqlite3.OperationalError as error:
+            raise OSError(f"{path} cannot be opened: {error}.") from error
+        except sqlite3.DatabaseError as error:
+            raise ValueError(f"{path} is not an SQLite file ({error}); give another path.") from error
 
     def __len__(self) -> int:
-        with self._database.transaction(writes=False) as connection:
+        with self._transaction(writes=False) as connection:
             own = connection.execute("select count(*) from sessions where namespace = ?", (self.namespace,))
             return int(own.fetchone()[0])
 
     def add(self, question: str, answer: str) -> None:
-        """Store an answer durably; it replaces an earlier answer to the same question.
-
-        Args:
-            question: the question.
-            answer: the answer.
-        """
+        """Store an answer durably; it replaces an earlier answer to the same question."""
         vector = self._vector(question).astype("<f2").tobytes()
         now = time.time()
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             connection.execute(_ADD, (self.namespace, question, answer, vector, now, now))
             connection.execute(
                 "delete from sessions where namespace = ? and created < ?", (self.namespace, self._oldest())
@@ -108,7 +120,7 @@ class SessionStore:
 
     def similar(self, question: str) -> list[Session]:
         """Return the sessions of the most similar questions, most similar first, and mark them as used."""
-        with self._database.transaction(writes=False) as connection:
+        with self._transaction(writes=False) as connection:
             rows = connection.execute(
                 "select id, vector from sessions where namespace = ? and created >= ?",
                 (self.namespace, self._oldest()),
@@ -132,9 +144,44 @@ class SessionStore:
         """Delete all sessions of the namespace, as `forget` does, and return their number."""
         return self._delete("namespace = ?", self.namespace)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._database.close()
+    def _open(self) -> None:
+        """Create the file if there is none, and check that it is a store of this embedder."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # the file exists, or SQLite will say why it cannot be created
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        metadata = {"format": "sessions 1", "embedder": self.embedder.fingerprint}
+        # SQLite refuses at once to switch to WAL mode while others have the file open.
+        with (
+            FileLock(f"{self.path}.lock", mode=0o600),
+            closing(sqlite3.connect(self.path, timeout=WAIT)) as connection,
+        ):
+            if not connection.execute("select count(*) from sqlite_master").fetchone()[0]:
+                connection.executescript(_SCHEMA)
+                connection.executemany("insert into facts values (?, ?)", metadata.items())
+                connection.commit()
+            if connection.execute("pragma application_id").fetchone()[0] != APPLICATION:
+                raise ValueError(f"{self.path} is an SQLite file of another program; give another path.")
+            connection.execute("pragma journal_mode = wal")
+            written = dict(connection.execute("select name, value from facts"))
+        for name, value in metadata.items():
+            if written.get(name) != value:
+                raise ValueError(
+                    f"{self.path} was made with the {name} {written.get(name)!r}, and this is {value!r}; "
+                    "give that one, or another path."
+                )
+
+    @contextmanager
+    def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
+        """Run the ``with`` block as a transaction: commit at its end, roll back after an error.
+
+        Its connection is closed afterwards, because connections do not survive a fork.
+        """
+        with closing(sqlite3.connect(self.path, timeout=WAIT, isolation_level=None)) as connection:
+            connection.execute("pragma synchronous = full")
+            connection.execute("pragma secure_delete = on")
+            connection.execute("begin immediate" if writes else "begin")
+            with connection:
+                yield connection
 
     def _vector(self, question: str) -> Vectors:
         vector: Vectors = normalized(self.embedder.embed_queries([question]), dim=self.embedder.dim)[0]
@@ -147,7 +194,7 @@ class SessionStore:
         """Return the sessions of these ids, in their order, without sessions deleted meanwhile."""
         found: list[Session] = []
         if scores:
-            with self._database.transaction() as connection:
+            with self._transaction() as connection:
                 for number, score in scores.items():
                     own = (number, self.namespace)
                     connection.execute(
@@ -160,12 +207,19 @@ class SessionStore:
         return found
 
     def _delete(self, where: str, *values: str) -> int:
-        with self._database.transaction() as connection:
+        """Delete sessions, and empty the write-ahead log, which may contain them."""
+        until = time.monotonic() + WAIT
+        with self._transaction() as connection:
             deleted = connection.execute(f"delete from sessions where {where}", values).rowcount
-        if not self._database.shred():
-            warnings.warn(
-                f"Deleted sessions may remain in the log of {self._database.path}, because others are reading it; "
-                "they are removed with the next deletion, or when the last reader closes the file.",
-                stacklevel=3,
-            )
+            connection.commit()
+            # SQLite itself waits for readers, but not for a concurrent checkpoint.
+            while connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+                if time.monotonic() > until:
+                    warnings.warn(
+                        f"Deleted sessions may remain in the log of {self.path}, because others are reading it; they "
+                        "are removed with the next deletion, or when the last reader ends.",
+                        stacklevel=3,
+                    )
+                    break
+                time.sleep(0.01)
         return deleted

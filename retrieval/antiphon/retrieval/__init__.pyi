@@ -13,6 +13,7 @@ from .embedders.protocol import TokenEmbedder as TokenEmbedder
 from .embedders.protocol import TokenVectors as TokenVectors
 from .embedders.ray_embedder import RayEmbedder as RayEmbedder
 from .embedders.sentence_transformer import SentenceTransformerEmbedder as SentenceTransformerEmbedder
+from .errors import DatabaseError as DatabaseError
 from .errors import DatabaseUnavailable as DatabaseUnavailable
 from .errors import IndexCorrupt as IndexCorrupt
 from .errors import IndexMismatch as IndexMismatch
@@ -20,6 +21,8 @@ from .errors import IndexNotFound as IndexNotFound
 from .errors import WouldDropDocuments as WouldDropDocuments
 from .file_discovery import SkippedFile as SkippedFile
 from .filters import MetadataFilter as MetadataFilter
+from .folder_indexing import index_passages as index_passages
+from .folder_indexing import update_index as update_index
 from .fusion import Fusion as Fusion
 from .fusion import convex_combination as convex_combination
 from .fusion import reciprocal_rank_fusion as reciprocal_rank_fusion
@@ -29,8 +32,6 @@ from .index_upkeep import remove_documents as remove_documents
 from .index_upkeep import watch_index as watch_index
 from .indexing import IndexReport as IndexReport
 from .indexing import build_index as build_index
-from .indexing import index_passages as index_passages
-from .indexing import update_index as update_index
 from .load import LoadedDocuments as LoadedDocuments
 from .load import Progress as Progress
 from .load import load_documents as load_documents
@@ -38,13 +39,13 @@ from .load import read_document as read_document
 from .load import read_documents as read_documents
 from .local_index import LocalIndex as LocalIndex
 from .passage import Passage as Passage
+from .postgres.index import PostgresIndex as PostgresIndex
 from .rerankers.by_name import load_reranker as load_reranker
 from .rerankers.cross_encoder import CrossEncoderReranker as CrossEncoderReranker
 from .rerankers.maxsim import MaxSimReranker as MaxSimReranker
 from .rerankers.protocol import Reranker as Reranker
 from .retriever import Retriever as Retriever
-from .sharded_index import ShardedIndex as ShardedIndex
-from .sharded_index import merge_indexes as merge_indexes
+from .stored import read_stored as read_stored
 from .vector_index.build import build_vector_index as build_vector_index
 from .vector_index.description import IndexDescription as IndexDescription
 from .vector_index.faiss_index import FaissIndex as FaissIndex

@@ -1,12 +1,15 @@
-"""The interfaces of passage indexes, which index folders and vector databases implement."""
+"""The interfaces of passage indexes, and checks of the passages that are put into them."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from antiphon.retrieval.document import LONE_SURROGATE
 from antiphon.retrieval.errors import IndexMismatch
-from antiphon.retrieval.filters import MetadataFilter
+from antiphon.retrieval.filters import MetadataFilter, json_metadata
 from antiphon.retrieval.fusion import Fusion
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_index.flat import Vectors
@@ -64,7 +67,7 @@ class HybridIndex(PassageIndex, Protocol):
 
 @runtime_checkable
 class Collection(PassageIndex, Protocol):
-    """A passage index that can be changed: an index folder, or a collection of a vector database."""
+    """A passage index that can be changed: an index folder, or a table of PostgreSQL."""
 
     def __len__(self) -> int:
         """Return the number of passages."""
@@ -98,6 +101,40 @@ def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple
         raise ValueError(f"{len(passages)} passages and {len(vectors)} vectors; each passage needs one.")
     places = sorted({passage.id: place for place, passage in enumerate(passages)}.values())
     return [passages[place] for place in places], vectors[places]
+
+
+def require_distinct(passages: Sequence[Passage]) -> None:
+    """Refuse to index no passage, or passages of which two have the same id.
+
+    Raises:
+        ValueError: The message says which.
+    """
+    if not passages:
+        raise ValueError("There is no passage to index.")
+    identifier, times = Counter(passage.id for passage in passages).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{times} passages have the id {identifier}; each needs one of its own.")
+
+
+def require_savable(passages: Sequence[Passage]) -> None:
+    """Refuse passages that cannot be saved, before anything is embedded.
+
+    Raises:
+        TypeError: A metadata value is neither a JSON value nor a date.
+        ValueError: A text contains half a character.
+    """
+    for passage in passages:
+        facts = {"text": passage.text, "id": passage.id, "source": passage.source}
+        facts |= {
+            f"metadata {name!r}": json.dumps([name, value], ensure_ascii=False)
+            for name, value in json_metadata(passage).items()
+        }
+        broken = next((name for name, value in facts.items() if LONE_SURROGATE.search(value)), None)
+        if broken:
+            raise ValueError(
+                f"The passage {passage.id!r} of {passage.source!r} holds half a character (a lone surrogate) in its "
+                f"{broken}, which cannot be saved; replace it."
+            )
 
 
 def require_same_embedder(collection: str, made_by: str, embedder: str) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.retrieval.errors import WouldDropDocuments
-from antiphon.retrieval.index_folder.store import StoredIndex
-from antiphon.retrieval.passage import Passage
 
 UPLOADED = "uploaded/"
 """The prefix of the sources of documents that were uploaded to a server, which are names and not paths."""
@@ -22,27 +20,29 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class DocumentChange:
-    """The passages of the documents that stay as they are, and the sources of the documents that are dropped."""
+    """The sources of the documents that stay as they are, and of the documents that are dropped."""
 
-    kept: tuple[Passage, ...] = ()
+    kept: frozenset[str] = frozenset()
     dropped: tuple[str, ...] = ()
 
 
 def plan_change(
-    store: StoredIndex | None,
+    location: str,
+    before: Mapping[str, int],
     sources: Collection[str],
     paths: Sequence[str | Path],
     *,
     add: bool,
     confirm: Confirm | None = None,
 ) -> DocumentChange:
-    """Return which passages of an index stay if files are indexed into its folder.
+    """Return which documents of an index stay if files are indexed into it.
 
     Documents with a source that is indexed again are replaced. Uploaded documents stay. Other documents stay if
     ``add`` is set and they are not below the paths.
 
     Args:
-        store: The index. None: there is none.
+        location: The index, for messages.
+        before: The documents of the index: the number of passages of each source.
         sources: The sources of the documents that were read.
         paths: The files and folders that were read.
         add: Whether the documents are added to the index, instead of replacing its content.
@@ -51,22 +51,17 @@ def plan_change(
     Raises:
         WouldDropDocuments: ``confirm`` returned False.
     """
-    if store is None:
-        return DocumentChange()
     replaced = {real_path(source) for source in sources}
     places = [real_path(path) for path in paths]
     kept, dropped = set(), []
-    before = store.passages.sources()
     for source in before:
         if source.startswith(UPLOADED) or (add and not is_below(source, places)):
             kept.add(source)
         elif real_path(source) not in replaced:
             dropped.append(source)
     if dropped and confirm is not None and not confirm(dropped):
-        raise WouldDropDocuments(_refusal(store, dropped, len(before)))
-    kept -= set(sources)
-    passages = tuple(passage for passage in store.passages if passage.source in kept)
-    return DocumentChange(passages, tuple(dropped))
+        raise WouldDropDocuments(_refusal(location, dropped, len(before)))
+    return DocumentChange(frozenset(kept - set(sources)), tuple(dropped))
 
 
 def is_below(source: str, places: Sequence[str]) -> bool:
@@ -94,8 +89,8 @@ def listed(sources: Sequence[str]) -> str:
     return ", ".join(sources[:_SHOWN]) + more
 
 
-def _refusal(store: StoredIndex, dropped: Sequence[str], count: int) -> str:
+def _refusal(location: str, dropped: Sequence[str], count: int) -> str:
     return (
-        f"This would drop {len(dropped)} of the {count} documents in {store.folder}: {listed(dropped)}. To keep them, "
+        f"This would drop {len(dropped)} of the {count} documents in {location}: {listed(dropped)}. To keep them, "
         "add to the index (--add); to drop them, confirm (--yes). Nothing was changed."
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from antiphon.retrieval.keywords import exact_tokens, has_token, keyword_terms
-from antiphon.retrieval.passage import TRAIL, Passage
+from antiphon.retrieval.keywords import exact_tokens, has_token, keyword_terms, keyword_text
+from antiphon.retrieval.passage import DOCUMENT_TITLE, TRAIL, Passage
 
 _SHORTEST_NAME = 4
 _NAME_PARTS = re.compile(r"[^\W_]+")
@@ -41,6 +41,17 @@ def name_words(source: str) -> str:
     stem = name.rpartition(".")[0] or name
     words = [word for part in (*folders[-1:], stem) for word in _NAME_PARTS.findall(part)]
     return " ".join(dict.fromkeys(word for word in words if word.lower() not in _USUAL_NAMES and not word.isdigit()))
+
+
+def keyword_fields(passage: Passage) -> tuple[str, str, str]:
+    """Return the texts that keywords are searched in: headings, text with column names, and further names.
+
+    Names are the words of the document's title, file and folder that are not in the other two texts.
+    """
+    title, text = str(passage.metadata.get("title") or ""), f"{passage.column_names}\n{passage.text}"
+    known = {term.rstrip("s") for term in keyword_terms(f"{title}\n{text}")}
+    names = keyword_terms(f"{passage.metadata.get(DOCUMENT_TITLE) or ''} {name_words(passage.source)}")
+    return keyword_text(title), keyword_text(text), " ".join(name for name in names if name.rstrip("s") not in known)
 
 
 def is_record(passage: Passage) -> bool:

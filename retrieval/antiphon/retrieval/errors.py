@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class IndexNotFound(FileNotFoundError):  # noqa: N818
-    """The folder contains no index."""
+    """The folder contains no index, or the database has no table of one."""
 
 
 class IndexCorrupt(ValueError):  # noqa: N818
@@ -16,7 +16,11 @@ class IndexMismatch(ValueError):  # noqa: N818
 
 
 class DatabaseUnavailable(ConnectionError):  # noqa: N818
-    """A server does not answer, or not within the timeout; the message names it."""
+    """A database server does not answer, or refuses the connection; the message names it."""
+
+
+class DatabaseError(OSError):
+    """A database server refuses a query or a change; the message names the server and the reason."""
 
 
 class WouldDropDocuments(ValueError):  # noqa: N818

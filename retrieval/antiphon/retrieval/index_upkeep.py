@@ -1,4 +1,4 @@
-"""Remove documents from an index folder, and keep it up to date with files that change."""
+"""Remove documents from an index, and keep it up to date with files that change."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import Any
 from antiphon.retrieval.document_changes import UPLOADED, is_below, listed, real_path
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
-from antiphon.retrieval.index_folder.store import read_index
-from antiphon.retrieval.indexing import IndexReport, build_index, update_index
+from antiphon.retrieval.errors import DatabaseUnavailable
+from antiphon.retrieval.folder_indexing import update_index
+from antiphon.retrieval.indexing import IndexReport, build_index
+from antiphon.retrieval.postgres.address import is_postgres
+from antiphon.retrieval.postgres.index import PostgresIndex
+from antiphon.retrieval.stored import read_stored
 
 _RETRY_SECONDS = 1.0
 
@@ -20,35 +24,39 @@ logger = logging.getLogger("antiphon.retrieval")
 
 
 def remove_documents(
-    folder: str | Path, sources: Sequence[str | Path], *, embedder: Embedder | None = None, device: str | None = None
+    location: str | Path, sources: Sequence[str | Path], *, embedder: Embedder | None = None, device: str | None = None
 ) -> tuple[str, ...]:
     """Remove documents from an index.
 
     Args:
-        folder: The index folder.
-        sources: Sources of documents, as `StoredIndex.passages.sources` lists them, and folders of such sources. The
-            files need not exist.
-        embedder: The embedder that made the index. None: load it by its name.
+        location: The index folder, or the address of a table of PostgreSQL.
+        sources: Sources of documents, as `antiphon index --list` prints them, and folders of such sources. The files
+            need not exist.
+        embedder: The embedder that made the index. None: load it by its name. A table needs none.
         device: Where to load it. None: a GPU if there is one.
 
     Returns:
         The sources of the removed documents.
 
     Raises:
-        IndexNotFound: The folder contains no index.
+        IndexNotFound: There is no index.
         ValueError: The index has no document of this source; nothing is removed.
         BlockingIOError: Another process is writing to the folder.
+        DatabaseUnavailable: The database server does not answer.
     """
-    store = read_index(folder)
-    known = store.passages.sources()
+    store = read_stored(location)
+    known = store.sources()
     removed: dict[str, None] = {}
     for given in map(str, sources):
-        found = [given] if given in known else [each for each in known if _is_within(each, given)]
+        found = [given] if given in known else [source for source in known if _is_within(source, given)]
         if not found:
-            raise ValueError(f"The index in {folder} has no document {given!r}; it has {listed(list(known))}.")
+            raise ValueError(f"The index in {store.location} has no document {given!r}; it has {listed(list(known))}.")
         removed |= dict.fromkeys(found)
-    ids = [identifier for source in removed for identifier in store.passages.ids_of(source)]
-    update_index(folder, embedder or load_embedder(store.embedder, device), remove=ids)
+    if isinstance(store, PostgresIndex):
+        store.remove([passage.id for passage in store.passages_of([*removed])])
+    else:
+        ids = [identifier for source in removed for identifier in store.passages.ids_of(source)]
+        update_index(store.folder, embedder or load_embedder(store.embedder, device), remove=ids)
     return tuple(removed)
 
 
@@ -67,7 +75,7 @@ def watch_index(
 
     Args:
         paths: Files and folders.
-        out: The index folder; it may be below ``paths``.
+        out: The index folder, which may be below ``paths``, or the address of a table of PostgreSQL.
         embedder: The embedder that made the index, or its name; auto: load it by its name.
         stop: Ends the iteration when it is set.
         **settings: Further arguments of `build_index`.
@@ -77,17 +85,17 @@ def watch_index(
 
     Raises:
         ImportError: watchfiles is not installed; the message has the command.
-        IndexNotFound: The folder contains no index.
+        IndexNotFound: There is no index.
     """
     try:
         from watchfiles import watch
     except ImportError as error:
         raise ImportError("Watching files needs watchfiles: pip install 'antiphon[watch]'") from error
     stop = stop or threading.Event()
-    name = read_index(out).embedder if embedder == "auto" else embedder
+    name = read_stored(out).embedder if embedder == "auto" else embedder
     model = load_embedder(name, settings.get("device")) if isinstance(name, str) else name
     settings |= {"add": True, "confirm": None, "embedder": model}
-    inside = [real_path(out)]
+    inside = [] if is_postgres(out) else [real_path(out)]
     for changes in watch(*paths, stop_event=stop, raise_interrupt=True):
         if all(is_below(path, inside) for _, path in changes):
             continue
@@ -99,11 +107,17 @@ def watch_index(
 def _indexed_again(
     paths: Sequence[str | Path], out: str | Path, stop: threading.Event, settings: dict[str, Any]
 ) -> IndexReport | None:
-    """Index changed files; wait while another process writes to the index."""
+    """Index changed files; wait while another process writes to the index, or the database is away."""
+    waits = False
     while not stop.is_set():
         try:
             return build_index(paths, out, **settings)
         except BlockingIOError:
+            stop.wait(_RETRY_SECONDS)
+        except DatabaseUnavailable as error:
+            if not waits:
+                logger.warning("the change is indexed later: %s", error)
+            waits = True
             stop.wait(_RETRY_SECONDS)
         except (ValueError, OSError) as error:
             logger.warning("the change is not indexed: %s", error)

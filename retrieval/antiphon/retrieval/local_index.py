@@ -11,14 +11,12 @@ from threading import Lock
 import numpy as np
 
 from antiphon.retrieval.collection import require_same_embedder
-from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
-from antiphon.retrieval.errors import IndexMismatch
 from antiphon.retrieval.filters import MetadataFilter
+from antiphon.retrieval.folder_indexing import update_index
 from antiphon.retrieval.fusion import Fusion
 from antiphon.retrieval.index_folder.generations import index_version
 from antiphon.retrieval.index_folder.store import PassageTable, StoredIndex, read_index
-from antiphon.retrieval.indexing import update_index
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_index.flat import StoredVectors, VectorIndex, Vectors, normalized
 
@@ -181,33 +179,3 @@ def _read(passages: PassageTable, rows: Sequence[_Row]) -> list[Passage]:
     return [
         replace(passage, score=row.score, similarity=row.similarity) for passage, row in zip(texts, rows, strict=True)
     ]
-
-
-def embedder_of_index(store: StoredIndex, given: Embedder | None, device: str | None) -> Embedder:
-    """Return the embedder that made an index.
-
-    Args:
-        store: The index.
-        given: The embedder to check. None: load the embedder that the index names.
-        device: Where to load it. None: a GPU if there is one.
-
-    Raises:
-        IndexMismatch: Another embedder made the index, or its embedder cannot be loaded.
-    """
-    embedder = given or _named(store, device)
-    if embedder.fingerprint != store.fingerprint:
-        raise IndexMismatch(
-            f"The index in {store.folder} was made with the embedder {store.embedder} ({store.fingerprint}), which is "
-            f"not {embedder.name} ({embedder.fingerprint}). Give that one, or make the index again."
-        )
-    return embedder
-
-
-def _named(store: StoredIndex, device: str | None) -> Embedder:
-    try:
-        return load_embedder(store.embedder, device)
-    except ValueError as error:
-        raise IndexMismatch(
-            f"The index in {store.folder} was made with the embedder {store.embedder}, which cannot be loaded by "
-            f"that name here; pass it as embedder=. ({error})"
-        ) from error

@@ -9,15 +9,17 @@ from pathlib import Path
 from antiphon.retrieval.collection import Collection, HybridIndex, PassageIndex
 from antiphon.retrieval.document_role import exact_tokens_first, records_last
 from antiphon.retrieval.duplicates import merge_duplicates
-from antiphon.retrieval.embedders.protocol import Embedder
+from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.filters import MetadataFilter
 from antiphon.retrieval.fusion import Fusion, convex_combination
-from antiphon.retrieval.index_folder.store import read_index
 from antiphon.retrieval.keywords import with_plain_letters
-from antiphon.retrieval.local_index import LocalIndex, embedder_of_index
+from antiphon.retrieval.local_index import LocalIndex
 from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.postgres.index import PostgresIndex
 from antiphon.retrieval.rerankers.by_name import load_reranker
 from antiphon.retrieval.rerankers.protocol import Reranker, falling
+from antiphon.retrieval.stored import Stored, embedder_of_index, read_stored
+from antiphon.retrieval.token_counts import token_counts
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 CANDIDATES = 100
@@ -53,32 +55,42 @@ class Retriever:
     @classmethod
     def open(
         cls,
-        folder: str | Path,
+        location: str | Path | Stored,
         *,
         reranker: Reranker | str | None = "auto",
         fusion: Fusion | None = convex_combination,
         device: str | None = None,
         embedder: Embedder | None = None,
     ) -> Retriever:
-        """Open an index folder with the embedder that made it.
+        """Open an index with the embedder that made it.
 
         Args:
-            folder: The folder that `build_index` wrote.
+            location: The folder that `build_index` wrote, or the address of a table of PostgreSQL; or what
+                `read_stored` returned.
             reranker: A reranker, or its name; see `load_reranker`. None: no reranking.
             fusion: Merges the rankings of vector search and keyword search. None: vector search only.
             device: Where models run, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
             embedder: The embedder that made the index; needed only if it cannot be loaded by its name.
 
         Raises:
-            IndexNotFound: The folder contains no index.
+            IndexNotFound: There is no index.
             IndexCorrupt: A file of the index is missing or damaged.
             IndexMismatch: Another embedder made the index.
             ImportError: A package is missing; the message has the command.
+            ValueError: The address is malformed.
+            DatabaseUnavailable: The database server does not answer, or refuses the connection.
         """
-        store = read_index(folder)
+        store = read_stored(location) if isinstance(location, str | Path) else location
         embedder = embedder_of_index(store, embedder, device)
-        index = LocalIndex(store, embedder)
-        suited = load_reranker(reranker, embedder, token_counts=store.token_counts, passages=len(index), device=device)
+        index: LocalIndex | PostgresIndex
+        if isinstance(store, PostgresIndex):
+            index = store
+            texts = [passage.text_with_headings for passage in store.sample()]
+            counts, count = token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None, len(texts)
+        else:
+            index = LocalIndex(store, embedder)
+            counts, count = store.token_counts, len(index)
+        suited = load_reranker(reranker, embedder, token_counts=counts, passages=count, device=device)
         return cls(index, embedder, suited, fusion=fusion)
 
     def search(

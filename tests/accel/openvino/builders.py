@@ -14,8 +14,8 @@ from torch import Tensor
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Logits, path_to
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.traits import declared_traits
-from antiphon.accel.testing.tiny import tiny_model
 from tests.accel.oracles import ATOL, RTOL, plain_logits
+from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 

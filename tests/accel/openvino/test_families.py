@@ -1,46 +1,90 @@
 """Every family on OpenVINO: text and logits equal torch's, or the reason why it stays on torch."""
 
+from functools import cache
+
 import pytest
 import torch
 
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, path_to
 from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.conversion import paged_model
+from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model
+from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.runtime import supports_precision
 from antiphon.accel.engines.openvino.self_test import run_self_test
-from tests.accel.openvino.builders import engine_of, in_precision, model_of
-from tests.accel.openvino.families import (
-    SUPPORTED,
-    UNSUPPORTED,
-    expect_logits_of_torch,
-    expect_reason,
-    expect_text_of_torch,
-    paged,
-)
+from tests.accel.openvino.builders import engine_of, expect_plain, in_precision, model_of, step, text_of
+from tests.families.check import check_model
+from tests.families.table import ALL_FAMILIES
 
 pytestmark = pytest.mark.slow
+
+UNSUPPORTED = {
+    "gptj": "does not go through",
+    "falcon": "does not go through",
+    "falcon-alibi": "does not go through",
+    "gpt_neo": "does not go through",
+    "gemma2": "softcap",
+    "llama4": "within chunks",
+    "phi3-longrope": "rotary frequencies",
+    "llama-longrope": "rotary frequencies",
+    "llama-dynamic": "rotary frequencies",
+    "bloom": "no position_ids",
+    "mpt": "no position_ids",
+    **dict.fromkeys(("mamba2", "zamba2", "qwen3_next", "bamba", "lfm2", "mamba", "jamba"), "state"),
+    "recurrent_gemma": "state",
+}
+"""Families that cannot be converted, and a part of the reason."""
+
+SUPPORTED = [family for family in ALL_FAMILIES if family not in UNSUPPORTED]
+WINDOWED = {"mistral", "gemma3", "qwen2-window", "phi3-window", "starcoder2", "gpt_oss", "cohere2"}
+
+
+@cache
+def paged(family: str) -> OpenVINOEngine:
+    """Return the engine of a family's tiny model, converted once for all checks."""
+    return engine_of(model_of(family))
 
 
 @pytest.mark.parametrize("family", SUPPORTED)
 def test_tree_rows_and_kept_rows_have_the_logits_of_torch(family: str) -> None:
-    expect_logits_of_torch(family)
+    model, engine = model_of(family), paged(family)
+    for size in (5, 40):
+        text = text_of(size, seed=size)
+        sequence = engine.sequence(tenant=object())
+        expect_plain(model, text, EMPTY, step(engine, sequence, text))
+        sequence.keep(())
+        for _ in range(2):
+            text = [*text, 17]
+            draft = sequence.fit(Draft(tuple(text_of(6, 1)), (ROOT, ROOT, 1, 0, 2, 4), (1.0,) * 6), 6, 6)
+            expect_plain(model, text, draft, step(engine, sequence, text, draft))
+            path = path_to(draft, len(draft) - 1)
+            assert len(path) > 1
+            sequence.keep(path)
+            text = [*text, *(draft.tokens[row] for row in path)]
+            assert sequence.length == len(text)
+        if size == 40:
+            assert sequence.level == ("linear" if family in WINDOWED else "tree")
 
 
 @pytest.mark.parametrize(
     "family",
     [pytest.param(each, marks=[pytest.mark.exhaustive] if place % 3 else []) for place, each in enumerate(SUPPORTED)],
 )
-def test_branching_drafts_give_the_greedy_text_of_torch(family: str) -> None:
-    expect_text_of_torch(family)
+def test_branching_drafts_give_the_text_and_logits_of_torch(family: str) -> None:
+    result = check_model(model_of(family), "greedy", ("random trees",), engine="openvino")["random trees"]
+    assert result.passes
+    assert result.steps < result.tokens
 
 
 @pytest.mark.parametrize("family", UNSUPPORTED)
 def test_unsupported_families_report_the_reason(family: str) -> None:
-    expect_reason(family)
+    model = model_of(family)
+    with pytest.raises(UnsupportedModelError, match=UNSUPPORTED[family]):
+        paged_model(model, declared_traits(model))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

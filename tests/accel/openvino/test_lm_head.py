@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from antiphon.accel.drafting.draft import ROOT
 from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.protocol import SequenceInput
-from antiphon.accel.testing.tiny import tiny_model
+from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.processor import processor_flags
-from antiphon.accel.testing.tiny import tiny_model
+from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer
+from antiphon.accel.testing.tiny import END_OF_TURN, EOS, byte_tokenizer
+from tests.accel.batches import steps_together
 from tests.accel.openvino.builders import model_of
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
@@ -75,14 +76,14 @@ def test_evicted_requests_of_a_batch_get_the_tokens_that_they_get_alone(
     assert sum(each.steps.prefill_tokens for each in texts) > sum(each.usage.prompt_tokens for each in texts)
 
 
-def test_a_finished_request_of_a_batch_holds_no_memory_before_its_stream_is_read() -> None:
+def test_a_finished_request_of_a_batch_holds_no_memory_before_its_steps_are_read() -> None:
     model = language_model(2 * -(-LONGEST // BLOCK_SIZE))
-    short, long = model.stream_batch(PROMPTS[:2], max_new_tokens=NEW, recycling=False, ignore_eos=True)
+    short, long = steps_together(model, PROMPTS[:2], max_new_tokens=NEW)
     engine = engine_of(model)
-    for _ in iter(long):
+    for _ in long:
         pass
     assert engine.pool.num_available == engine.pool.num_blocks
-    assert short.to_end().completion.tokens
+    assert [token for step in short for token in step.tokens]
 
 
 def test_dropping_a_stream_does_not_change_the_others(plain: list[list[int]]) -> None:
@@ -98,12 +99,14 @@ def test_dropping_a_stream_does_not_change_the_others(plain: list[list[int]]) ->
 def test_a_request_that_never_fits_fails_alone(plain: list[list[int]]) -> None:
     model = language_model(-(-LONGEST // BLOCK_SIZE))
     long = "An answer about honey. " * 15
-    streams = model.stream_batch([PROMPTS[0], long, PROMPTS[1]], max_new_tokens=NEW)
+    first, too_long, second = steps_together(
+        model, [PROMPTS[0], long, PROMPTS[1]], max_new_tokens=NEW, eos_token_id=[EOS, END_OF_TURN]
+    )
     with pytest.raises(
         OutOfBlocksError, match=r"over 1 requests? needs \d+ tokens .* memory holds 192; give it more \(memory=...\)"
     ):
-        streams[1].to_end()
-    assert [list(streams[index].to_end().completion.tokens) for index in (0, 2)] == plain[:2]
+        list(too_long)
+    assert [[token for step in steps for token in step.tokens] for steps in (first, second)] == plain[:2]
     with pytest.raises(OutOfBlocksError, match="shorten"):
         model.generate(long, max_new_tokens=NEW)
     assert list(model.generate(PROMPTS[0], max_new_tokens=NEW).tokens) == plain[0]

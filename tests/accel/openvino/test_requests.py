@@ -154,7 +154,7 @@ def test_prefixes_are_shared_within_a_tenant_only(paged: LanguageModel) -> None:
     assert [prefilled(paged, prompt, recycling=False) for _ in range(2)] == [size, size]
 
 
-@pytest.mark.parametrize("what", ["padding", "a cache", "deterministic", "training"])
+@pytest.mark.parametrize("what", ["padding", "a cache", "reproducible", "training"])
 def test_requests_that_need_torch_are_decoded_by_torch(what: str) -> None:
     model: Any = model_of("llama", seed=1)
     ids = torch.tensor([text_of(20)])
@@ -165,8 +165,8 @@ def test_requests_that_need_torch_are_decoded_by_torch(what: str) -> None:
         mask[0, :3] = 0
     elif what == "a cache":
         settings["past_key_values"] = DynamicCache(config=model.config)
-    elif what == "deterministic":
-        options["deterministic"] = True
+    elif what == "reproducible":
+        options["reproducible"] = True
     else:
         model.train()
     truth = model.generate(ids, **(settings | {"past_key_values": None}))

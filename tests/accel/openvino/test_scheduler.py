@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.running_request import RunningRequest
-from antiphon.accel.decoding.scheduler import scheduler_of
+from antiphon.accel.decoding.request import Request
+from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.drafting.acceptance_stats import AcceptanceStats
 from antiphon.accel.drafting.budget import FixedBudget
-from antiphon.accel.drafting.cost_model import FixedCostModel, StepCost
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.engines.protocol import Engine
 from antiphon.accel.testing.drafters import RandomTreeDrafter
-from antiphon.accel.testing.table_engine import GreedySampler, TableOutput
 from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.accel.table_engine import GreedySampler, TableOutput
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
@@ -25,7 +24,7 @@ from tests.accel.openvino.builders import engine_of, model_of, text_of
 
 MODEL: Any = model_of()
 NEW = 30
-FLAT = FixedCostModel(StepCost({64: {1: 1.0, 64: 1.1}}))
+FLAT = CostModel(StepCost({64: {1: 1.0, 64: 1.1}}), learns=False)
 """Additional rows cost almost nothing, so sharing forward passes is always faster."""
 
 
@@ -47,11 +46,11 @@ def engine_on(graph: Any, blocks: int) -> OpenVINOEngine:
     return engine
 
 
-def request_of(engine: OpenVINOEngine, truth: list[int], seed: int) -> RunningRequest:
+def request_of(engine: OpenVINOEngine, truth: list[int], seed: int) -> Request:
     """Return a request whose drafter proposes random trees around torch's tokens."""
     prompt = truth[:-NEW]
     sequence = engine.sequence(prompt, tenant=seed)
-    return RunningRequest(
+    return Request(
         sequence, RandomTreeDrafter(truth, seed, VOCAB_SIZE), GreedySampler(), TableOutput(prompt, NEW), FixedBudget(12)
     )
 

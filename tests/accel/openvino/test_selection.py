@@ -10,7 +10,8 @@ from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.engines import selection
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.engines.torch.engine import engine_of as torch_engine_of
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer
+from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
@@ -74,7 +75,7 @@ def test_requesting_the_engine_that_auto_selected_makes_no_second_copy_of_the_we
 
 
 def test_options_that_only_torch_supports_select_torch() -> None:
-    assert DecodingOptions(engine="openvino", deterministic=True).engine_choice == "torch"
+    assert DecodingOptions(engine="openvino", reproducible=True).engine_choice == "torch"
     assert DecodingOptions(engine="openvino", compiled=True).engine_choice == "torch"
     assert DecodingOptions(engine="openvino").engine_choice == "openvino"
 

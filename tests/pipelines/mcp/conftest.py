@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from mcp import Client
 
 from antiphon.accel import LanguageModel
@@ -17,8 +18,9 @@ from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.pipelines import Rag
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
+from antiphon.pipelines.mcp.http import add_mcp
 from antiphon.pipelines.mcp.server import make_mcp_server
-from antiphon.pipelines.mcp.service_source import ServiceSource
+from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
@@ -46,11 +48,18 @@ def connect(request: pytest.FixtureRequest) -> Connect:
     @asynccontextmanager
     async def connecting(service: Service | None = None, *, is_local: bool = True) -> AsyncIterator[Client]:
         chosen: Any = service or request.getfixturevalue("quoting")
-        server = make_mcp_server(ServiceSource(lambda: chosen), is_local=is_local)
+        server = make_mcp_server(lambda: chosen, is_local=is_local)
         async with Client(server, mode="legacy") as client:
             yield client
 
     return connecting
+
+
+def app_with_mcp(service: Service) -> FastAPI:
+    """Return the application of a service, with the endpoint of MCP."""
+    app = create_app(service)
+    add_mcp(app, service)
+    return app
 
 
 class Gate:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,14 +16,16 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.mcp.http import add_mcp, create_mcp_app
 from antiphon.pipelines.server.access_control import LOOPBACK
-from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.http_server import make_server
 from antiphon.pipelines.server.service import Service
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
-from tests.pipelines.mcp.conftest import Gate, ProgressLog
+from tests.load.servers import free_port
+from tests.pipelines.mcp.conftest import Gate, ProgressLog, app_with_mcp
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
+from tests.pipelines.server.test_disconnect import becomes
+from tests.pipelines.server.test_readiness import running
 
 KEYS = ("key-one", "key-two")
 HEADERS = {"Accept": "application/json, text/event-stream"}
@@ -47,7 +51,7 @@ def service(gate: Gate, passages: list[Passage], tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="module")
 def address(service: Service, gate: Gate) -> Iterator[str]:
-    with live_server(create_mcp_app(service)) as address:
+    with live_server(app_with_mcp(service)) as address:
         yield address
         gate.permits.release(1000)
 
@@ -131,12 +135,33 @@ async def test_a_cancelled_call_stops_decoding_and_reports_its_progress_until_th
 
 
 async def test_the_server_of_the_page_also_serves_mcp(service: Service) -> None:
-    app = create_app(service)
-    add_mcp(app, service)
-    with live_server(app) as address:
+    with live_server(app_with_mcp(service)) as address:
         async with connected(address) as client:
             assert not (await client.call_tool("search", {"query": "bees"})).is_error
         models = httpx2.get(f"{address}/v1/models", headers=headers())
         metrics = httpx2.get(f"{address}/metrics", headers=headers())
     assert models.status_code == 200
     assert 'path="/mcp",status="200"' in metrics.text
+
+
+def test_a_stream_that_is_open_at_the_shutdown_ends_without_an_error(
+    quoting: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    address, is_open = f"http://127.0.0.1:{port}/mcp", threading.Event()
+
+    def listen() -> bytes:
+        session = httpx2.post(address, json=INITIALIZE, headers=headers(None)).headers["mcp-session-id"]
+        listening = headers(None, **{"Mcp-Session-Id": session})
+        with httpx2.stream("GET", address, headers=listening, timeout=30) as response:
+            is_open.set()
+            return response.read()
+
+    server = make_server(app_with_mcp(quoting), "127.0.0.1", port, drain_seconds=0)
+    with ThreadPoolExecutor(1) as pool, running(server):
+        assert becomes(lambda: server.started)
+        received = pool.submit(listen)
+        assert is_open.wait(30)
+        server.should_exit = True
+        assert received.result(30) == b""
+    assert "without completing response" not in caplog.text

@@ -13,9 +13,8 @@ import pytest
 from mcp import Client
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.mcp import service_source
-from antiphon.pipelines.mcp.server import make_mcp_server
-from antiphon.pipelines.mcp.service_source import LOADING, ServiceSource
+from antiphon.pipelines.mcp import server as mcp_server
+from antiphon.pipelines.mcp.server import LOADING, make_mcp_server
 from antiphon.pipelines.server.service import Service
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.mcp.conftest import Connect, Gate, ProgressLog, text_of
@@ -56,7 +55,7 @@ async def test_a_cancelled_call_stops_decoding_after_the_current_forward_pass(
 ) -> None:
     log = ProgressLog()
     gate.permits.release()
-    server = make_mcp_server(ServiceSource(lambda: service), is_local=True)
+    server = make_mcp_server(lambda: service, is_local=True)
     async with Client(server, mode=mode) as client:
         async with anyio.create_task_group() as tasks:
 
@@ -76,7 +75,7 @@ async def test_a_cancelled_call_stops_decoding_after_the_current_forward_pass(
 async def test_tools_wait_for_the_service_and_report_that_it_is_loading(
     quoting: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_source, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(mcp_server, "LOADING_SECONDS", 0.01)
     is_allowed, log = threading.Event(), ProgressLog()
 
     def load() -> Service:
@@ -88,7 +87,7 @@ async def test_tools_wait_for_the_service_and_report_that_it_is_loading(
         if len(log.messages) == 3:
             is_allowed.set()
 
-    async with Client(make_mcp_server(ServiceSource(load), is_local=True), mode="legacy") as client:
+    async with Client(make_mcp_server(load, is_local=True), mode="legacy") as client:
         assert len((await client.list_tools()).tools) == 3, "the list needs no service"
         result = await client.call_tool("search", {"query": "bees"}, progress_callback=report)
     assert not result.is_error
@@ -99,7 +98,8 @@ async def test_a_service_that_cannot_be_loaded_is_an_error_of_each_call(caplog: 
     def load() -> Service:
         raise FileNotFoundError("The index is gone.")
 
-    async with Client(make_mcp_server(ServiceSource(load), is_local=True), mode="legacy") as client:
+    async with Client(make_mcp_server(load, is_local=True), mode="legacy") as client:
         results: Sequence[str] = [text_of(await client.call_tool("search", {"query": "bees"})) for _ in range(2)]
-    assert results == ["The documents or the model cannot be loaded: The index is gone."] * 2
+    reason = "Error executing tool search: The documents or the model cannot be loaded: The index is gone."
+    assert results == [reason] * 2
     assert "The index is gone." in caplog.text

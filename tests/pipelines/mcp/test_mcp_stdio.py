@@ -12,7 +12,6 @@ from mcp.client.stdio import stdio_client
 from typer.testing import CliRunner
 
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.cli.mcp import _address
 from tests.pipelines.mcp.conftest import ProgressLog, index_of_documents
 
 QUESTION = "How many eggs does a queen lay?"
@@ -40,21 +39,8 @@ async def test_an_agent_that_starts_the_command_receives_answers_and_only_messag
 
 
 @pytest.mark.parametrize(
-    ("given", "address"),
-    [("8001", ("127.0.0.1", 8001)), ("0.0.0.0:80", ("0.0.0.0", 80)), ("[::1]:8001", ("::1", 8001))],
-)
-def test_an_address_is_a_port_or_a_host_and_a_port(given: str, address: tuple[str, int]) -> None:
-    assert _address(given) == address
-
-
-@pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--http", "localhost:"], "--http is 'localhost:'"),
-        (["--http", "x"], "--http is 'x'"),
-        (["--http", "1:2:3"], "--http is '1:2:3'"),
-        (["--http", "99999"], "--http is '99999'"),
-        (["--http", "0.0.0.0:8001"], "no API key is set"),
         (["--index", "nowhere"], "holds no index"),
         (["--model", "http://localhost:8000/v1"], "is the address of a server"),
     ],

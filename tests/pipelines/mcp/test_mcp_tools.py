@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mcp import MCPError
 
-from antiphon.pipelines.mcp.schemas import TOOLS
 from tests.conftest import TEXTS
 from tests.pipelines.mcp.conftest import Connect, text_of
 
+TOOLS = ("search", "ask", "read_passage")
 QUESTION = "How many eggs does a queen lay?"
 NAMES = ("where", "k", "collection", "query", "year", "$and", "$or", "$not", "$gte", "$in", "source")
 UNANSWERED = "What does a ticket to Lisbon cost?"
@@ -111,7 +110,7 @@ async def test_clients_of_other_machines_see_no_paths(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "named"),
     [
-        ("search", {}, "query: Field required"),
+        ("search", {}, "query"),
         ("search", {"query": ""}, "query"),
         ("search", {"query": "   "}, "The question is empty"),
         ("search", {"query": "x" * 4001}, "query"),
@@ -126,7 +125,7 @@ async def test_clients_of_other_machines_see_no_paths(connect: Connect) -> None:
         ("search", {"query": "bees", "where": {str(each): each for each in range(21)}}, "where"),
         ("search", {"query": "bees", "collection": "wasps"}, "There is no collection 'wasps'"),
         ("ask", {"question": QUESTION, "collection": ""}, "collection"),
-        ("ask", {}, "question: Field required"),
+        ("ask", {}, "question"),
         ("read_passage", {"id": "none"}, "has no passage with this id"),
         ("read_passage", {"id": "x" * 201}, "id"),
     ],
@@ -142,10 +141,11 @@ async def test_a_wrong_argument_is_an_error_that_names_it(
     assert "internally" not in text_of(result)
 
 
-async def test_an_unknown_tool_is_an_error_of_the_protocol_that_lists_the_tools(connect: Connect) -> None:
+async def test_an_unknown_tool_is_an_error_that_names_it(connect: Connect) -> None:
     async with connect() as client:
-        with pytest.raises(MCPError, match=", ".join(TOOLS)):
-            await client.call_tool("delete", {})
+        result = await client.call_tool("delete", {})
+    assert result.is_error
+    assert "delete" in text_of(result)
 
 
 JSON = st.recursive(
@@ -157,7 +157,7 @@ ARGUMENTS = st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(tool=st.sampled_from(list(TOOLS)), arguments=ARGUMENTS, query=st.text(max_size=20))
+@given(tool=st.sampled_from(TOOLS), arguments=ARGUMENTS, query=st.text(max_size=20))
 def test_any_arguments_give_a_result_or_an_error_of_the_client(
     connect: Connect, tool: str, arguments: dict[str, Any], query: str
 ) -> None:

@@ -19,7 +19,7 @@ from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.http_server import JsonLogFormatter
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import Serve, tiny_service
-from tests.pipelines.server.test_chat_completions import MESSAGES, chat, events
+from tests.pipelines.server.test_chat_completions import chat, events
 
 QUESTION = [{"role": "user", "content": "How long does honey keep?"}]
 
@@ -43,30 +43,6 @@ def test_completions_continue_texts_and_token_ids(client: TestClient, typist: La
     streamed = events(client, "/v1/completions", prompt="Bees", max_tokens=8, stream_options={"include_usage": True})
     assert "".join(each["choices"][0]["text"] for each in streamed[:-1]) == own.text
     assert streamed[-1]["usage"]["completion_tokens"] == 8
-
-
-def test_responses_are_complete_objects_or_named_events(client: TestClient, typist: LanguageModel) -> None:
-    own = typist.generate(MESSAGES, max_new_tokens=8).text
-    body = {"model": "tiny", "input": MESSAGES[0]["content"], "max_output_tokens": 8}
-    result = post(client, "/v1/responses", **body)
-    assert (result["object"], result["status"]) == ("response", "incomplete")
-    assert result["output"][0]["content"][0]["text"] == own
-    with client.stream("POST", "/v1/responses", json={**body, "stream": True}) as response:
-        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
-    assert lines.pop() == "[DONE]"
-    all_events = [json.loads(line) for line in lines]
-    types = [each["type"] for each in all_events]
-    assert types[:4] == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-    ]
-    assert types[-1] == "response.incomplete"
-    assert [each["sequence_number"] for each in all_events] == list(range(len(types)))
-    assert "".join(each["delta"] for each in all_events if each["type"].endswith("text.delta")) == own
-    refused = client.post("/v1/responses", json={**body, "previous_response_id": "resp_1"})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
 
 
 def test_models_are_listed_as_our_own_client_expects(client: TestClient) -> None:

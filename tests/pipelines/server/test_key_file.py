@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterable
 from hmac import compare_digest
 from pathlib import Path
@@ -266,14 +267,17 @@ def test_a_key_and_its_digest_are_not_in_the_text_of_its_rights(path: Path) -> N
     assert key_digest(key) not in repr(access)
 
 
-def test_a_key_may_send_its_requests_in_any_minute_and_is_told_when_it_may_send_the_next() -> None:
-    now = 0.0
-    limit = RateLimit(3, clock=lambda: now)
+def test_a_key_may_send_its_requests_in_any_minute_and_is_told_when_it_may_send_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    limit = RateLimit(3)
     own, default = Access("a", requests_per_minute=2), Access("b")
-    for second in (0.0, 20.0):
+    for second in (1000.0, 1020.0):
         now = second
         limit.count(own)
-    now = 30.0
+    now = 1030.0
     with pytest.raises(ApiError, match="2 requests a minute; try again in 30 s") as refused:
         limit.count(own)
     assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "30"})
@@ -281,7 +285,7 @@ def test_a_key_may_send_its_requests_in_any_minute_and_is_told_when_it_may_send_
         limit.count(default)
     with pytest.raises(ApiError):
         limit.count(default)
-    now = 60.0
+    now = 1060.5
     limit.count(own)
     with pytest.raises(ApiError, match="in 20 s"):
         limit.count(own)

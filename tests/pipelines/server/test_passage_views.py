@@ -15,16 +15,10 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.server import passage_views
-from antiphon.pipelines.server.access_keys import AccessKeys
 from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.collections import Collection
-from antiphon.pipelines.server.key_file import add_key
 from antiphon.pipelines.server.passage_views import MAX_PAGES, parts_by_page
-from antiphon.pipelines.server.service import make_service
-from antiphon.pipelines.server.settings import ServerSettings
-from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import tiny_service
 from tests.retrieval.pdf_files import lines, pages_of, shown
 
@@ -157,38 +151,6 @@ def test_only_the_pages_of_the_passage_are_shown(client: TestClient, folder: Pat
         assert client.get(f"/passages/no-such-passage/{view}", params={"page": 2}).status_code == 404
         other = {"page": "2", "collection": "other"}
         assert client.get(f"/passages/{identifier}/{view}", params=other).status_code == 404
-
-
-def test_without_a_key_no_view_is_sent(typist: LanguageModel, folder: Path) -> None:
-    with TestClient(create_app(tiny_service(typist, folder / "index", api_keys=("k",)))) as locked:
-        for view in ("context", "pages", "page.png?page=2"):
-            path = f"/passages/{passage_id(folder, 'keys.pdf')}/{view}"
-            assert locked.get(path).status_code == 401
-            assert locked.get(path, headers={"Authorization": "Bearer k"}).status_code == 200
-
-
-def test_a_key_that_may_not_read_the_collection_receives_what_a_missing_passage_gives(
-    typist: LanguageModel, folder: Path, tmp_path: Path
-) -> None:
-    index_passages([Passage.at("open.txt", 0, "Bees live in colonies.")], tmp_path / "open", HashEmbedder())
-    path = tmp_path / "keys.toml"
-    path.write_text("".join(f'[collections.{name}]\nindex = "{name}"\n' for name in ("closed", "open")))
-    headers = {"Authorization": f"Bearer {add_key(path, 'ana', read=['open'], write=[])}"}
-    collections = [
-        Collection(name, Rag(Retriever.open(each), typist))
-        for name, each in (("closed", folder / "index"), ("open", tmp_path / "open"))
-    ]
-    service = make_service(typist, ServerSettings(), name="tiny", collections=collections, keys=AccessKeys(file=path))
-    identifier = passage_id(folder, "keys.pdf")
-    with TestClient(create_app(service)) as client:
-        for view in ("context", "pages", "page.png"):
-            for sent in ({"collection": "closed"}, {"collection": "open"}, {}):
-                bodies = [
-                    client.get(f"/passages/{each}/{view}", params={"page": "2", **sent}, headers=headers)
-                    for each in (identifier, "no-such-passage")
-                ]
-                assert [each.status_code for each in bodies] == [404, 404]
-                assert bodies[0].json() == bodies[1].json()
 
 
 def test_a_part_of_a_passage_is_split_at_its_pages() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import threading
@@ -60,6 +61,7 @@ def test_a_stopping_server_is_unready_first_and_still_answers_for_the_delay(
         with running(server):
             assert manager.recv(100) == b"READY=1"
             assert client.get("/ready").json() == {"status": "ready"}
+            assert gc.get_freeze_count() > 100_000, "the garbage collector skips what was loaded"
             server.should_exit = True  # as SIGTERM does
             assert manager.recv(100) == b"STOPPING=1"
             unready = client.get("/ready")

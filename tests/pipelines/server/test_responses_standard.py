@@ -184,7 +184,9 @@ def test_a_truncated_text_and_its_response_are_incomplete(typist: LanguageModel)
         logprobs = response["output"][0]["content"][0]["logprobs"]
         assert [len(each["top_logprobs"]) for each in logprobs] == [2] * 16
         streamed = events(client, **body, include=["message.output_text.logprobs"])
-        assert streamed[-1]["type"] == "response.incomplete"
+        types = [each["type"] for each in streamed]
+        assert types[2:4] == ["response.output_item.added", "response.content_part.added"]
+        assert types[-1] == "response.incomplete"
         assert output_items(streamed) == streamed[-1]["response"]["output"]
         deltas = [entry for each in streamed if each["type"].endswith("text.delta") for entry in each["logprobs"]]
         assert [each["token"] for each in deltas] == [each["token"] for each in logprobs]
@@ -217,7 +219,7 @@ class Failing(ScriptedModel):
             yield Step(tuple(tool_tokenizer().encode("Ahoy", add_special_tokens=False)), 0, 0, 0.0)
             raise RuntimeError("the machine is on fire")
 
-        return Stream(steps(), self.tokenizer, prompt_tokens=1, log_probability=lambda: 0.0)
+        return Stream(steps(), self.tokenizer, prompt_tokens=1)
 
 
 def test_an_error_during_the_stream_is_an_event_and_a_failed_response(caplog: pytest.LogCaptureFixture) -> None:
@@ -245,6 +247,7 @@ UNKNOWN_TOOL = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "fun
         ({"input": "Hello", "tools": [{"type": "web_search", "name": "w"}]}, 400, "tools"),
         ({"input": "Hello", "tools": [WEATHER], "tool_choice": UNKNOWN_TOOL}, 400, "tool_choice"),
         ({"input": "Hello", "background": True}, 400, "background"),
+        ({"input": "Hello", "previous_response_id": "resp_1"}, 400, "previous_response_id"),
         ({"input": "Hello", "model": "none"}, 404, "model"),
     ],
 )

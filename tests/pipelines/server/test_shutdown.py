@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import threading
@@ -15,7 +14,6 @@ import httpx
 import openai
 import pytest
 
-from antiphon.pipelines.server.http_server import freeze_garbage_collector
 from tests.load.servers import RunningServer
 from tests.pipelines.server.server_process import connect, read_to_end, tiny_server
 
@@ -108,17 +106,6 @@ def test_a_waiting_request_is_refused(results: dict[tuple[str, bool], Any], path
 
 def test_openai_python_raises_the_error(results: dict[tuple[str, bool], Any]) -> None:
     assert "The server is shutting down" in str(results["openai", True])
-
-
-def test_after_startup_the_garbage_collector_skips_existing_objects() -> None:
-    gc.disable()
-    try:
-        freeze_garbage_collector()
-        assert gc.isenabled()
-        assert gc.get_freeze_count() > 100_000
-    finally:
-        gc.enable()
-        gc.unfreeze()
 
 
 def test_uploads_receive_the_error_and_requests_that_finish_in_time_are_answered(tmp_path: Path) -> None:

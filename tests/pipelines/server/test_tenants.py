@@ -130,6 +130,17 @@ def test_forty_tenants_at_every_endpoint_receive_nothing_of_each_other(client: T
         assert references == prompt, "in the scheduler, too, a request has its own tenant's references only"
 
 
+def test_the_kv_cache_of_a_prompt_is_reused_for_the_same_key_and_user_only(client: TestClient) -> None:
+    def cached(number: int, user: str) -> int:
+        turns = [{"role": "user", "content": "How do bees live?"}]
+        answer = TenantClient(client, number).post("/v1/chat/completions", messages=turns, max_tokens=2, user=user)
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    first, others = cached(0, "ana"), (cached(0, "bob"), cached(1, "ana"))
+    assert (first, others) == (0, (0, 0))
+    assert cached(0, "ana") > 10
+
+
 def test_forty_concurrent_uploads_are_all_complete(client: TestClient) -> None:
     clients = [TenantClient(client, number) for number in range(TENANTS)]
     with ThreadPoolExecutor(TENANTS) as pool:

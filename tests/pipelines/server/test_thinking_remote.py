@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from antiphon.accel import Conversation, RemoteLanguageModel
-from antiphon.accel.remote.chunk import parse_chunk
 from antiphon.accel.remote.request_body import build_body
 from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.text.parameters import Settings
 from antiphon.pipelines.server.app import create_app
+from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.accel.thinking_models import QUESTION, thinking_tokenizer, writing
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
@@ -67,4 +67,6 @@ def test_each_kind_of_server_gets_the_variables_that_it_knows() -> None:
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 def test_both_names_of_the_field_are_read(name: str) -> None:
-    assert parse_chunk({"choices": [{"delta": {name: "Hm."}}]}).reasoning == "Hm."
+    with run_server(FakeServer(thoughts={name: "Hm."})) as server:
+        completion = RemoteLanguageModel(server.url).generate(QUESTION)
+    assert (completion.reasoning, completion.text) == ("Hm.", ANSWER)

@@ -23,7 +23,7 @@ from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.conftest import TEXTS
-from tests.pipelines.recorded_spans import attributes, gap, named, recorded_spans, seconds, texts, tree
+from tests.pipelines.recorded_spans import are_consecutive, attributes, named, recorded_spans, texts, tree
 from tests.pipelines.server.live_server import live_server
 from tests.pipelines.server.test_disconnect import becomes, occupied, send
 
@@ -70,10 +70,9 @@ def test_a_request_has_a_span_for_each_stage_below_that_of_http(
     body = ask(client).json()
     found = spans.get_finished_spans()
     assert tree(found) == {
-        CHATS: ["receive", "queue", "retrieve", "rerank", "prompt", "chat tiny", "respond"],
-        "retrieve": ["embed", "search"],
+        CHATS: ["queue", "retrieve", "prompt", "chat tiny", "cite"],
+        "retrieve": ["embed", "search", "rerank"],
         "chat tiny": ["prefill", "decode"],
-        "respond": ["cite", "send"],
     }
     http, chat = named(found, CHATS), attributes(named(found, "chat tiny"))
     assert http.kind is SpanKind.SERVER
@@ -87,18 +86,15 @@ def test_a_request_has_a_span_for_each_stage_below_that_of_http(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_durations_of_a_request_add_up(spans: InMemorySpanExporter, client: TestClient, stream: bool) -> None:
+def test_the_stages_of_a_request_follow_each_other(
+    spans: InMemorySpanExporter, client: TestClient, stream: bool
+) -> None:
     ask(client, max_tokens=64, stream=stream)
     found = spans.get_finished_spans()
-    assert gap(found, named(found, CHATS)) == gap(found, named(found, "chat tiny")) == 0
-    assert 0 <= gap(found, named(found, "respond")) < 0.03 * seconds(named(found, CHATS)) + 0.003
-    chat = attributes(named(found, "chat tiny"))
-    assert chat.get("gen_ai.request.stream", False) is stream
-    if stream:
-        assert 0 < chat["gen_ai.response.time_to_first_chunk"] < seconds(named(found, CHATS))
+    assert all(are_consecutive(found, named(found, name)) for name in (CHATS, "chat tiny"))
 
 
-def test_a_request_without_a_language_model_adds_up(
+def test_a_request_without_a_language_model_has_no_decoding(
     spans: InMemorySpanExporter, typist: LanguageModel, index: Path
 ) -> None:
     with TestClient(create_app(service_with(typist, Rag(Retriever.open(index))))) as client:
@@ -108,7 +104,6 @@ def test_a_request_without_a_language_model_adds_up(
     found = spans.get_finished_spans()
     assert attributes(named(found, "chat tiny"))["gen_ai.response.model"] == "extractive"
     assert "chat tiny" not in tree(found)
-    assert gap(found, named(found, CHATS)) == 0
 
 
 def test_the_span_of_the_client_is_the_parent(spans: InMemorySpanExporter, client: TestClient) -> None:
@@ -120,7 +115,7 @@ def test_the_span_of_the_client_is_the_parent(spans: InMemorySpanExporter, clien
     http = named(found, CHATS)
     assert http.parent is not None
     assert f"{http.parent.span_id:016x}" == parent
-    assert tree(found)[CHATS] == ["receive", "queue", "prompt", "chat tiny", "respond"]
+    assert tree(found)[CHATS] == ["queue", "prompt", "chat tiny"]
 
 
 def test_a_client_that_does_not_sample_is_followed(spans: InMemorySpanExporter, client: TestClient) -> None:
@@ -132,7 +127,7 @@ def test_a_client_that_does_not_sample_is_followed(spans: InMemorySpanExporter, 
 def test_each_choice_has_its_own_stages(spans: InMemorySpanExporter, client: TestClient) -> None:
     ask(client, n=2, temperature=1, seed=3)
     chats = [span for span in spans.get_finished_spans() if span.name == "chat tiny"]
-    assert sorted(attributes(span)["antiphon.choice"] for span in chats) == [0, 1]
+    assert len(chats) == 2
     assert {span.parent.span_id for span in chats if span.parent} == {
         named(spans.get_finished_spans(), CHATS).context.span_id
     }
@@ -182,7 +177,7 @@ def test_a_failed_generation_has_status_500(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_that_is_cancelled_in_the_queue_has_its_waiting_time(
+def test_a_request_that_is_cancelled_in_the_queue_ends_its_span(
     spans: InMemorySpanExporter, typist: LanguageModel, index: Path, stream: bool
 ) -> None:
     service = service_with(typist, Rag(Retriever.open(index), typist), max_running=1)
@@ -191,11 +186,9 @@ def test_a_request_that_is_cancelled_in_the_queue_has_its_waiting_time(
         assert becomes(lambda: service.queue.waiting == 1)
         connection.close()
         assert becomes(lambda: any(span.name == CHATS for span in spans.get_finished_spans()))
-    assert becomes(lambda: any(span.name == "queue" for span in spans.get_finished_spans()))
     found = spans.get_finished_spans()
     assert attributes(named(found, CHATS))["http.response.status_code"] == 499
-    assert tree(found)[CHATS] == ["receive", "queue"]
-    assert seconds(named(found, "queue")) <= seconds(named(found, CHATS))
+    assert CHATS not in tree(found)
 
 
 def test_a_request_that_is_cancelled_while_it_decodes_ends_its_spans(
@@ -212,23 +205,32 @@ def test_a_request_that_is_cancelled_while_it_decodes_ends_its_spans(
     assert attributes(chat)["gen_ai.usage.output_tokens"] < 1500
 
 
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """The server's log as lines of JSON."""
+    monkeypatch.setattr(caplog.handler, "formatter", JsonLogFormatter())  # the handler is shared by all tests
+    caplog.set_level(logging.INFO, "antiphon.server.requests")
+    return caplog
+
+
+def lines_of_requests(log: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [line for line in map(json.loads, log.text.splitlines()) if "path" in line]
+
+
 def test_log_lines_have_the_ids_of_the_trace(
-    spans: InMemorySpanExporter, client: TestClient, caplog: pytest.LogCaptureFixture
+    spans: InMemorySpanExporter, client: TestClient, log: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "antiphon.server.requests"):
-        ask(client)
-    [line] = [json.loads(record.getMessage()) for record in caplog.records if record.name == "antiphon.server.requests"]
+    ask(client)
+    [line] = lines_of_requests(log)
     context = named(spans.get_finished_spans(), CHATS).context
     assert (line["trace_id"], line["span_id"]) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
     assert attributes(named(spans.get_finished_spans(), CHATS))["antiphon.request_id"] == line["request"]
 
 
-def test_log_lines_without_a_trace_are_as_before(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "antiphon.server.requests"):
-        ask(client)
-    [record] = [record for record in caplog.records if record.name == "antiphon.server.requests"]
-    assert set(json.loads(record.getMessage())) == {"request", "method", "path", "status", "seconds"}
-    assert "trace_id" not in json.loads(JsonLogFormatter().format(record))
+def test_log_lines_without_a_trace_have_no_ids(client: TestClient, log: pytest.LogCaptureFixture) -> None:
+    ask(client)
+    [line] = lines_of_requests(log)
+    assert set(line) == {"time", "level", "request", "method", "path", "status", "seconds"}
 
 
 def test_the_page_and_the_checks_of_load_balancers_are_not_traced(
@@ -252,5 +254,4 @@ def test_traces_of_concurrent_requests_do_not_mix(spans: InMemorySpanExporter, c
         by_trace.setdefault(span.context.trace_id, []).append(span)
     assert len(by_trace) == 4
     for found in by_trace.values():
-        assert tree(found)[CHATS] == ["receive", "queue", "retrieve", "rerank", "prompt", "chat tiny", "respond"]
-        assert gap(found, named(found, CHATS)) == 0
+        assert tree(found)[CHATS] == ["queue", "retrieve", "prompt", "chat tiny", "cite"]

@@ -51,7 +51,7 @@ def choose_drafter(
     model: PreTrainedModel,
     cost: StepCost | None = None,
     *,
-    deterministic: bool | int = False,
+    reproducible: bool = False,
     engine: EngineChoice = "torch",
 ) -> DrafterChoice:
     """Return `Blend`, with BiTA's masks if they were trained for this model and are worth their cost on this device.
@@ -62,12 +62,11 @@ def choose_drafter(
     added only a few hundredths of a token per step. The returned reason states the cost of the window.
 
     Args:
-        model: The causal model that decodes.
         cost: Cost of forward passes; None: measured once, or taken from the cache.
-        deterministic: As in `DecodingOptions`; deterministic decoding uses no masks.
+        reproducible: As in `DecodingOptions`; reproducible decoding uses no masks.
         engine: The engine that decodes; only torch uses masks.
     """
-    runs, options = select_engine(model, engine).engine, DecodingOptions(cost=cost, deterministic=deterministic)
+    runs, options = select_engine(model, engine).engine, DecodingOptions(cost=cost, reproducible=reproducible)
     return runs.lock.run(lambda: _choose(runs, options))
 
 
@@ -97,24 +96,17 @@ def drafter_factory(options: DecodingOptions, engine: ModelEngine) -> DrafterFac
     return _choose(engine, options).drafter if drafter == AUTO else make_drafter(drafter)
 
 
-def check_table(table: RecyclingTable | Literal[False], model: str, *, reproducible: bool) -> RecyclingTable | None:
+def check_table(table: RecyclingTable | Literal[False], model: str) -> RecyclingTable | None:
     """Return the recycling table that a caller gave for this model; None for False.
 
     Args:
         table: The caller's table, or False for none.
-        model: Name of the model.
-        reproducible: As in `DecodingOptions`.
 
     Raises:
-        ValueError: The table belongs to another model, or the requests are to be reproducible.
+        ValueError: The table belongs to another model.
     """
     if table is False:
         return None
-    if reproducible:
-        raise ValueError(
-            "recycling is a table that remembers other requests, on which a reproducible request must not depend; "
-            "leave recycling out, or reproducible."
-        )
     if table.model not in ("", model):
         raise ValueError(
             f"recycling is the recycling table of {table.model!r}, and this is {model!r}; give each model a table of "
@@ -124,7 +116,7 @@ def check_table(table: RecyclingTable | Literal[False], model: str, *, reproduci
 
 
 def _choose(engine: ModelEngine, options: DecodingOptions) -> DrafterChoice:
-    weights, reason = engine.usable_bita(options.fixed_rows)
+    weights, reason = engine.usable_bita(reproducible=options.reproducible)
     if engine.level == "plain":
         return DrafterChoice(Blend, "blend", reason)
     cost = options.cost or engine.step_cost()

@@ -16,7 +16,7 @@ from antiphon.accel.engines.torch.growing_cache import GrowingLayer
 from antiphon.accel.engines.torch.sequence import cached_length
 
 if TYPE_CHECKING:
-    from antiphon.accel.decoding.generation import Generation
+    from antiphon.accel.decoding.model_request import ModelRequest
     from antiphon.accel.decoding.stats import Step
 
 __all__ = ["PrefixCache", "common_length"]
@@ -72,19 +72,19 @@ class PrefixCache:
             cache.crop(common - len(before))
         return cache
 
-    def keep_after(self, generation: Generation, steps: Iterator[Step]) -> Iterator[Step]:
+    def keep_after(self, request: ModelRequest, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield the given steps, and keep the request's KV cache when they end or the iterator is closed.
 
         Args:
-            generation: The request that reads and fills the cache.
+            request: The request that reads and fills the cache.
             steps: Its steps.
         """
         try:
             yield from steps
         except GeneratorExit:  # the KV cache is consistent between two steps, but not after an error inside a step
-            self._keep(generation)
+            self._keep(request)
             raise
-        self._keep(generation)
+        self._keep(request)
 
     def keep(self, model: PreTrainedModel, tokens: Tokens, cache: Cache | None) -> None:
         """Keep the KV cache of a text, unless it cannot be reused.
@@ -101,9 +101,9 @@ class PrefixCache:
         if traits.rope is None and traits.level != "plain":
             self._kept = (model, list(tokens[: cached_length(cache)]), cache)
 
-    def _keep(self, generation: Generation) -> None:
-        if generation.running.is_started:
-            self.keep(generation.request.model, generation.history.tokens, generation.cache)
+    def _keep(self, request: ModelRequest) -> None:
+        if request.is_started:
+            self.keep(request.model, request.history.tokens, request.cache)
 
 
 def common_length(before: Sequence[int], after: Sequence[int]) -> int:

@@ -1,32 +1,37 @@
-"""The scheduler of one engine: running requests of all threads share forward passes.
+"""The scheduler of one engine: one thread in which the running requests share forward passes.
 
 It uses engines through `antiphon.accel.engines.protocol` only.
 
-A thread that wants the next step of a request puts it into a queue. The thread whose step is the oldest is elected to
-run one forward pass for all waiting steps that can share it; the other threads wait until their step is done or they
-are elected (flat combining: Hendler et al. 2010). So requests join and leave between any two forward passes, an error
-stays with the request that caused it, and nothing is computed for a request whose steps are not read.
-
-A request that decodes alone is computed in its own thread, by `decode_step` without the queue. Shared forward passes
-run in one worker thread of the scheduler: threads that take turns would each have a pool of torch threads, which slow
-each other down; and Ctrl-C, which reaches the main thread, then never interrupts a shared forward pass.
+A caller that wants the next step of a request drafts in its own thread, puts the step into a queue and waits. The
+engine's thread takes the steps that can share a forward pass, computes them, and wakes their callers. So requests join
+and leave between any two forward passes, an error stays with the request that caused it, nothing is computed for a
+request whose steps are not read, and Ctrl-C, which reaches the main thread, never interrupts a forward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import atexit
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from math import inf
-from threading import get_ident
-from time import perf_counter, sleep
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread, current_thread, get_ident
+from time import perf_counter
 from typing import cast
-from weakref import ref
+from weakref import WeakKeyDictionary, finalize, ref
 
-from antiphon.accel.decoding.running_request import RunningRequest
+from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.decoding.step import StepRequest, decode_step, observe, pad_draft, propose_draft
+from antiphon.accel.decoding.step import (
+    StepRequest,
+    decode_step,
+    guess_tokens,
+    observe,
+    pad_draft,
+    propose_draft,
+)
 from antiphon.accel.drafting.budget import cheapest_padding, context_tokens, packing_savings, trim_drafts
 from antiphon.accel.drafting.cost_model import CostModel
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits
@@ -38,12 +43,6 @@ JOIN_WINDOW = 1.0
 
 The scheduler waits only for requests whose last pause between two steps was shorter than this."""
 
-JOIN_POLL_SECONDS = 1e-4
-"""Polling interval while waiting for requests to join."""
-
-WAKE_UP_SECONDS = 0.1
-"""Polling interval of waiting threads, in case a wake-up is missed."""
-
 SHORT_PROMPT = 128
 """Prompts of at most this many uncached tokens share forward passes with decoding requests; longer ones only with each
 other, up to the engine's ``prefill_batch_tokens``."""
@@ -54,10 +53,13 @@ class Scheduler:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = ref(engine)  # weak, because the engine owns its scheduler and is freed with its model
-        self._queue: dict[StepRequest, None] = {}  # in the order in which they were queued
-        self._elected: dict[int, StepRequest] = {}  # key 0: the elected step; `setdefault` and `del` are atomic
-        self._running: dict[RunningRequest, None] = {}
-        self._worker: ThreadPoolExecutor | None = None
+        self._running: dict[Request, None] = {}
+        self._inbox: SimpleQueue[StepRequest | None] = SimpleQueue()
+        self._queue: dict[StepRequest, None] = {}  # steps that wait, the oldest first; used by the thread alone
+        self._computed: dict[Request, Callable[[], object] | None] = {}  # and what to call afterwards
+        self._lock = Lock()  # of `_computed`, and of starting the thread
+        self._thread: Thread | None = None
+        finalize(self, self._inbox.put, None).atexit = False
 
     @property
     def engine(self) -> Engine:
@@ -68,11 +70,11 @@ class Scheduler:
         return engine
 
     @property
-    def running(self) -> Sequence[RunningRequest]:
+    def running(self) -> Sequence[Request]:
         """The requests that have started and have neither finished nor been dropped."""
         return tuple(self._running)
 
-    def steps(self, request: RunningRequest) -> Iterator[Step]:
+    def steps(self, request: Request) -> Iterator[Step]:
         """Yield one Step per forward pass until the request finishes; closing the iterator drops the request.
 
         The first step prefills the part of the prompt that is not in the KV cache, and verifies a draft only if the
@@ -81,113 +83,159 @@ class Scheduler:
         try:
             while not request.output.finish:
                 [step] = self.advance([request])
-                if isinstance(step, Exception):
+                if isinstance(step, BaseException):
                     raise step
                 yield step
         finally:
             self.leave(request)
 
-    def advance(self, requests: Sequence[RunningRequest]) -> list[Step | Exception]:
+    def advance(self, requests: Sequence[Request]) -> list[Step | BaseException]:
         """Decode one more step of each request; return the steps, or the exception for a request that failed."""
         steps = [self._begin(request) for request in requests]
-        if len(steps) == 1 and len(self._running) == 1:
-            requests[0].idle_seconds = inf  # others must not wait for it
-            self._run_alone(steps[0])
+        if current_thread() is self._thread:  # a logits processor or drafter of another request decodes
+            for step in steps:
+                self._run_alone(step)
         else:
-            self._run_in_queue(steps)
-        return [cast(Step | Exception, step.result) for step in steps]
+            self._compute(steps)
+        return [cast(Step | BaseException, step.result) for step in steps]
 
-    def leave(self, request: RunningRequest) -> None:
+    def leave(self, request: Request) -> None:
         """Stop waiting for this request."""
         self._running.pop(request, None)
 
-    def _begin(self, request: RunningRequest) -> StepRequest:
+    def after_forward(self, request: Request, release: Callable[[], object]) -> None:
+        """Call ``release`` as soon as no forward pass computes the request, usually now.
+
+        A caller that was interrupted while it waited may drop a request whose step is being computed.
+        """
+        with self._lock:
+            if request in self._computed:
+                self._computed[request] = release
+                return
+        release()
+
+    def _begin(self, request: Request) -> StepRequest:
+        if request.step is not None:
+            request.step.done.wait()  # its caller may have been interrupted while it waited
         self._running[request] = None
         request.thread = get_ident()
-        step = StepRequest(request)
+        request.step = step = StepRequest(request)
         request.idle_seconds = step.started_at - request.last_step_at if request.last_step_at else 0.0
         return step
 
+    def _compute(self, steps: Sequence[StepRequest]) -> None:
+        """Draft in the calling thread, queue the steps and wait until the engine's thread has computed them."""
+        engine = self.engine  # stays alive while the steps are computed
+        settings = engine.thread_settings()
+        self._start_thread()
+        try:
+            for step in steps:
+                step.settings = settings
+                try:
+                    guess_tokens(step)
+                except Exception as error:  # noqa: BLE001 - raised to the caller of this step, and to no other
+                    self._complete(step, error)
+                else:
+                    self._inbox.put(step)
+            for step in steps:
+                step.done.wait()
+        except BaseException:
+            for step in steps:
+                step.is_abandoned = True
+            raise
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():  # threads do not survive a fork
+                arguments = (ref(self), self._inbox)
+                self._thread = Thread(target=_serve, args=arguments, name="antiphon-engine", daemon=True)
+                _inboxes[self._thread] = self._inbox
+                self._thread.start()
+
+    def serve(self, step: StepRequest) -> None:
+        """Compute a step and all that are queued meanwhile. Called in the engine's thread."""
+        self._take(step)
+        while True:
+            while self._admit(0.0):  # requests join
+                pass
+            if not self._queue:
+                return
+            oldest = next(iter(self._queue))
+            if oldest.is_abandoned:
+                self._complete(oldest, InterruptedError("The caller of this step was interrupted."))
+                continue
+            try:
+                self._run_group(self._group_of(oldest))
+            except BaseException as error:  # noqa: BLE001 - the caller of the oldest step must not wait for ever
+                self._complete(oldest, error)
+
+    def _admit(self, timeout: float) -> bool:
+        """Take the next step from the inbox; return whether there was one within ``timeout`` seconds."""
+        try:
+            step = self._inbox.get(timeout > 0, max(timeout, 0.0))
+        except Empty:
+            return False
+        if step is not None:
+            self._take(step)
+        return True
+
+    def _take(self, step: StepRequest) -> None:
+        """Put a step into the queue, with its draft cut to what its sequence can verify."""
+        self._queue[step] = None
+        if step.is_abandoned:
+            return
+        try:
+            with self.engine.thread_context(step.settings):
+                propose_draft(self.engine, step)
+        except BaseException as error:  # noqa: BLE001 - raised to the caller of this step, and to no other
+            self._complete(step, error)
+
+    def _group_of(self, oldest: StepRequest) -> list[StepRequest]:
+        """Return the steps that share the forward pass of the oldest one: decoding steps, or long prompts."""
+        if len(self._running) == 1:
+            oldest.request.idle_seconds = inf  # others must not wait for it
+            return [oldest]
+        if not self._can_batch(oldest):
+            return [oldest]
+        is_long = oldest.uncached_tokens > SHORT_PROMPT
+        if not is_long:
+            self._wait_for_joining(oldest.request)
+        others = [step for step in self._queue if step is not oldest and not step.is_abandoned]
+        sharing = [step for step in others if step.settings == oldest.settings and self._can_batch(step)]
+        group = [oldest, *(step for step in sharing if (step.uncached_tokens > SHORT_PROMPT) is is_long)]
+        return self._fitting_prompts(group) if is_long else group
+
+    def _run_group(self, group: Sequence[StepRequest]) -> None:
+        """Compute the steps of a group; those that were abandoned meanwhile are dropped."""
+        with self._lock:
+            self._computed.update(dict.fromkeys(step.request for step in group))
+        try:
+            with self.engine.thread_context(group[0].settings):
+                if len(group) == 1:
+                    self._run_alone(group[0])
+                else:
+                    is_long = group[0].uncached_tokens > SHORT_PROMPT
+                    cost = None if is_long else self.engine.batch_cost
+                    self.engine.lock.run(partial(self._run_batch, group, cost))
+        finally:
+            with self._lock:
+                releases = [self._computed.pop(step.request) for step in group]
+            for release in filter(None, releases):
+                release()
+
     def _run_alone(self, step: StepRequest) -> None:
-        """Decode a step in a separate forward pass, in the calling thread."""
+        """Decode a step in a separate forward pass."""
         step.request.must_run_alone = False
         try:
-            step.result = decode_step(self.engine, step)
-        except Exception as error:  # noqa: BLE001 - raised in the thread that asked for this step, and in no other
-            step.result = error
-        self._complete(step)
-
-    def _run_in_queue(self, steps: Sequence[StepRequest]) -> None:
-        """Propose the drafts in the calling thread, then queue the steps and wait until they are done."""
-        try:
-            for step in steps:
-                try:
-                    propose_draft(self.engine, step)
-                except Exception as error:  # noqa: BLE001 - as above
-                    step.result = error
-                    self._complete(step)
-            self._queue.update(dict.fromkeys(step for step in steps if step.result is None))
-            while (first := next((step for step in steps if step.result is None), None)) is not None:
-                self._run_or_wait(first)
-        finally:
-            for step in steps:
-                self._queue.pop(step, None)
-            self._wake_oldest()
-
-    def _run_or_wait(self, step: StepRequest) -> None:
-        """Run the next forward pass if this step is elected, else wait until it is done or elected."""
-        try:
-            is_nested = self.engine.lock.is_held  # nested: a logits processor or drafter of another request decodes
-            if is_nested or (step is self._oldest() and self._elected.setdefault(0, step) is step):
-                self._run_elected(step, is_nested)
-            else:
-                step.wake.wait(WAKE_UP_SECONDS)
-                step.wake.clear()
-        finally:
-            self._resign(step)
-
-    def _resign(self, step: StepRequest) -> None:
-        """Let another step be elected."""
-        if self._elected.get(0) is step:
-            del self._elected[0]
-            self._wake_oldest()
-
-    def _oldest(self) -> StepRequest | None:
-        return next((step for step in list(self._queue) if step.result is None), None)
-
-    def _wake_oldest(self) -> None:
-        if (step := self._oldest()) is not None:
-            step.wake.set()
-
-    def _run_elected(self, step: StepRequest, is_nested: bool) -> None:
-        """Run one forward pass for an elected step and for all queued steps that can share it."""
-        lock = self.engine.lock
-        if is_nested or len(self._running) == 1 or not lock.run(partial(self._can_batch, step)):
-            self._queue.pop(step, None)
-            self._resign(step)  # so that other threads can run forward passes while this one verifies
-            self._run_alone(step)
-            return
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "antiphon-forwards")
-        self._worker.submit(lock.run, partial(self._run_group, step)).result()
-
-    def _run_group(self, elected: StepRequest) -> None:
-        """Collect the steps that share the forward pass of the elected one: decoding steps, or long prompts."""
-        is_long = elected.uncached_tokens > SHORT_PROMPT
-        if not is_long:
-            self._wait_for_joining(elected.request)
-        queued = [step for step in list(self._queue) if step.result is None and step is not elected]
-        others = [step for step in queued if self._can_batch(step) and (step.uncached_tokens > SHORT_PROMPT) is is_long]
-        group = [elected, *others]
-        self._run_batch(self._fitting_prompts(group), None) if is_long else self._run_batch(
-            group, self.engine.batch_cost
-        )
+            self._complete(step, decode_step(self.engine, step))
+        except BaseException as error:  # noqa: BLE001 - raised to the caller of this step, and to no other
+            self._complete(step, error)
 
     def _can_batch(self, step: StepRequest) -> bool:
         request = step.request
-        if step.uncached_tokens > max(SHORT_PROMPT, self.engine.prefill_batch_tokens):
+        if request.must_run_alone or step.uncached_tokens > max(SHORT_PROMPT, self.engine.prefill_batch_tokens):
             return False
-        return not request.must_run_alone and request.sequence.can_batch
+        return step.settings.can_batch and self.engine.lock.run(lambda: request.sequence.can_batch)
 
     def _fitting_prompts(self, prompts: Sequence[StepRequest]) -> list[StepRequest]:
         """Return the first long prompt, and as many further ones as the engine prefills in one forward pass."""
@@ -195,21 +243,20 @@ class Scheduler:
         limit = self.engine.prefill_batch_tokens
         return [step for step, end in zip(prompts, ends, strict=True) if step is prompts[0] or end <= limit]
 
-    def _wait_for_joining(self, elected: RunningRequest) -> None:
+    def _wait_for_joining(self, oldest: Request) -> None:
         """Wait for requests that will probably ask soon, because one shared forward pass costs less than two."""
         cost = self.engine.batch_cost
-        window = 0.0 if cost is None else JOIN_WINDOW * cost.seconds(elected.sequence.length, 1)[0]
+        window = 0.0 if cost is None else JOIN_WINDOW * cost.seconds(oldest.sequence.length, 1)[0]
         until = perf_counter() + window
-        while missing := self._missing(window, elected.thread):
-            if perf_counter() > until:
+        while missing := self._missing(window, oldest.thread):
+            if not self._admit(until - perf_counter()):
                 for request in missing:
                     request.idle_seconds = inf
                 return
-            sleep(JOIN_POLL_SECONDS)
 
-    def _missing(self, window: float, thread: int) -> list[RunningRequest]:
+    def _missing(self, window: float, thread: int) -> list[Request]:
         """Return other threads' requests that are not queued but asked within ``window`` seconds the last time."""
-        queued = {step.request for step in list(self._queue)}
+        queued = {step.request for step in self._queue}
         others = [request for request in list(self._running) if request.thread != thread and request not in queued]
         return [request for request in others if request.idle_seconds < window]
 
@@ -219,7 +266,6 @@ class Scheduler:
         If the cost model says that separate forward passes are faster, each request gets one.
 
         Args:
-            group: Steps whose drafts have been proposed.
             cost: Cost model of shared forward passes; None: share in any case.
         """
         if len(group) == 1:
@@ -262,12 +308,10 @@ class Scheduler:
         started = perf_counter()
         try:
             return self.engine.forward(inputs), perf_counter() - started
-        except BaseException as error:
+        except BaseException:  # noqa: BLE001 - the separate passes show which request caused it
             for step in group:
                 step.request.sequence.reset()
                 step.request.must_run_alone, step.draft, step.is_shared = True, EMPTY, False
-            if not isinstance(error, Exception):
-                raise
             return [], 0.0
 
     def _finish(self, step: StepRequest, logits: Logits) -> None:
@@ -276,16 +320,115 @@ class Scheduler:
         try:
             accepted = verify(step.draft or EMPTY, request.sampler.bind(logits), request.output.commit)
             request.sequence.keep(accepted.path)
-            step.result = observe(step, accepted, logits, perf_counter() - started)
-        except Exception as error:  # noqa: BLE001 - as above
-            step.result = error
-        self._complete(step)
+            self._complete(step, observe(step, accepted, logits, perf_counter() - started))
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._complete(step, error)
 
-    def _complete(self, step: StepRequest) -> None:
-        """Wake the thread that waits for a finished step."""
-        if isinstance(step.result, Exception) or step.request.output.finish:
+    def _complete(self, step: StepRequest, result: Step | BaseException) -> None:
+        """Give the caller of a step its result."""
+        step.result, step.request.step = result, None
+        self._queue.pop(step, None)
+        if isinstance(result, BaseException) or step.request.output.finish:
             self.leave(step.request)
-        step.wake.set()
+        step.done.set()
+
+
+class Batch:
+    """Decodes up to ``size`` requests at once; when one finishes, the next waiting one starts.
+
+    Every request has its own drafts, verification and stopping rules, so it emits what it would emit alone. Only the
+    forward passes are shared; their duration counts in the steps of every request that shares them.
+
+    Args:
+        scheduler: Runs the forward passes.
+        size: Maximum number of requests that are decoded at the same time.
+
+    Raises:
+        ValueError: ``size`` is below 1.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, size: int = 8) -> None:
+        if size < 1:
+            raise ValueError(f"The batch size is {size}; it must be at least 1.")
+        self.size = size
+        self._scheduler = scheduler
+        self._waiting: deque[Request] = deque()
+        self._active: list[Request] = []
+        self._steps: dict[Request, deque[Step | BaseException]] = {}
+        self._on_end: dict[Request, Callable[[], object]] = {}
+
+    @property
+    def active(self) -> Sequence[Request]:
+        """The requests that are being decoded now."""
+        return tuple(self._active)
+
+    def add(self, request: Request, on_end: Callable[[], object] | None = None) -> Iterator[Step]:
+        """Add a request and return its steps.
+
+        Reading a step runs forward passes for all active requests; closing the iterator drops the request.
+
+        Args:
+            request: The request to decode.
+            on_end: Called when it has finished, even if its last steps have not been read yet.
+        """
+        self._waiting.append(request)
+        self._steps[request] = deque()
+        if on_end is not None:
+            self._on_end[request] = on_end
+        return self._steps_of(request)
+
+    def _steps_of(self, request: Request) -> Iterator[Step]:
+        steps = self._steps[request]
+        try:
+            while True:
+                while not steps:
+                    self._advance()
+                step = steps.popleft()
+                if isinstance(step, BaseException):
+                    raise step
+                yield step
+                if step.finish:
+                    return
+        finally:
+            self._drop(request)
+
+    def _advance(self) -> None:
+        """Start waiting requests until ``size`` are active, and decode one step of every active one."""
+        while self._waiting and len(self._active) < self.size:
+            self._active.append(self._waiting.popleft())
+        requests = list(self._active)
+        for request, step in zip(requests, self._scheduler.advance(requests), strict=True):
+            self._steps[request].append(step)
+            if isinstance(step, BaseException) or step.finish:
+                self._active.remove(request)
+                if (on_end := self._on_end.pop(request, None)) is not None:
+                    on_end()
+
+    def _drop(self, request: Request) -> None:
+        """Free the place of a request that has finished or whose iterator was closed."""
+        self._scheduler.leave(request)
+        for requests in (self._active, self._waiting):
+            if request in requests:
+                requests.remove(request)
+
+
+_inboxes: WeakKeyDictionary[Thread, SimpleQueue[StepRequest | None]] = WeakKeyDictionary()
+
+
+def _serve(scheduler: ref[Scheduler], inbox: SimpleQueue[StepRequest | None]) -> None:
+    """Compute the steps that callers put into the inbox, until it holds None. An idle thread keeps no engine alive."""
+    while (step := inbox.get()) is not None:
+        if (alive := scheduler()) is not None:
+            alive.serve(step)
+        del alive, step
+
+
+@atexit.register
+def _finish_forwards() -> None:
+    """Wait for the forward passes in progress, because libraries must not be unloaded under them."""
+    for thread, inbox in list(_inboxes.items()):
+        inbox.put(None)
+        thread.join()
 
 
 def scheduler_of(engine: Engine) -> Scheduler:

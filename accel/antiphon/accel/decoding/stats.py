@@ -105,7 +105,6 @@ def summarize(steps: Iterable[Step], weights: str = "") -> Summary:
     """Add up the steps of one request.
 
     Args:
-        steps: All its steps, the prefill first.
         weights: As in `Summary`.
     """
     steps = list(steps)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from threading import Event
 from time import perf_counter
 
-from antiphon.accel.decoding.running_request import RunningRequest
+from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Logits, Tokens, pad
 from antiphon.accel.drafting.tree import reorder_depth_first
 from antiphon.accel.drafting.verify import verify
-from antiphon.accel.engines.protocol import Engine, SequenceInput
+from antiphon.accel.engines.protocol import Engine, SequenceInput, ThreadSettings
+
+DEFAULT_SETTINGS = ThreadSettings()
 
 
 @dataclass(eq=False, slots=True)
@@ -21,7 +23,10 @@ class StepRequest:
 
     Attributes:
         request: The request to advance.
+        settings: Settings of the calling thread.
         started_at: When the step was requested, in seconds of `perf_counter`.
+        guess: The drafter's proposal; None until the drafter was asked.
+        is_first: Whether it is the first step of its request.
         prefilled: Number of prompt tokens that this step computes.
         draft: The draft tree; None until it is proposed, and cut to the selected rows before the forward pass.
         draft_seconds: Time spent in the drafter before the forward pass.
@@ -30,12 +35,16 @@ class StepRequest:
         cached_tokens: Tokens in the KV cache before the forward pass.
         num_rows: Rows of the forward pass with the root and padding; 0 if it is a prefill.
         is_shared: Whether the forward pass was shared with other requests.
+        is_abandoned: Whether its caller was interrupted and waits no longer.
         result: The finished step, or the exception of its drafter, sampler, stopping rule or forward pass.
-        wake: Set when there is a result, and when its thread is elected to run the next forward pass.
+        done: Set when there is a result.
     """
 
-    request: RunningRequest
+    request: Request
+    settings: ThreadSettings = DEFAULT_SETTINGS
     started_at: float = field(default_factory=perf_counter)
+    guess: Draft | None = None
+    is_first: bool = False
     prefilled: int = 0
     draft: Draft | None = None
     draft_seconds: float = 0.0
@@ -44,8 +53,9 @@ class StepRequest:
     cached_tokens: int = 0
     num_rows: int = 0
     is_shared: bool = False
-    result: Step | Exception | None = None
-    wake: Event = field(default_factory=Event)
+    is_abandoned: bool = False
+    result: Step | BaseException | None = None
+    done: Event = field(default_factory=Event)
 
     @property
     def uncached_tokens(self) -> int:
@@ -112,11 +122,25 @@ def decode_step(engine: Engine, step: StepRequest) -> Step:
     return observe(step, accepted, logits, perf_counter() - started)
 
 
-def propose_draft(engine: Engine, step: StepRequest) -> Draft:
-    """Return the draft of a step, cut to what its sequence can verify; it is proposed once.
+def guess_tokens(step: StepRequest) -> Draft:
+    """Return what the drafter proposes for a step, which depends on tokens alone; the first step starts the drafter."""
+    if step.guess is None:
+        request, started = step.request, perf_counter()
+        context, step.is_first = request.output.tokens, not request.is_started
+        if step.is_first:
+            step.guess = request.drafter.begin(tuple(context), request.references) or EMPTY
+            request.is_started = True
+        else:
+            step.guess = request.drafter.propose(context, request.budget.num_draft_tokens)
+        step.draft_seconds = perf_counter() - started
+    return step.guess
 
-    The first step starts the drafter. Its forward pass is the prefill, which verifies a draft only if the drafter
-    returns one at the start and the sequence supports it.
+
+def propose_draft(engine: Engine, step: StepRequest) -> Draft:
+    """Return the draft of a step, cut to what its sequence can verify.
+
+    The forward pass of the first step is the prefill, which verifies a draft only if the drafter returns one at the
+    start and the sequence supports it.
 
     Args:
         engine: Prefills the prompt up to its last token if there is a draft below that token.
@@ -124,30 +148,27 @@ def propose_draft(engine: Engine, step: StepRequest) -> Draft:
     """
     if step.draft is not None:
         return step.draft
-    request = step.request
-    context, sequence, draft = request.output.tokens, request.sequence, EMPTY
-    if not request.is_started:
-        first = request.drafter.begin(tuple(context), request.references)
-        request.is_started = True
-        if first and sequence.can_draft_at_prefill(context):
-            step.prefilled = step.uncached_tokens
-            draft, started = first, perf_counter()
-            _prefill(engine, request, context[sequence.length : -1])
-            step.prefill_seconds = perf_counter() - started
+    request, draft = step.request, guess_tokens(step)
+    context, sequence = request.output.tokens, request.sequence
+    if step.is_first and not (draft and sequence.can_draft_at_prefill(context)):
+        draft = EMPTY
+    elif step.is_first:
+        step.prefilled, started = step.uncached_tokens, perf_counter()
+        _prefill(engine, request, context[sequence.length : -1])
+        step.prefill_seconds = perf_counter() - started
     elif sequence.is_evicted(context):
         sequence.reset()
-        step.prefilled = len(context)
-    else:
-        draft = request.drafter.propose(context, request.budget.num_draft_tokens)
+        step.prefilled, draft = len(context), EMPTY
     if draft:
+        started = perf_counter()
         rows, depth = request.budget.num_draft_tokens + draft.num_probes, request.output.remaining_tokens - 1
         draft = sequence.fit(draft, rows, depth, step.uncached_tokens)
+        step.draft_seconds += perf_counter() - started
     step.draft = draft
-    step.draft_seconds = perf_counter() - step.started_at - step.prefill_seconds
     return draft
 
 
-def _prefill(engine: Engine, request: RunningRequest, tokens: Tokens) -> None:
+def _prefill(engine: Engine, request: Request, tokens: Tokens) -> None:
     """Prefill the prompt up to its last token, so that the next forward pass can verify a draft below that token.
 
     A tree over the whole prompt would need a mask that is quadratic in its length.
@@ -176,7 +197,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
     return logits
 
 
-def pad_draft(request: RunningRequest, draft: Draft, token: int, count: int) -> Draft:
+def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
     """Return the draft with padding rows, which make some forward passes cheaper, or as it is if they do not fit.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from antiphon.accel.drafting.budget import MAX_ROWS, AdaptiveBudget, Budget, FixedBudget
 from antiphon.accel.drafting.calibration import Calibration
-from antiphon.accel.drafting.cost_model import CostModel, FixedCostModel, OnlineCostModel, StepCost
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.preferred_rows import PreferredRows
 
@@ -37,7 +37,7 @@ class AcceptanceStats:
 
 def initial_stats(cost: StepCost) -> AcceptanceStats:
     """Return the initial statistics: the measured costs, and no calibrations."""
-    return AcceptanceStats(OnlineCostModel(cost), OnlineCostModel(cost))
+    return AcceptanceStats(CostModel(cost), CostModel(cost))
 
 
 def make_budget(
@@ -58,6 +58,6 @@ def make_budget(
     if num_draft_tokens is not None:
         return FixedBudget(num_draft_tokens)
     if cost is not None:
-        return AdaptiveBudget(FixedCostModel(cost), Calibration())
+        return AdaptiveBudget(CostModel(cost, learns=False), Calibration())
     stats = acceptance_stats()
     return FixedBudget(0) if stats is None else stats.budget(drafter)

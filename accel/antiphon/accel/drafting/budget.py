@@ -39,20 +39,10 @@ class Budget(Protocol):
         """Number of candidates to request from the drafter."""
 
     def trim(self, draft: Draft, context_length: int) -> Draft:
-        """Return the rows to verify in a forward pass for this sequence alone.
-
-        Args:
-            draft: The draft as proposed.
-            context_length: Number of tokens that the sequence holds.
-        """
+        """Return the rows to verify in a forward pass for this sequence alone."""
 
     def padding_rows(self, draft: Draft, context_length: int) -> int:
-        """Return the number of padding rows that make a forward pass for this sequence alone cheaper.
-
-        Args:
-            draft: The trimmed draft.
-            context_length: Number of tokens that the sequence holds.
-        """
+        """Return the number of padding rows that make a forward pass for this sequence alone cheaper."""
 
     def observe_accepted(self, accepted: Accepted) -> None:
         """Learn from the tokens that a step emitted."""
@@ -61,8 +51,6 @@ class Budget(Protocol):
         """Learn the duration of a step.
 
         Args:
-            rows: Rows of its forward pass.
-            context_length: Number of tokens that the sequence held.
             seconds: Duration of the step, including verification.
         """
 
@@ -99,7 +87,6 @@ class AdaptiveBudget:
     their chances) tokens, and its forward pass has 1 + k rows. Every k is tried, because costs rise in steps.
 
     Args:
-        cost: Cost model of forward passes for one sequence.
         calibration: Acceptance rates of the drafter in earlier requests.
         preferred: Preferred number of rows, shared with other requests; a new one by default.
     """
@@ -131,12 +118,7 @@ class AdaptiveBudget:
         return draft if len(kept) == len(draft) else take_rows(draft, kept)
 
     def select(self, draft: Draft, context_length: int) -> list[int]:
-        """Return the rows that `trim` keeps, ascending.
-
-        Args:
-            draft: The draft as proposed.
-            context_length: Number of tokens that the sequence holds.
-        """
+        """Return the rows that `trim` keeps, ascending."""
         scored = self.score(draft)
         if self.cost.shape_change and self._steps % EXPLORE_EVERY == 0:
             self._last_scored = scored
@@ -182,7 +164,6 @@ def cheapest_padding(cost: CostModel, context_length: int, rows: int, preferred:
     """Return the number of padding rows that make a forward pass at least a tenth cheaper, or 0.
 
     Args:
-        cost: Cost model of the forward pass.
         context_length: Number of tokens before it.
         rows: Its rows without padding.
         preferred: Preferred number of rows; 0 for none.
@@ -201,7 +182,6 @@ def context_tokens(cost: CostModel, context_lengths: Sequence[int]) -> int:
     """Return the context length that determines the cost of a forward pass over several sequences.
 
     Args:
-        cost: Cost model of forward passes for several sequences.
         context_lengths: Number of tokens that each sequence holds.
 
     Returns:
@@ -214,7 +194,6 @@ def packing_savings(cost: CostModel, context_lengths: Sequence[int], drafts: Seq
     """Return the seconds that a forward pass saves over its cost curve because some sequences verify no draft.
 
     Args:
-        cost: Cost model of forward passes for several sequences.
         context_lengths: Number of tokens that each sequence holds.
         drafts: The draft of each sequence.
     """

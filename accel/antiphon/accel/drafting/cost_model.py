@@ -1,7 +1,7 @@
 """Cost model: seconds of one forward pass by its rows and its context, measured once and corrected by real steps.
 
-`StepCost` holds the measured curve. A `CostModel` returns costs from it: `FixedCostModel` as measured,
-`OnlineCostModel` with corrections that this process has learned. Independent of drafts and of how costs are measured.
+`StepCost` holds the measured curve, and `CostModel` returns costs from it, with corrections that this process has
+learned. Independent of drafts and of how costs are measured.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,6 @@ class StepCost:
         """Return the cost of a forward pass as a multiple of a plain step.
 
         Args:
-            rows: Number of rows of the forward pass.
             context_length: Number of tokens before it.
         """
         curve = self.curve(context_length, rows)
@@ -103,8 +102,27 @@ class StepCost:
         }
 
 
-class CostModel(Protocol):
-    """Returns the seconds of forward passes by context and rows."""
+class CostModel:
+    """Returns the seconds of forward passes by context and rows; corrects the measured curve by the durations of steps.
+
+    Only ratios between forward passes affect decisions. A drift that slows all forward passes alike is therefore
+    tracked apart from errors of the curve: each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own slowly learned
+    correction.
+
+    Args:
+        cost: The measured curve.
+        learns: Whether steps correct it. False for known costs, and for results that must not depend on the clock; the
+            rows of the last forward pass are then unknown, so that a change of rows costs nothing.
+    """
+
+    def __init__(self, cost: StepCost, *, learns: bool = True) -> None:
+        self.cost = cost
+        self.learns = learns
+        self._drift: float | None = None
+        self._biases = [0.0] * 24
+        self._last_rows = 0
+        self._seen: set[int] = set()
+        self._cached: tuple[int, NDArray[np.float64], NDArray[np.int64]] | None = None
 
     def seconds(self, context_length: int, rows: int) -> list[float]:
         """Return the seconds of forward passes of 1 to ``rows`` rows; only their ratios are reliable.
@@ -113,9 +131,14 @@ class CostModel(Protocol):
             context_length: Number of tokens before the forward pass.
             rows: Largest number of rows.
         """
+        curve, ranges = self._curve(context_length, rows)
+        seconds: list[float] = (curve * np.exp(self._biases)[ranges])[:rows].tolist()
+        return seconds
 
     def next_seconds(self, context_length: int, rows: int, preferred: int = 0) -> list[float]:
         """Return the seconds of the very next forward pass, including the cost of changing the number of rows.
+
+        Without a preferred number, only the share `SHAPE_CHANGE_SHARE` of leaving the last number is added.
 
         Args:
             context_length: Number of tokens before the forward pass.
@@ -126,104 +149,7 @@ class CostModel(Protocol):
             Seconds for 1, 2, ... rows: up to ``rows``, and if a change of rows costs anything, at least up to the rows
             of the last forward pass and to the preferred number.
         """
-
-    @property
-    def shape_change(self) -> float:
-        """Extra seconds of a forward pass whose number of rows differs from that of the forward pass before it."""
-
-    @property
-    def row_counts(self) -> Sequence[int]:
-        """Measured numbers of rows, ascending; costs between them are interpolated."""
-
-    @property
-    def packing(self) -> float:
-        """Extra seconds per context token that the first draft row of a sequence adds to a shared forward pass.
-
-        If it is not 0, ``context_length`` of a shared forward pass is the sum over its sequences, and ``seconds`` are
-        those of a forward pass in which all sequences verify a draft.
-        """
-
-    def observe(self, rows: int, context_length: int, seconds: float, saved: float = 0.0) -> None:
-        """Learn from the duration of one forward pass.
-
-        Args:
-            rows: Number of its rows.
-            context_length: Number of tokens before it.
-            seconds: Its duration.
-            saved: Seconds to add before comparing with the curve: this pass was faster because some of its sequences
-                had no draft (`antiphon.accel.drafting.budget.packing_savings`).
-        """
-
-
-class FixedCostModel:
-    """A `CostModel` that does not learn: for known costs, and for results that must not depend on the clock.
-
-    Args:
-        cost: The measured curve.
-    """
-
-    def __init__(self, cost: StepCost) -> None:
-        self.cost = cost
-
-    def seconds(self, context_length: int, rows: int) -> list[float]:
-        """Return the seconds of the curve, with contexts rounded as in `OnlineCostModel`."""
-        seconds: list[float] = self.cost.curve(_round_context(context_length), rows).tolist()
-        return seconds
-
-    def next_seconds(self, context_length: int, rows: int, preferred: int = 0) -> list[float]:
-        """Return the same as `seconds`: the rows of the last forward pass are unknown."""
-        return self.seconds(context_length, rows)
-
-    @property
-    def shape_change(self) -> float:
-        """0: the rows of the last forward pass are unknown."""
-        return 0.0
-
-    @property
-    def row_counts(self) -> Sequence[int]:
-        """See `CostModel.row_counts`."""
-        return self.cost.row_counts
-
-    @property
-    def packing(self) -> float:
-        """See `CostModel.packing`."""
-        return self.cost.packing
-
-    def observe(self, rows: int, context_length: int, seconds: float, saved: float = 0.0) -> None:
-        """Ignore the observation."""
-
-
-class OnlineCostModel:
-    """A `CostModel` that corrects the measured curve by the durations of real steps.
-
-    Only ratios between forward passes affect decisions. A drift that slows all forward passes alike is therefore
-    tracked apart from errors of the curve: each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own slowly learned
-    correction.
-
-    Args:
-        cost: The measured curve.
-    """
-
-    def __init__(self, cost: StepCost) -> None:
-        self.cost = cost
-        self._drift: float | None = None
-        self._biases = [0.0] * 24
-        self._last_rows = 0
-        self._seen: set[int] = set()
-        self._cached: tuple[int, NDArray[np.float64], NDArray[np.int64]] | None = None
-
-    def seconds(self, context_length: int, rows: int) -> list[float]:
-        """See `CostModel.seconds`."""
-        curve, ranges = self._curve(context_length, rows)
-        seconds: list[float] = (curve * np.exp(self._biases)[ranges])[:rows].tolist()
-        return seconds
-
-    def next_seconds(self, context_length: int, rows: int, preferred: int = 0) -> list[float]:
-        """Return the seconds, plus the cost of leaving the last number of rows and of returning to the preferred one.
-
-        Without a preferred number, only the share `SHAPE_CHANGE_SHARE` of leaving is added.
-        """
-        change = self.cost.shape_change
+        change = self.shape_change
         if not change:
             return self.seconds(context_length, rows)
         seconds = self.seconds(context_length, max(rows, self._last_rows, preferred))
@@ -235,23 +161,33 @@ class OnlineCostModel:
 
     @property
     def shape_change(self) -> float:
-        """See `CostModel.shape_change`."""
-        return self.cost.shape_change
+        """Extra seconds of a forward pass whose number of rows differs from that of the forward pass before it."""
+        return self.cost.shape_change if self.learns else 0.0
 
     @property
     def row_counts(self) -> Sequence[int]:
-        """See `CostModel.row_counts`."""
+        """Measured numbers of rows, ascending; costs between them are interpolated."""
         return self.cost.row_counts
 
     @property
     def packing(self) -> float:
-        """See `CostModel.packing`."""
+        """Extra seconds per context token that the first draft row of a sequence adds to a shared forward pass.
+
+        If it is not 0, ``context_length`` of a shared forward pass is the sum over its sequences, and ``seconds`` are
+        those of a forward pass in which all sequences verify a draft.
+        """
         return self.cost.packing
 
     def observe(self, rows: int, context_length: int, seconds: float, saved: float = 0.0) -> None:
-        """Correct the costs by one step; the first forward pass of a shape is slower than later ones and is ignored."""
+        """Correct the costs by one step; the first forward pass of a shape is slower than later ones and is ignored.
+
+        Args:
+            context_length: Number of tokens before it.
+            saved: Seconds to add before comparing with the curve: this pass was faster because some of its sequences
+                had no draft (`antiphon.accel.drafting.budget.packing_savings`).
+        """
         last, self._last_rows = self._last_rows, rows
-        if rows not in self._seen:
+        if not self.learns or rows not in self._seen:
             self._seen.add(rows)
             return
         curve, _ = self._curve(context_length, rows)

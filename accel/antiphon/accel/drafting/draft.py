@@ -70,7 +70,6 @@ class Draft:
             tokens: Token of each row.
             parents: Parent of each row.
             chances: Chance of each row.
-            num_probes: Number of probes among the last rows.
         """
         draft = object.__new__(cls)
         assign = object.__setattr__  # the class is frozen
@@ -204,7 +203,6 @@ class Drafter(Protocol):
         Args:
             draft: The draft that was verified. It may have fewer rows than proposed and in another order: identify
                 rows by their paths.
-            accepted: The accepted rows and the emitted tokens.
             logits: The model's logits, or None if there are none (when a recorded answer is replayed).
         """
 
@@ -228,7 +226,6 @@ def path_to(draft: Draft, row: int) -> list[int]:
     """Return the rows from the first below the root down to ``row``, inclusive; none for the root.
 
     Args:
-        draft: The draft.
         row: The last row of the path, or ``ROOT``.
     """
     path: list[int] = []
@@ -256,7 +253,6 @@ def trim(draft: Draft, rows: int, depth: int, probe_depth: int | None = None) ->
     probes below it. If the probes of the root do not fit, or a probe is too deep, all probes are dropped.
 
     Args:
-        draft: The draft to trim.
         rows: Maximum number of rows.
         depth: Maximum depth of a candidate.
         probe_depth: Maximum depth of a probe, ``depth`` by default. It may be larger, because the logits of a probe
@@ -340,8 +336,6 @@ def pad(draft: Draft, token: int, count: int) -> Draft:
     """Return the draft with padding rows, which only make its forward pass larger.
 
     Args:
-        draft: The draft.
-        token: Token of every padding row.
         count: Number of padding rows. They are probes of the root with chance 0.
     """
     return Draft.unchecked(
@@ -356,7 +350,6 @@ def take_rows(draft: Draft, kept: Sequence[int]) -> Draft:
     """Return only the kept rows, in the given order.
 
     Args:
-        draft: The draft.
         kept: Rows to keep; the parent of each kept row comes before it.
     """
     place = {row: index for index, row in enumerate(kept)}

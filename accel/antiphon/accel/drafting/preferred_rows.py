@@ -41,7 +41,6 @@ class PreferredRows:
         """Choose the number of rows with the most tokens per second.
 
         Args:
-            seconds: Seconds of a forward pass by its number of rows.
             chances: Chances of the current draft's candidates, used before the first step has been observed.
         """
         if not self._steps:
@@ -55,9 +54,7 @@ class PreferredRows:
         """Learn how many candidates of a draft would have been accepted if all of them had been verified.
 
         Args:
-            draft: The draft as proposed.
             chances: Calibrated chance of each candidate.
-            tokens: The emitted tokens.
         """
         order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)
         places = {row: place for place, row in enumerate(order, 1)}

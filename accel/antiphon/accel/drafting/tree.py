@@ -50,7 +50,6 @@ def build_tree(pending: int, parents: Sequence[int], padding_rows: int = 0) -> T
     Args:
         pending: Number of pending tokens, at least 1.
         parents: Parent of each draft row: an earlier draft row, or ``ROOT`` for the last pending token.
-        padding_rows: Number of padding rows to append.
     """
     root = pending - 1
     above = [ROOT, *range(root), *(root if parent == ROOT else pending + parent for parent in parents)]
@@ -70,7 +69,6 @@ def take_rows_depth_first(draft: Draft, kept: Sequence[int]) -> Draft:
     its keys and values need not be moved in the KV cache. Probes stay behind the candidates, in their order.
 
     Args:
-        draft: The draft to take rows from.
         kept: Rows to keep, ascending; the parent of each kept row is kept, too.
     """
     candidates, parents = draft.num_candidates, draft.parents

@@ -17,7 +17,6 @@ def verify(draft: Draft, choose: Callable[[int], int], commit: Callable[[int], b
     token.
 
     Args:
-        draft: The draft tree of the forward pass.
         choose: Returns the model's token after a row: its argmax, or one draw from its processed distribution.
         commit: Appends a token to the text and returns whether generation ends there; then no further token is drawn.
 

@@ -85,7 +85,6 @@ def top_k(
 
     Args:
         logits: Shape (rows, vocab).
-        k: Number of tokens.
         scales: Positive factor of each row's logits, shape (rows,); None for 1.
     """
     rows, vocab = logits.shape

@@ -1,7 +1,7 @@
 """The engine protocol: the methods of an engine that the scheduler and requests call. Imports no framework.
 
 To add an engine, write a class with the methods of `ModelEngine` and one with those of `CachedSequence`, and name the
-engine in ``selection.py``. `antiphon.accel.testing.table_engine` is the smallest example.
+engine in ``selection.py``. ``tests/accel/table_engine.py`` is the smallest example.
 
 One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
 
@@ -15,10 +15,9 @@ The first forward pass of a sequence is its prefill, normally without a draft. I
 `CachedSequence.can_draft_at_prefill` returns True, the scheduler splits the prefill: one forward pass for the prompt up
 to its last token, and one for the last token with the draft.
 
-Threads: any thread may decode. Engines need no other locks, except where noted below, because the caller holds
-`Engine.lock` during `Engine.forward` and whenever it creates a sequence or calls `ModelEngine.step_cost`, ``budget`` or
-``bigrams``. `CachedSequence.fit`, ``keep`` and ``reset`` are called by the thread that decodes the sequence, without
-the lock unless a forward pass is shared; so they must not touch what another sequence's forward pass uses.
+Threads: the scheduler has one thread for each engine, which computes all forward passes of requests and calls the
+methods of their sequences. Other threads create sequences and call `ModelEngine.step_cost`, ``budget`` and ``bigrams``.
+All hold `Engine.lock` for that and for forward passes, so that engines need no other locks.
 
 Errors: all requests of a forward pass get the exception that ``forward`` raises. After a shared forward pass has
 failed, and after any was interrupted, the scheduler calls ``reset`` on its sequences, which must work in any state. An
@@ -28,8 +27,9 @@ engine that is out of memory raises `MemoryError` with a message that says what 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 
@@ -148,6 +148,29 @@ class SequenceInput:
     needs_best: bool = False
 
 
+REPRODUCIBLE_ROWS = 40
+"""Number of rows of every forward pass after the prefill of a reproducible request."""
+
+
+class ThreadSettings(NamedTuple):
+    """Settings of a calling thread that hold for its forward passes, which run in the engine's thread.
+
+    Attributes:
+        num_threads: Number of threads that one forward pass uses; 0 if the engine has its own.
+        autocast: Precision of torch's autocast; None if it is off.
+        is_inference: Whether the caller is in torch's inference mode.
+    """
+
+    num_threads: int = 0
+    autocast: object = None
+    is_inference: bool = False
+
+    @property
+    def can_batch(self) -> bool:
+        """Whether requests with these settings may share forward passes."""
+        return self.autocast is None
+
+
 class AnonymousTenant:
     """A tenant without a name, equal only to itself: it shares cached prefixes with no other tenant."""
 
@@ -156,23 +179,22 @@ class AnonymousTenant:
 class SequenceOptions:
     """The options of a request's sequence. An engine ignores options of features that it does not have.
 
-    Requests that need `cache`, `padding`, `fixed_rows`, `bita` or `compiled` are always given to the torch engine.
+    Requests that need `cache`, `padding`, `reproducible`, `bita` or `compiled` are always given to the torch engine.
 
     Attributes:
         tenant: Owner of the text: cached prefixes are shared within one tenant only.
-        can_batch: Whether the sequence may share forward passes with others.
         cache: Cache of transformers to continue from; None for a new one.
         padding: Number of left padding tokens before the prompt.
-        fixed_rows: Number of rows that every forward pass is padded to, for bitwise equal logits; 0 for no padding.
+        reproducible: Whether every forward pass after the prefill has `REPRODUCIBLE_ROWS` rows, whose logits do not
+            depend on each other bit for bit.
         bita: Trained BiTA masks that the drafter uses, None for none.
         compiled: Whether to use compiled steps; None lets the engine decide.
     """
 
     tenant: Hashable
-    can_batch: bool = True
     cache: Cache | None = None
     padding: int = 0
-    fixed_rows: int = 0
+    reproducible: bool = False
     bita: MaskWeights | None = None
     compiled: bool | None = False
 
@@ -198,6 +220,12 @@ class Engine(Protocol):
     def prefill_batch_tokens(self) -> int:
         """Maximum number of prompt tokens for which prefilling several sequences together is faster; 0 for never."""
 
+    def thread_settings(self) -> ThreadSettings:
+        """Return the settings of the calling thread."""
+
+    def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[object]:
+        """Return a context in which the calling thread has these settings."""
+
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """Run one forward pass over the pending tokens and the drafts of one or several sequences.
 
@@ -220,7 +248,7 @@ class Engine(Protocol):
 class ModelEngine(Engine, Protocol):
     """An engine that a language model can decode with: it also knows costs and statistics of its model.
 
-    Requests use it through `antiphon.accel.decoding.generation`.
+    Requests use it through `antiphon.accel.decoding.model_request`.
     """
 
     @property
@@ -242,21 +270,13 @@ class ModelEngine(Engine, Protocol):
             remeasure: Measure again, even if there is a stored measurement.
         """
 
-    def budget(
-        self,
-        drafter: Drafter,
-        num_draft_tokens: int | None,
-        cost: StepCost | None = None,
-        *,
-        reproducible: bool = False,
-    ) -> Budget:
+    def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:
         """Return the budget of one request: how many draft rows each of its steps verifies.
 
         Args:
             drafter: Drafter of the request, whose acceptance rates the budget calibrates.
             num_draft_tokens: Fixed number of draft rows per step; None adapts it to costs and acceptance rates.
             cost: Costs of forward passes to assume; None takes the measured ones and learns from the clock.
-            reproducible: Learn neither from the clock nor from other requests.
         """
 
     def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> CachedSequence:
@@ -264,17 +284,16 @@ class ModelEngine(Engine, Protocol):
 
         Args:
             tokens: Token ids of the prompt. An engine with a prefix cache may return a sequence that holds its start.
-            options: Options of the sequence.
         """
 
     def cache_of(self, sequence: CachedSequence) -> Cache | None:
         """Return the KV cache as a cache of transformers; None if the engine keeps its own format."""
 
-    def usable_bita(self, fixed_rows: int = 0) -> tuple[MaskWeights | None, str]:
+    def usable_bita(self, *, reproducible: bool = False) -> tuple[MaskWeights | None, str]:
         """Return the BiTA masks that were trained for this model, or None and the reason why they cannot be used.
 
         Args:
-            fixed_rows: As in `SequenceOptions`.
+            reproducible: As in `SequenceOptions`.
         """
 
     def release(self, sequence: CachedSequence) -> None:

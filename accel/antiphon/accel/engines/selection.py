@@ -92,8 +92,6 @@ def select_engine(
     """Return the engine that runs a model's requests. It is selected once, and again if the weights change.
 
     Args:
-        model: The loaded model.
-        choice: The requested engine.
         memory: Size of OpenVINO's KV cache in bytes; None keeps the current or default size.
         report: Called with the progress when OpenVINO converts, tests and times a model for the first time on this
             machine; later processes read the results from the user's cache.

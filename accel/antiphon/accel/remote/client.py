@@ -8,20 +8,13 @@ from typing import Any
 from urllib.parse import urlsplit
 from weakref import finalize
 
-from antiphon.accel.remote.errors import (
-    AddressError,
-    AuthenticationError,
-    ModelNotFoundError,
-    RemoteError,
-    RequestRejectedError,
-    ServerFailedError,
-    TooManyRequestsError,
-    UnreachableError,
-)
+from antiphon.accel.remote.errors import RemoteError
 
 try:
     import httpx
     import openai
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletionChunk
 except ImportError as error:
     raise ImportError("A model on a server needs the package openai; run: pip install 'antiphon[remote]'") from error
 
@@ -33,6 +26,9 @@ STREAM_ERRORS = (httpx.HTTPError, openai.APIError)
 
 NO_KEY = "none"
 """Sent if there is no API key: the ``openai`` package needs one, and servers without keys ignore it."""
+
+CHAT_PATH, COMPLETION_PATH = "/chat/completions", "/completions"
+"""Endpoints for messages and for a text to continue, below the base URL."""
 
 
 class Client:
@@ -73,42 +69,38 @@ class Client:
         with self._translated_errors():
             found = self._client.get("/models", cast_to=object)
         entries = found.get("data") if isinstance(found, Mapping) else None
-        if not isinstance(entries, list) or not all(isinstance(each, Mapping) and "id" in each for each in entries):
-            raise AddressError(self._wrong_protocol())
-        return [dict(each) for each in entries]
+        if not isinstance(entries, list) or not all(isinstance(entry, Mapping) and "id" in entry for entry in entries):
+            raise RemoteError(self._wrong_protocol())
+        return [dict(entry) for entry in entries]
 
     def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request and return the JSON of the response.
 
         Args:
             path: Path below ``base_url``; a leading "/.." leaves its last part, such as "/v1".
-            body: Body of the request.
 
         Raises:
             RemoteError: The request failed.
         """
+        url = self.base_url.removesuffix("/v1") + path[3:] if path.startswith("/..") else path
         with self._translated_errors(body.get("model")):
-            answer = self._client.post(self._resolve(path), cast_to=object, body=dict(body))
+            answer = self._client.post(url, cast_to=object, body=dict(body))
         return answer if isinstance(answer, Mapping) else {}
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send a request and return its events as they arrive: an iterable with ``close``.
+        """Send a request and return its typed events as they arrive: an iterable with ``close``.
 
         Args:
-            path: "/chat/completions" or "/completions".
-            body: Body of the request.
+            path: `CHAT_PATH` or `COMPLETION_PATH`.
 
         Raises:
             RemoteError: The request failed.
         """
-        create: Any = self._client.chat.completions if path == "/chat/completions" else self._client.completions
-        known = {name: body[name] for name in body.keys() & KNOWN}
-        others = {name: body[name] for name in body.keys() - KNOWN}
+        event: Any = ChatCompletionChunk if path == CHAT_PATH else Completion
         with self._translated_errors(body.get("model")):
-            return create.create(**known, stream=True, extra_body=others)
-
-    def _resolve(self, path: str) -> str:
-        return self.base_url.removesuffix("/v1") + path[3:] if path.startswith("/..") else path
+            return self._client.post(
+                path, cast_to=event, body={**body, "stream": True}, stream=True, stream_cls=openai.Stream[event]
+            )
 
     @contextmanager
     def _translated_errors(self, model: Any = None) -> Iterator[None]:
@@ -121,37 +113,29 @@ class Client:
         """Return an error of ``openai`` or ``httpx`` as a `RemoteError` with an explanation.
 
         Args:
-            error: The error.
             model: Name of the requested model; None if unknown.
         """
-        said = _message(error)
+        said, status = _message(error), _status(error)
         match error:
             case openai.APITimeoutError() | httpx.TimeoutException():
-                return UnreachableError(
-                    f"{self.base_url} did not answer in time; is it busy, or the timeout too short?"
-                )
+                why = "did not answer in time; is it busy, or the timeout too short?"
             case openai.APIConnectionError():
-                cause = error.__cause__ or error
-                return UnreachableError(f"{self.base_url} cannot be reached ({cause}); is the server running there?")
+                why = f"cannot be reached ({error.__cause__ or error}); is the server running there?"
             case httpx.HTTPError():
-                return UnreachableError(
-                    f"The connection to {self.base_url} broke ({said}); is the server still running?"
-                )
+                return RemoteError(f"The connection to {self.base_url} broke ({said}); is the server still running?")
             case openai.AuthenticationError() | openai.PermissionDeniedError():
-                return AuthenticationError(f"{self.base_url} rejects the API key ({said}); give a valid api_key.")
+                why = f"rejects the API key ({said}); give a valid api_key."
             case openai.NotFoundError() if model is not None and str(model) in said:
-                return ModelNotFoundError(f"{self.base_url} has no model {model!r} ({said}).")
+                why = f"has no model {model!r} ({said})."
             case openai.NotFoundError():
-                return AddressError(self._wrong_protocol())
+                return RemoteError(self._wrong_protocol(), status)
             case openai.RateLimitError():
-                return TooManyRequestsError(f"{self.base_url} takes no more requests now ({said}); try again later.")
-            case openai.APIStatusError() if error.status_code < 500:
-                return RequestRejectedError(f"{self.base_url} rejects the request ({error.status_code}): {said}")
-            case openai.APIStatusError():
-                return ServerFailedError(f"{self.base_url} failed ({error.status_code}): {said}")
-            case openai.APIError() if _code(error) < 500:  # the stream had started and contains an error event
-                return RequestRejectedError(f"{self.base_url} rejects the request ({_code(error)}): {said}")
-        return ServerFailedError(f"{self.base_url} failed: {said}")
+                why = f"takes no more requests now ({said}); try again later."
+            case _ if status is not None and status < 500:
+                why = f"rejects the request ({status}): {said}"
+            case _:
+                why = f"failed{'' if status is None else f' ({status})'}: {said}"
+        return RemoteError(f"{self.base_url} {why}", status)
 
     def _wrong_protocol(self) -> str:
         return (
@@ -160,29 +144,13 @@ class Client:
         )
 
 
-KNOWN = frozenset(
-    (
-        "model",
-        "messages",
-        "prompt",
-        "max_tokens",
-        "temperature",
-        "top_p",
-        "seed",
-        "stop",
-        "tools",
-        "tool_choice",
-        "stream_options",
-    )
-)
-"""Fields that the ``openai`` package takes as arguments; all others are sent as extensions (``extra_body``)."""
-
-
-def _code(error: openai.APIError) -> int:
-    """Return the HTTP status that an error inside a stream stands for; 500 if the server does not report one."""
-    body = error.body
+def _status(error: Exception) -> int | None:
+    """Return the HTTP status of an error, also of an error event in a stream that had started; None if unknown."""
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code
+    body = getattr(error, "body", None)
     code = body.get("code") if isinstance(body, Mapping) else None
-    return code if isinstance(code, int) else 500
+    return code if isinstance(code, int) else None
 
 
 def _message(error: Exception) -> str:

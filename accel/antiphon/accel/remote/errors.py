@@ -9,35 +9,17 @@ if TYPE_CHECKING:
 
 
 class RemoteError(OSError):
-    """A request to a server failed; the message says which server, why and what to do."""
+    """A request to a server failed; the message says which server, why and what to do.
 
+    Its ``__cause__`` is the error of ``openai`` or ``httpx``, if there was one.
 
-class UnreachableError(RemoteError):
-    """There is no server at the address, or it did not answer in time."""
+    Attributes:
+        status: HTTP status of the response; None if the server cannot be reached or the connection broke.
+    """
 
-
-class AddressError(RemoteError):
-    """There is a server at the address, but it does not speak OpenAI's protocol."""
-
-
-class AuthenticationError(RemoteError):
-    """The server rejects the API key."""
-
-
-class ModelNotFoundError(RemoteError):
-    """The server has no model of this name."""
-
-
-class TooManyRequestsError(RemoteError):
-    """The server accepts no more requests at the moment, after all retries."""
-
-
-class RequestRejectedError(RemoteError):
-    """The server rejects the request as invalid."""
-
-
-class ServerFailedError(RemoteError):
-    """The server failed internally."""
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class BrokenStreamError(RemoteError):

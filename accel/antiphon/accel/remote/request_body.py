@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.accel.decoding.json_schema import JsonSchema
+from antiphon.accel.constraints.json_schema import JsonSchema
+from antiphon.accel.remote.client import CHAT_PATH, COMPLETION_PATH
 from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.text.messages import Conversation, Message, add_variables
 from antiphon.accel.text.parameters import Settings
-
-CHAT_PATH, COMPLETION_PATH = "/chat/completions", "/completions"
-"""Endpoints for messages and for a text to continue, below the base URL."""
 
 LOCAL_ONLY = ("drafter", "num_draft_tokens", "recycling")
 """Drafting parameters of local models; a server decides itself how it drafts."""
@@ -21,11 +19,6 @@ def build_body(
     prompt: str | Sequence[Message] | Conversation, settings: Settings, model: ServedModel
 ) -> tuple[str, dict[str, Any]]:
     """Return path and body of a request.
-
-    Args:
-        prompt: A text to continue, or messages to answer.
-        settings: How to generate.
-        model: The model and its kind of server.
 
     Raises:
         ValueError: A parameter is for local models only, or the server does not continue messages of the assistant.
@@ -70,13 +63,7 @@ def build_body(
 
 
 def add_references(body: dict[str, Any], references: Sequence[str], model: ServedModel) -> dict[str, Any]:
-    """Return the body with references.
-
-    Args:
-        body: Body of the request.
-        references: Texts that the completion may repeat.
-        model: A model on a server that drafts from references.
-    """
+    """Return the body with references."""
     if not references:
         return body
     if model.kind == "vllm":
@@ -124,9 +111,7 @@ def conversation_fields(conversation: Conversation, prefix: str, model: ServedMo
     """Return the fields of a request that contain its messages and tools.
 
     Args:
-        conversation: Messages and tools.
         prefix: Beginning of the answer, which the server continues.
-        model: The model and its kind of server.
 
     Raises:
         ValueError: There is a prefix, and the server does not continue messages of the assistant.

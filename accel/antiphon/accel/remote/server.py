@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from antiphon.accel.remote.client import Client
-from antiphon.accel.remote.errors import ModelNotFoundError, RemoteError, RequestRejectedError
+from antiphon.accel.remote.errors import RemoteError
 
 ServerKind = Literal["antiphon", "vllm", "other"]
 """Kind of a server, from the ``owned_by`` field of its models."""
@@ -32,36 +32,28 @@ def find_model(client: Client, name: str | None) -> ServedModel:
     """Return a model of the server, in one request.
 
     Args:
-        client: Client of the server.
         name: Name of the model; None for the server's first model.
 
     Raises:
-        ModelNotFoundError: The server has no model of this name.
-        RemoteError: The request failed.
+        RemoteError: The request failed, or the server has no model of this name.
     """
     entries = client.list_models()
     for entry in entries:
         if name in (None, entry["id"]):
             return ServedModel(str(entry["id"]), _kind(entry), _context_window(entry))
-    raise ModelNotFoundError(f"{client.base_url} has no model {name!r}; {_list_names(entries)}.")
+    raise RemoteError(f"{client.base_url} has no model {name!r}; {_list_names(entries)}.", 404)
 
 
 def has_plugin(client: Client, model: str) -> bool:
     """Return whether a vLLM server has Antiphon's plug-in, by sending invalid references.
 
     The plug-in rejects references that are a number; servers without it ignore the field.
-
-    Args:
-        client: Client of the server.
-        model: Name of a model there.
     """
     body = {"model": model, "prompt": ".", "max_tokens": 1, "vllm_xargs": {"references": 0}}
     try:
         client.post("/completions", body)
-    except RequestRejectedError:
-        return True
-    except RemoteError:
-        return False
+    except RemoteError as error:
+        return error.status in (400, 422)
     return False
 
 

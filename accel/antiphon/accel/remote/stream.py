@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from antiphon.accel.decoding.stats import FinishReason, Summary
-from antiphon.accel.remote.chunk import Chunk, ToolCallParts, parse_chunk
 from antiphon.accel.remote.client import STREAM_ERRORS, Client
 from antiphon.accel.remote.errors import BrokenStreamError
 from antiphon.accel.text.completion import Completion, Piece, TextStream, Usage
 
 __all__ = ["RemoteStream"]
+
+FINISH_REASONS: Mapping[str, FinishReason] = {"length": "length", "abort": "cancelled"}
+"""Finish reasons of servers; any other one, such as "tool_calls", is "stop"."""
 
 
 class RemoteStream(TextStream):
@@ -26,10 +28,7 @@ class RemoteStream(TextStream):
     between ``<tool_call>`` tags.
 
     Args:
-        client: Client of the server.
         send: Sends the request and returns its events.
-        temperature: Requested temperature, for the completion.
-        repetition_penalty: Requested repetition penalty, for the completion.
         response_prefix: Text that the server continues; the first piece, once the server has accepted the request.
     """
 
@@ -49,8 +48,9 @@ class RemoteStream(TextStream):
         self._response_prefix = response_prefix
         self._response: Any = None
         self._events: Any = None
-        self._calls = ToolCallParts()
-        self._reported = Chunk()  # the latest counts that the server reported
+        self._calls: dict[int, dict[str, str]] = {}  # name and arguments of the tool calls so far
+        self._usage: Any = None  # the latest token counts that the server reported
+        self._speculation: Mapping[str, int] = {}  # what it reported about drafts
         self._pieces: list[str] = []
         self._reasoning: list[str] = []
         self._ready: deque[Piece] = deque()  # pieces of the last chunk that were not requested yet
@@ -85,12 +85,17 @@ class RemoteStream(TextStream):
         """
         if self._finish is None:
             raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
-        reported = self._reported
-        num_tokens = self._num_chunks if reported.completion_tokens is None else reported.completion_tokens
+        counted = getattr(self._usage, "completion_tokens", None)
+        num_tokens = self._num_chunks if counted is None else counted
+        details = getattr(self._usage, "completion_tokens_details", None)
         return Completion(
             text="".join(self._pieces),
             finish_reason=self._finish,
-            usage=Usage(reported.prompt_tokens or 0, num_tokens, reasoning_tokens=reported.reasoning_tokens or 0),
+            usage=Usage(
+                _first(self._usage, "prompt_tokens") or 0,
+                num_tokens,
+                reasoning_tokens=_first(details, "reasoning_tokens") or 0,
+            ),
             steps=self._steps(num_tokens),
             tokens=tuple(self._tokens),
             temperature=self._temperature,
@@ -118,28 +123,36 @@ class RemoteStream(TextStream):
         except STREAM_ERRORS as error:
             return self._break_off(error)
         if event is not None:
-            return self._read(parse_chunk(event.to_dict()))
+            return self._read(event)
         if self._server_finish is None:
             return self._break_off(None)
         self._end(self._server_finish)
-        return self._calls.text
+        return "".join(map(_format_call, self._calls.values()))
 
-    def _read(self, chunk: Chunk) -> str:
-        now = perf_counter()
-        self._last_at = now
-        self._calls.add(chunk.calls)
-        self._tokens += chunk.tokens
-        self._server_finish = chunk.finish or self._server_finish
-        if chunk.reasoning:
-            self._reasoning.append(chunk.reasoning)
-            self._ready.append(Piece(chunk.reasoning, True))
-        if chunk.text or chunk.reasoning or chunk.tokens or chunk.calls:
-            self._first_at = self._first_at or now
+    def _read(self, event: Any) -> str:
+        """Return the text of an event: a ``ChatCompletionChunk`` or ``Completion`` of ``openai``."""
+        self._last_at = perf_counter()
+        self._usage = _first(event, "usage") or self._usage
+        self._speculation = (_first(event, "metrics") or {}).get("speculative_decoding") or self._speculation
+        choice = next(iter(_first(event, "choices") or ()), None)
+        delta = _first(choice, "delta")
+        text: str = _first(delta, "content") or _first(choice, "text") or ""
+        tokens = _first(choice, "token_ids") or _first(delta, "token_ids") or ()
+        calls = _first(delta, "tool_calls") or ()
+        if finish := _first(choice, "finish_reason"):
+            self._server_finish = FINISH_REASONS.get(finish, "stop")
+        if reasoning := _first(delta, "reasoning_content", "reasoning"):
+            self._reasoning.append(reasoning)
+            self._ready.append(Piece(reasoning, True))
+        if text or reasoning or tokens or calls:
+            self._first_at = self._first_at or self._last_at
             self._num_chunks += 1
-        fields = ("prompt_tokens", "completion_tokens", "reasoning_tokens", "accepted", "drafted", "draft_steps")
-        reported = {name: value for name in fields if (value := getattr(chunk, name)) is not None}
-        self._reported = replace(self._reported, **reported)
-        return chunk.text
+        self._tokens += tokens
+        for part in calls:  # a tool's name arrives in one event, its arguments in several
+            call = self._calls.setdefault(_first(part, "index") or 0, {"name": "", "arguments": ""})
+            for name in call:
+                call[name] += _first(_first(part, "function"), name) or ""
+        return text
 
     def _break_off(self, error: Exception | None) -> str:
         """End a stream that broke off: raise an error with the received text, unless the stream was closed here."""
@@ -159,12 +172,13 @@ class RemoteStream(TextStream):
 
         In the last step, servers also count accepted tokens after the end of the completion; the summary omits them.
         """
-        accepted, draft_steps = self._reported.accepted, self._reported.draft_steps or 0
+        accepted = self._speculation.get("num_accepted_draft_tokens")
+        draft_steps = self._speculation.get("num_spec_steps") or 0
         steps = 0 if accepted is None else max(num_tokens - accepted, 1 + draft_steps)
         return Summary(
             steps=steps,
             tokens=num_tokens,
-            drafted=self._reported.drafted or 0,
+            drafted=self._speculation.get("num_draft_tokens") or 0,
             accepted=max(num_tokens - steps, 0) if steps else 0,
             seconds=max(self._last_at - self._started_at, 0.0),
             prefill_seconds=max(self._first_at - self._started_at, 0.0),
@@ -176,3 +190,21 @@ class RemoteStream(TextStream):
         if response is not None:
             with suppress(*STREAM_ERRORS, RuntimeError):  # broken, or in use by another thread
                 response.close()
+
+
+def _first(value: object, *names: str) -> Any:
+    """Return the first of these attributes that is neither missing nor empty, or None.
+
+    Servers leave out fields that OpenAI's protocol requires, and add others.
+    """
+    return next((found for name in names if (found := getattr(value, name, None))), None)
+
+
+def _format_call(call: Mapping[str, str]) -> str:
+    """Return a tool call as a local model writes it: JSON between ``<tool_call>`` tags (Hermes, Qwen, SmolLM)."""
+    try:
+        arguments = json.loads(call["arguments"] or "{}")
+    except json.JSONDecodeError:
+        arguments = call["arguments"]  # malformed as the model wrote it; `parse_tool_calls` reports that
+    content = json.dumps({"name": call["name"], "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{content}\n</tool_call>"

@@ -1,1 +1,1 @@
-"""Tiny models, test drafters, a table engine and checks of model families, for tests and for `antiphon doctor`."""
+"""Tiny models, a byte tokenizer and adversarial drafters, for tests of drafters and for examples."""

@@ -19,7 +19,6 @@ class OracleDrafter:
 
     Args:
         text: Expected text with its prompt.
-        depth: Number of tokens per draft.
     """
 
     def __init__(self, text: Tokens, depth: int) -> None:
@@ -93,9 +92,7 @@ class ProbingDrafter:
     Some probes are right: their tokens are the next ones of the expected text, or random.
 
     Args:
-        drafter: The other drafter.
         text: Expected text with its prompt.
-        seed: Random seed.
         vocab_size: Random tokens are below it.
     """
 
@@ -145,9 +142,6 @@ class RecordedStep:
 
 class RecordingDrafter:
     """Wraps another drafter and records every step.
-
-    Args:
-        drafter: The other drafter.
 
     Attributes:
         records: The steps of the current request.

@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from antiphon.accel.testing.families import ALL_FAMILIES, FAMILIES
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["ALL_FAMILIES", "BOS", "END_OF_TURN", "EOS", "FAMILIES", "PAD", "VOCAB_SIZE", "byte_tokenizer", "tiny_model"]
+__all__ = [
+    "BOS",
+    "END_OF_TURN",
+    "EOS",
+    "FAMILIES",
+    "PAD",
+    "VOCAB_SIZE",
+    "Family",
+    "byte_tokenizer",
+    "tiny_model",
+]
+
+Family: TypeAlias = tuple[str, dict[str, Any]]
+"""A model type of transformers, and the configuration fields that make it tiny."""
+
+_SHAPE: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+_HEADS = _SHAPE | {"head_dim": 16}
+_GEMMA: dict[str, Any] = _HEADS | {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 12,
+    "query_pre_attn_scalar": 16,
+}
+_ROUTED = {"moe_intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2}
+
+FAMILIES: dict[str, Family] = {
+    "llama": ("llama", _SHAPE),
+    "qwen3": ("qwen3", _HEADS),
+    "mistral": ("mistral", _SHAPE | {"sliding_window": 12}),
+    "gemma3": ("gemma3_text", _GEMMA),
+    "phi3": ("phi3", _SHAPE),
+    "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4}),
+    "mixtral": ("mixtral", _SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3_moe": ("qwen3_moe", _HEADS | _ROUTED),
+}
+"""Dense models and mixtures of experts, full and sliding attention (12 tokens), rotary and learned positions."""
 
 SPECIAL_TOKENS = ("<bos>", "<eos>", "<pad>", "<|im_start|>", "<|im_end|>")
 BOS, EOS, PAD, END_OF_TURN = 256, 257, 258, 260
@@ -23,16 +62,14 @@ CHATML = (
 )
 
 
-def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTrainedModel:
+def tiny_model(family: str | Family = "llama", seed: int = 0, **overrides: Any) -> PreTrainedModel:
     """Return a random causal model of about 100,000 parameters, in float32 and evaluation mode.
 
     Its weights have a larger spread (0.08) than those of a newly initialized model, so that the next token depends on
     the text. PyTorch's global random state is not changed.
 
     Args:
-        family: A key of ``ALL_FAMILIES``.
-        seed: Random seed of the weights.
-        overrides: Fields of the family's configuration.
+        family: A key of ``FAMILIES``, or another model type of transformers and its configuration.
 
     Raises:
         ValueError: There is no such family.
@@ -40,9 +77,12 @@ def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTra
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    if family not in ALL_FAMILIES:
-        raise ValueError(f"There is no tiny model of the family {family!r}; choose one of {', '.join(ALL_FAMILIES)}.")
-    name, shape = ALL_FAMILIES[family]
+    if isinstance(family, str) and family not in FAMILIES:
+        raise ValueError(
+            f"There is no tiny model of the family {family!r}; choose one of {', '.join(FAMILIES)}, or give a model "
+            "type of transformers and its configuration."
+        )
+    name, shape = FAMILIES[family] if isinstance(family, str) else family
     common: dict[str, Any] = {
         "vocab_size": VOCAB_SIZE,
         "bos_token_id": BOS,

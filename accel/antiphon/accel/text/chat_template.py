@@ -29,11 +29,8 @@ def apply_chat_template(
     """Return the text of a prompt: messages and tools as the chat template writes them.
 
     Args:
-        messages: The conversation, from the first message on.
         tools: Tools that the model may call, as JSON schemas; the template has to write them.
-        tokenizer: Tokenizer with a chat template.
         add_generation_prompt: Whether to begin the assistant's turn at the end.
-        variables: Further variables of the template.
 
     Raises:
         ValueError: A message is malformed, or the template is missing, rejects the messages or does not write tools.
@@ -56,8 +53,6 @@ def tool_call_prefix(
     The syntax is read from a rendered example of an earlier call.
 
     Args:
-        tokenizer: Tokenizer with a chat template.
-        tools: Tools that the model may call.
         name: Tool to call; the returned text then ends before its arguments. None: any tool; the text then ends before
             the name of the tool.
 

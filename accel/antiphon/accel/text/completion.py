@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from antiphon.accel.decoding.logprobs import TokenLogprob
 from antiphon.accel.decoding.stats import FinishReason, Step, Summary, summarize
+from antiphon.accel.decoding.tokens import TokenLogprob
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.text.stop_strings import StopStrings
 from antiphon.accel.text.thinking import Split, ThinkingReader, ThinkingStart
@@ -153,13 +153,10 @@ class Stream(TextStream):
     raised to the caller that requests the next piece.
 
     Args:
-        steps: The decoding steps.
-        tokenizer: Tokenizer of the model.
         prompt_tokens: Number of prompt tokens, with those of the response prefix.
         stop: Stop strings, which are searched in the generated answer.
         temperature: Temperature that tokens are chosen with, for the completion.
         repetition_penalty: Repetition penalty that tokens are chosen with, for the completion.
-        log_probability: Returns the log-probability of the tokens so far in nats, or None if it is not computed.
         logprobs: Log-probabilities of each token; a list that the steps append to.
         weights: "int8" or "int4" for compressed weights, for the summary.
         response_prefix: Text at the end of the prompt that the completion starts with. It is the first piece, which is
@@ -179,7 +176,6 @@ class Stream(TextStream):
         stop: Sequence[str] = (),
         temperature: float = 0.0,
         repetition_penalty: float = 1.0,
-        log_probability: Callable[[], float | None] = lambda: None,
         logprobs: Sequence[TokenLogprob] = (),
         weights: str = "",
         response_prefix: str = "",
@@ -189,7 +185,6 @@ class Stream(TextStream):
         thinking: ThinkingStart | None = None,
     ) -> None:
         self._remaining = steps
-        self._log_probability = log_probability
         self._temperature = temperature
         self._repetition_penalty = repetition_penalty
         self._reader = ThinkingReader(tokenizer, thinking, context)
@@ -253,18 +248,6 @@ class Stream(TextStream):
     def reasoning_tokens(self) -> int:
         """Number of tokens of the thinking so far."""
         return self._reader.thinking_tokens
-
-    @property
-    def log_probability(self) -> float:
-        """Log-probability of the tokens emitted so far, in nats; it never increases.
-
-        Raises:
-            RuntimeError: It is not computed; only streams of `LanguageModel.stream_batch` have it.
-        """
-        found = self._log_probability()
-        if found is None:
-            raise RuntimeError("Log-probabilities are not computed for this stream; use stream_batch.")
-        return found
 
     def tokens_from(self, first: int) -> list[int]:
         """Return the ids of the tokens so far, from index ``first`` on."""

@@ -27,7 +27,6 @@ class Detokenizer:
     piece only, so that leading spaces are right and the total time is linear in the length of the text.
 
     Args:
-        tokenizer: Tokenizer of the model.
         context: Token ids before the first one. Their text is not returned; the first piece is what follows it.
 
     Attributes:

@@ -20,10 +20,6 @@ class EndTokens:
     """The tokens that end every text of a model.
 
     Fine-tuned models often name only one of them in their settings, while they were trained to write another one.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        vocab_size: Number of the model's tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:

@@ -135,7 +135,6 @@ def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> 
 
     Args:
         prompt: The prompt; a `TokenizedPrompt` is returned as it is.
-        tokenizer: Tokenizer of the model.
 
     Raises:
         ValueError: The prompt is empty, or as `apply_chat_template`.
@@ -159,7 +158,6 @@ def with_template_variables(prompt: PromptInput, thinking: bool | None, variable
     """Return messages as a conversation with variables of the chat template; other prompts as they are.
 
     Args:
-        prompt: The prompt.
         thinking: Whether to turn thinking on or off; None: as the conversation says.
         variables: Variables that are added to those of the conversation.
     """
@@ -172,7 +170,6 @@ def add_variables(conversation: Conversation, thinking: bool | None, variables: 
     """Return a conversation with further variables of the chat template.
 
     Args:
-        conversation: The conversation.
         thinking: Whether to turn thinking on or off; None: as the conversation says.
         variables: Variables that are added to those of the conversation.
     """
@@ -202,11 +199,6 @@ def begin_answer(prompt: TokenizedPrompt, text: str, tokenizer: PreTrainedTokeni
     """Return the prompt with a text appended, both tokenized together, as if they had been one text from the start.
 
     If the prompt begins the model's thinking, the thinking is ended before the text.
-
-    Args:
-        prompt: The prompt.
-        text: Beginning of the answer, or the whole answer.
-        tokenizer: Tokenizer of the model.
     """
     if not text:
         return prompt
@@ -225,12 +217,7 @@ def _tokenize(text: str, tokenizer: PreTrainedTokenizerBase, *, add_special_toke
 
 
 def encode_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a prompt; see `tokenize_prompt`.
-
-    Args:
-        prompt: The prompt.
-        tokenizer: Tokenizer of the model.
-    """
+    """Return the token ids of a prompt; see `tokenize_prompt`."""
     return list(tokenize_prompt(prompt, tokenizer).tokens)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
-from antiphon.accel.decoding.json_schema import JsonSchema
+from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
 
@@ -203,8 +203,6 @@ def check(name: str, value: object, holds: bool, range_: str) -> None:
     """Raise an error that names a parameter if its value is invalid.
 
     Args:
-        name: Name of the parameter.
-        value: Its value.
         holds: Whether the value is valid.
         range_: What is valid, for the message.
 
@@ -219,7 +217,6 @@ def check_lengths(count: int, **given: Sequence[object]) -> None:
     """Raise an error if one of several lists does not have one item for each prompt.
 
     Args:
-        count: Number of prompts.
         **given: The lists by name.
 
     Raises:
@@ -231,10 +228,6 @@ def check_lengths(count: int, **given: Sequence[object]) -> None:
 
 def check_texts(name: str, given: Sequence[str]) -> list[str]:
     """Return a parameter as a list of texts.
-
-    Args:
-        name: Name of the parameter.
-        given: Its value.
 
     Raises:
         TypeError: It is a single text (a list of texts is expected), or an item is not a text.

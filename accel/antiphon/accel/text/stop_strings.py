@@ -26,7 +26,6 @@ class StopStrings:
         """Return the text that can be streamed after this piece: no stop string can begin in it.
 
         Args:
-            piece: The next piece of the text.
             pending: Text after it that the detokenizer may still change. A complete stop string in it ends the text.
 
         Returns:

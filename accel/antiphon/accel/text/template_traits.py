@@ -42,11 +42,7 @@ class TemplateTraits:
 
 
 def template_traits(tokenizer: PreTrainedTokenizerBase) -> TemplateTraits:
-    """Return the traits of a tokenizer's chat template, found by rendering probes once for each template.
-
-    Args:
-        tokenizer: Tokenizer with a chat template.
-    """
+    """Return the traits of a tokenizer's chat template, found by rendering probes once for each template."""
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer))
 
 
@@ -119,10 +115,6 @@ def adapt_messages(messages: Messages, traits: TemplateTraits) -> list[dict[str,
     2. If user and assistant have to take turns: empty assistant messages are left out, adjacent messages of one role
        are merged, and a conversation that starts with the assistant gets a user message before it.
     3. Text becomes a list of parts if the template demands it.
-
-    Args:
-        messages: The messages.
-        traits: The traits of the template.
     """
     adapted = _without_system([dict(message) for message in messages], traits)
     if traits.alternates:

@@ -54,7 +54,6 @@ class TextModel(Protocol):
         """Return the completion of a prompt.
 
         Args:
-            prompt: A text to continue, or messages to answer.
             references: Texts that the completion may repeat; drafts are copied from them.
             prefix: Cache of a conversation's prefix, reused if the prompt continues it.
             parameters: How to generate, see `Settings`.
@@ -72,10 +71,8 @@ class TextModel(Protocol):
         """Return the completion of each prompt, in their order.
 
         Args:
-            prompts: The prompts.
             references: Reference texts for each prompt; empty for none.
             seeds: Random seed for each prompt; None takes the parameter ``seed`` for all.
-            batch_size: Number of prompts that are decoded at a time.
             parameters: How to generate, see `Settings`.
         """
 
@@ -90,7 +87,6 @@ class TextModel(Protocol):
         """Return the completion as a stream of text pieces.
 
         Args:
-            prompt: A text to continue, or messages to answer.
             references: Texts that the completion may repeat; drafts are copied from them.
             prefix: Cache of a conversation's prefix, reused if the prompt continues it.
             parameters: How to generate, see `Settings`.

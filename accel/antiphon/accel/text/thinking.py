@@ -74,11 +74,7 @@ _TAG = re.compile(r"</([^<>\s'\"{}/]*(?:think|thought|reason)[^<>\s'\"{}/]*)>", 
 
 
 def thinking_format(tokenizer: PreTrainedTokenizerBase) -> ThinkingFormat | None:
-    """Return the marks that the chat template names, or the tokenizer has as tokens; None if there are none.
-
-    Args:
-        tokenizer: Tokenizer with a chat template.
-    """
+    """Return the marks that the chat template names, or the tokenizer has as tokens; None if there are none."""
     template = str(tokenizer.chat_template or "")
     if "<|channel|>" in template and "<|message|>" in template:
         return CHANNELS
@@ -119,7 +115,6 @@ class ThinkingReader:
     thinking belongs to neither of the two. Without a `ThinkingStart`, all text is the answer.
 
     Args:
-        tokenizer: Tokenizer of the model.
         start: The marks, and the state in which the output begins; None: the model does not think.
         context: Token ids before the first one, for the detokenizer.
 

@@ -64,11 +64,7 @@ class ThinkingTraits:
 
 
 def thinking_traits(tokenizer: PreTrainedTokenizerBase) -> ThinkingTraits:
-    """Return how a tokenizer's chat template switches thinking, found by rendering probes once for each template.
-
-    Args:
-        tokenizer: Tokenizer with a chat template.
-    """
+    """Return how a tokenizer's chat template switches thinking, found by rendering probes once for each template."""
     if tokenizer.chat_template is None:
         return ThinkingTraits()
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer), thinking_format(tokenizer))
@@ -114,8 +110,6 @@ def template_variables(
     2. ``reasoning_effort`` "none" and "minimal" turn thinking off if there is a switch; else they are "low".
 
     Args:
-        tokenizer: Tokenizer with a chat template.
-        given: Variables of the request.
         thinking: Whether to turn thinking on or off; None: the default of the template.
 
     Raises:

@@ -11,11 +11,7 @@ __all__ = ["TokenBytes"]
 
 
 class TokenBytes:
-    """Returns the bytes of tokens, for byte-level vocabularies (GPT-2), SentencePiece's with byte tokens, and others.
-
-    Args:
-        tokenizer: The model's tokenizer.
-    """
+    """The bytes of tokens, for byte-level vocabularies (GPT-2), SentencePiece's with byte tokens, and others."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer

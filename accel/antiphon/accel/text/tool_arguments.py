@@ -25,10 +25,6 @@ def typed_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> 
     """Return the arguments with the types of the schema: "5" becomes 5 if an integer is needed.
 
     A value that cannot be converted is kept.
-
-    Args:
-        arguments: Arguments by name.
-        schema: JSON schema of the arguments.
     """
     typed = _typed(dict(arguments), schema, schema, MAX_DEPTH)
     return typed if isinstance(typed, dict) else dict(arguments)

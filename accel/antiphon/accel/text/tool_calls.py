@@ -99,7 +99,6 @@ def parse_tool_calls(text: str, tools: Collection[str] | Mapping[str, Any]) -> P
     between other text. What cannot be parsed stays in the text.
 
     Args:
-        text: The complete output.
         tools: Names of the tools that the model was given, or their schemas by name, which decide the types of
             arguments.
     """
@@ -137,7 +136,6 @@ def visible_text(text: str, tools: Collection[str] = (), known: int = 0) -> str:
     """Return the part of an unfinished output that can be streamed: it cannot become part of a tool call.
 
     Args:
-        text: The output so far.
         tools: Names of the tools that the model was given; empty if they are unknown.
         known: Length of the visible part of a shorter beginning of the output, which is not examined again.
     """
@@ -196,7 +194,6 @@ def _end_of_block(text: str, start: int) -> int:
     """Return the end of a malformed call: after its closing mark, before the next opening one, or the end.
 
     Args:
-        text: The output.
         start: The place after the first opening mark; further ones may follow directly.
     """
     while following := _OPENING_NEXT.match(text, start):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.decoding.json_schema import JsonSchema, resolve_references
+from antiphon.accel.constraints.json_schema import JsonSchema, resolve_references
 from antiphon.accel.text.chat_template import apply_chat_template, tool_call_prefix
 from antiphon.accel.text.messages import Message
 
@@ -54,8 +54,6 @@ def prepare_tools(
 
     Args:
         tokenizer: Tokenizer of a local model; None for a model on a server.
-        messages: The conversation.
-        tools: All tools of the request.
         choice: The name of a tool, one of `OPTIONAL`, `NONE` and `REQUIRED`, or OpenAI's mapping with a name.
 
     Raises:
@@ -76,7 +74,7 @@ def prepare_tools(
         described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in chosen)
         text = f'Answer with a call of one of these tools, as JSON with its "name" and its "arguments":\n{described}'
         return PreparedTools(
-            _with_instruction(messages, text), (), "", argument_schemas(chosen), tool_call_schema(chosen, "")
+            with_instruction(messages, text), (), "", argument_schemas(chosen), tool_call_schema(chosen, "")
         )
     prefix = tool_call_prefix(
         tokenizer, chosen, _name(chosen[0]) if choice not in REQUIRED or len(chosen) == 1 else None
@@ -108,7 +106,6 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
     """Return the JSON schema of a call of one of the tools.
 
     Args:
-        tools: The tools to choose from.
         prefix: Beginning of the answer. If it contains the beginning of the JSON, the schema covers that, too.
     """
     before, brace, after = prefix.partition("{")
@@ -122,7 +119,7 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
     return JsonSchema({**schema, "$defs": definitions}, written)
 
 
-def _with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
+def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
     """Return the messages with an instruction at the end of the last user message, or in a new one."""
     turns = [dict(message) for message in messages]
     if turns and turns[-1]["role"] == "user":

@@ -90,10 +90,6 @@ _SEPARATORS = re.compile(r"[\s,;]*")
 def read_calls(text: str, start: int) -> tuple[list[RawCall], int]:
     """Read the tool calls after an opening mark, one or several in a row.
 
-    Args:
-        text: The output of a model.
-        start: Position of the mark.
-
     Returns:
         The calls, and the position after them and their closing marks.
 
@@ -114,7 +110,6 @@ def read_json(text: str, start: int) -> tuple[Any, int]:
     """Read a JSON value, also one in doubled braces, as the template of some Qwen2.5 files shows it.
 
     Args:
-        text: The text.
         start: Position of the value, or of white space before it.
 
     Raises:

@@ -37,7 +37,6 @@ class ToolTraits:
         writes_calls: It writes the calls of earlier messages.
         rejects_calls: It raises an error for them; if it neither writes nor rejects them, it drops them.
         takes_text_arguments: Arguments have to be JSON text; else they are an object.
-        takes_no_content: The content of a message with calls has to be None; else it is a text.
         takes_several: A message may have several calls.
         writes_results: It writes tool results, or rejects them.
         ids: Ids that it accepts.
@@ -46,18 +45,13 @@ class ToolTraits:
     writes_calls: bool = True
     rejects_calls: bool = False
     takes_text_arguments: bool = False
-    takes_no_content: bool = False
     takes_several: bool = True
     writes_results: bool = True
     ids: IdFormat = "any"
 
 
 def tool_traits(tokenizer: PreTrainedTokenizerBase) -> ToolTraits:
-    """Return how a tokenizer's chat template writes tool calls, found by rendering probes once for each template.
-
-    Args:
-        tokenizer: Tokenizer with a chat template.
-    """
+    """Return how a tokenizer's chat template writes tool calls, found by rendering probes once for each template."""
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer))
 
 
@@ -65,36 +59,32 @@ def tool_traits(tokenizer: PreTrainedTokenizerBase) -> ToolTraits:
 def _probe(template: RenderedTemplate) -> ToolTraits:
     traits = template_traits(template.tokenizer)
 
-    def render(calls: int, number: str, *, is_text: bool, content: str | None) -> str:
+    def render(count: int, number: str, *, is_text: bool) -> str:
         """Return a conversation with one or two calls and their results, or an empty text if it is rejected."""
-        turns: list[dict[str, Any]] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": content}]
-        ids = [number[:-1] + str(index) for index in range(1, calls + 1)]
-        arguments: list[Any] = [{f"{_VALUE}{index}": f"{_VALUE}{index}"} for index in range(1, calls + 1)]
-        if is_text:
-            arguments = [json.dumps(each) for each in arguments]
-        functions = [{"name": _NAME, "arguments": each} for each in arguments]
-        turns[1]["tool_calls"] = [
-            {"type": "function", "id": one, "function": each} for one, each in zip(ids, functions, strict=True)
-        ]
-        results = [{"role": "tool", "content": _RESULT, "tool_call_id": one} for one in ids]
-        return template.render(adapt_messages([*turns, *results], traits), [_OFFERED])
+        calls, results = [], []
+        for index in range(1, count + 1):
+            call_id, arguments = f"{number[:-1]}{index}", {f"{_VALUE}{index}": f"{_VALUE}{index}"}
+            function = {"name": _NAME, "arguments": json.dumps(arguments) if is_text else arguments}
+            calls.append({"type": "function", "id": call_id, "function": function})
+            results.append({"role": "tool", "content": _RESULT, "tool_call_id": call_id})
+        question = {"role": "user", "content": "?"}
+        answer = {"role": "assistant", "content": "", "tool_calls": calls}
+        return template.render(adapt_messages([question, answer, *results], traits), [_OFFERED])
 
     rendered = []
     for ids, number in _IDS:
         for is_text in (False, True):
-            for content in ("", None):
-                text = render(1, number, is_text=is_text, content=content)
-                rendered.append(text)
-                if f"{_VALUE}1" not in text or not (_NAME in text or number[:-1] in text):
-                    continue
-                both = render(2, number, is_text=is_text, content=content)
-                return ToolTraits(
-                    takes_text_arguments=is_text,
-                    takes_no_content=content is None,
-                    takes_several=f"{_VALUE}1" in both and f"{_VALUE}2" in both,
-                    writes_results=_RESULT in text,
-                    ids=ids if _NAME in text else "name",
-                )
+            text = render(1, number, is_text=is_text)
+            rendered.append(text)
+            if f"{_VALUE}1" not in text or not (_NAME in text or number[:-1] in text):
+                continue
+            both = render(2, number, is_text=is_text)
+            return ToolTraits(
+                takes_text_arguments=is_text,
+                takes_several=f"{_VALUE}1" in both and f"{_VALUE}2" in both,
+                writes_results=_RESULT in text,
+                ids=ids if _NAME in text else "name",
+            )
     return ToolTraits(
         writes_calls=False, rejects_calls=not any(rendered), writes_results=not any(rendered) or _RESULT in rendered[0]
     )
@@ -105,13 +95,9 @@ def adapt_tool_turns(messages: Sequence[Mapping[str, Any]], tokenizer: PreTraine
 
     1. An empty list of tool calls is left out, and content that is None becomes an empty text.
     2. Ids get the format that the template accepts, equal ones for a call and its result.
-    3. Arguments become an object or JSON text, and the content of a message with calls a text or None.
+    3. Arguments become an object or JSON text.
     4. Several calls of one message become several messages, each followed by its result, if only one is accepted.
     5. Calls and results that the template would drop become text.
-
-    Args:
-        messages: The conversation.
-        tokenizer: Tokenizer with a chat template.
     """
     turns = [_without_empty_calls(message) for message in messages]
     if not any(turn.get("tool_calls") or turn["role"] == "tool" for turn in turns):
@@ -122,7 +108,7 @@ def adapt_tool_turns(messages: Sequence[Mapping[str, Any]], tokenizer: PreTraine
     turns = _with_ids(turns, traits.ids)
     if not traits.takes_several:
         turns = list(_one_call_each(turns))
-    return [each for turn in turns for each in _formatted(turn, traits)]
+    return [_with_arguments(turn, traits) for turn in turns]
 
 
 def _without_empty_calls(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,19 +175,15 @@ def _one_call_each(turns: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield from (each for each in results if each["tool_call_id"] not in {call["id"] for call in calls})
 
 
-def _formatted(turn: dict[str, Any], traits: ToolTraits) -> Iterator[dict[str, Any]]:
-    """Yield a turn whose arguments and content have the accepted types."""
+def _with_arguments(turn: dict[str, Any], traits: ToolTraits) -> dict[str, Any]:
+    """Return a turn in which the arguments of calls have the accepted type."""
     if not turn.get("tool_calls"):
-        yield turn
-        return
-    calls = [{**call, "function": _with_arguments(call["function"], traits)} for call in turn["tool_calls"]]
-    content = turn.get("content") or ""
-    if traits.takes_no_content and content:
-        yield {"role": turn["role"], "content": content}
-    yield {**turn, "content": None if traits.takes_no_content else content, "tool_calls": calls}
+        return turn
+    calls = [{**call, "function": _typed(call["function"], traits)} for call in turn["tool_calls"]]
+    return {**turn, "content": turn.get("content") or "", "tool_calls": calls}
 
 
-def _with_arguments(function: Mapping[str, Any], traits: ToolTraits) -> dict[str, Any]:
+def _typed(function: Mapping[str, Any], traits: ToolTraits) -> dict[str, Any]:
     given = function.get("arguments")
     if isinstance(given, str):
         try:
@@ -216,7 +198,7 @@ def _with_arguments(function: Mapping[str, Any], traits: ToolTraits) -> dict[str
 def _as_text(turn: dict[str, Any], traits: ToolTraits) -> dict[str, Any]:
     """Return a turn with its calls, or its tool result, as text, for a template that would drop them."""
     if calls := turn.get("tool_calls"):
-        functions = [_with_arguments(call["function"], ToolTraits()) for call in calls]
+        functions = [_typed(call["function"], ToolTraits()) for call in calls]
         written = [
             json.dumps({key: each[key] for key in ("name", "arguments")}, ensure_ascii=False) for each in functions
         ]

@@ -1,4 +1,4 @@
-"""LangChain classes: chat model, LLM, embeddings, vector store, retriever and reranker.
+"""LangChain classes: chat model, LLM, embeddings, retriever and reranker.
 
 Names are imported on first use. Needs the extra ``langchain``, which installs langchain-core only.
 """

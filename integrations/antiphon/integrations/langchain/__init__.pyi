@@ -5,5 +5,4 @@ from .embeddings import AntiphonEmbeddings as AntiphonEmbeddings
 from .llm import AntiphonLLM as AntiphonLLM
 from .reranker import AntiphonReranker as AntiphonReranker
 from .retriever import AntiphonRetriever as AntiphonRetriever
-from .vector_store import AntiphonVectorStore as AntiphonVectorStore
 from .vector_store_index import VectorStorePassages as VectorStorePassages

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
@@ -17,17 +17,14 @@ from langchain_core.tools import BaseTool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
-from antiphon.accel.text.tool_choice import prepare_tools
-from antiphon.integrations.hidden_references import REFERENCES
 from antiphon.integrations.langchain.base_model import AntiphonBaseModel
-from antiphon.integrations.langchain.cache_keys import key_with_references
 from antiphon.integrations.langchain.chat_messages import chat_messages
-from antiphon.integrations.langchain.outputs import ai_message, last_chunk, piece_chunk
-from antiphon.integrations.langchain.references import hide_references, move_to_arguments, references_of
+from antiphon.integrations.langchain.outputs import ai_message, message_chunk
+from antiphon.integrations.langchain.references import hide_arguments, hide_references, references_of
 from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
 from antiphon.integrations.langchain.structured import openai_tool, with_json_output
-from antiphon.integrations.model_call import ModelCall, VisibleText
-from antiphon.integrations.stream_readers import AsyncStreamReader
+from antiphon.integrations.model_call import ModelCall
+from antiphon.integrations.references import REFERENCES
 
 
 class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
@@ -63,11 +60,10 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
             tool_choice: "auto", "none", "any" (forces a call, decoded under the tools' schemas) or a tool's name.
             strict: accepted and ignored.
             parallel_tool_calls: False: an answer has one tool call at most.
-            **kwargs: further parameters of each call.
         """
-        given = {"tool_choice": tool_choice, "parallel_tool_calls": parallel_tool_calls, **kwargs}
-        known = {name: value for name, value in given.items() if name == "tool_choice" or value is not None}
-        return self.bind(tools=[openai_tool(tool) for tool in tools], **known)
+        if parallel_tool_calls is not None:
+            kwargs["parallel_tool_calls"] = parallel_tool_calls
+        return self.bind(tools=[openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
 
     def with_retriever(
         self, retriever: Runnable[str, list[Document]], *, prompt: BasePromptTemplate[Any] | None = None
@@ -75,7 +71,6 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         """Return a streaming chain from a question to "answer", "context" and "citations"; see `retrieval_chain`.
 
         Args:
-            retriever: any LangChain retriever.
             prompt: template of "context" and "question"; None uses the model's own prompt format.
         """
         return retrieval_chain(self, retriever, prompt)
@@ -97,126 +92,52 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
 
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Return the number of prompt tokens of these messages.
-
-        Args:
-            messages: the conversation.
-            tools: tools that the prompt describes.
-        """
+        """Return the number of prompt tokens of these messages."""
         offered = [openai_tool(tool) for tool in tools or ()]
         return self.language_model.tokenize(Conversation(chat_messages(messages), offered)).count
 
     def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:
-        return ChatPromptValue(
-            messages=[hide_references(each) for each in super()._convert_input(model_input).to_messages()]
-        )
+        messages = super()._convert_input(model_input).to_messages()
+        return ChatPromptValue(messages=[hide_references(message) for message in messages])
 
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
         kwargs.pop(REFERENCES, None)  # references must not get into traces
         return super()._get_invocation_params(stop=stop, **kwargs)
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        passages = references_of((), kwargs.pop(REFERENCES, None))
-        return key_with_references(super()._get_llm_string(stop=stop, **kwargs), passages)
-
-    def _generate_with_cache(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        plain, given = move_to_arguments(messages, kwargs)
-        return super()._generate_with_cache(plain, stop, run_manager, **given)
-
-    async def _agenerate_with_cache(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        plain, given = move_to_arguments(messages, kwargs)
-        return await super()._agenerate_with_cache(plain, stop, run_manager, **given)
+        return super()._get_llm_string(stop=stop, **hide_arguments(kwargs))
 
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         call = self._model_call(messages, stop, kwargs)
         return _result(ai_message(call, call.complete()))
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         call = self._model_call(messages, stop, kwargs)
-        async with AsyncStreamReader(call.stream) as reading:
-            async for _ in reading:
-                pass
-        return _result(ai_message(call, reading.completion))
+        return _result(ai_message(call, await call.acomplete()))
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         call = self._model_call(messages, stop, kwargs)
-        visible = VisibleText(call)
-        with call.stream() as stream:
-            for piece in iter(stream.next_piece, None):
-                if chunk := piece_chunk(piece, visible.push(piece)):
-                    yield ChatGenerationChunk(message=chunk)
-        yield ChatGenerationChunk(message=last_chunk(call, stream.completion, visible.shown))
+        for state in call.states():
+            yield ChatGenerationChunk(message=message_chunk(call, state))
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         call = self._model_call(messages, stop, kwargs)
-        visible = VisibleText(call)
-        async with AsyncStreamReader(call.stream) as reading:
-            async for piece in reading:
-                if chunk := piece_chunk(piece, visible.push(piece)):
-                    yield ChatGenerationChunk(message=chunk)
-        yield ChatGenerationChunk(message=last_chunk(call, reading.completion, visible.shown))
+        async with aclosing(call.astates()) as states:
+            async for state in states:
+                yield ChatGenerationChunk(message=message_chunk(call, state))
 
     def _model_call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> ModelCall:
         hints = ("stream", "ls_structured_output_format")
-        given = {name: value for name, value in given.items() if name not in hints}
-        passages = references_of(messages, given.pop(REFERENCES, None))
-        wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
-        is_parallel = given.pop("parallel_tool_calls", None) is not False
-        model = given.pop("model", self.model)
-        language_model = self.language_model_named(model)
-        self.check_prompt(str(each.text) for each in messages)
-        offer = prepare_tools(language_model.tokenizer, chat_messages(messages), wanted, choice)
-        parameters, timeout = self.parameters(stop, given)
-        if offer.schema is not None:
-            parameters["json_schema"] = offer.schema
-        prompt = Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
-        return ModelCall(
-            language_model,
-            model,
-            prompt,
-            passages,
-            parameters,
-            timeout,
-            offer.schemas,
-            offer.assistant_prefix,
-            is_parallel,
-        )
+        kept = {name: value for name, value in given.items() if name not in hints}
+        return self.chat_call(chat_messages(messages), references_of(messages, given), {**kept, "stop": stop})
 
 
 def _result(answer: AIMessage) -> ChatResult:

@@ -7,6 +7,7 @@ cannot see each other's documents.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -50,7 +51,8 @@ class CitationHandler(BaseCallbackHandler):
         self._lock = Lock()
         self._parents: dict[UUID, UUID | None] = {}
         self._found: dict[UUID, list[Passage]] = {}
-        self._prompts: dict[UUID, tuple[str, tuple[Passage, ...]]] = {}
+        self._prompts: dict[UUID, str] = {}
+        self._attached: dict[UUID, tuple[Passage, ...]] = {}
         self._answers: list[CitedAnswer] = []
 
     @property
@@ -85,15 +87,10 @@ class CitationHandler(BaseCallbackHandler):
 
     def on_chain_start(self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
         """Record the parent of a run."""
-        self._record_parent(run_id, parent_run_id)
+        with self._lock:
+            self._parents[run_id] = parent_run_id if parent_run_id in self._parents else None
 
-    def on_tool_start(self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Record the parent of a run."""
-        self._record_parent(run_id, parent_run_id)
-
-    def on_retriever_start(self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Record the parent of a run."""
-        self._record_parent(run_id, parent_run_id)
+    on_tool_start = on_retriever_start = on_chain_start
 
     def on_retriever_end(self, documents: Sequence[Document], *, run_id: UUID, **kwargs: Any) -> None:
         """Record the documents that a retriever returned."""
@@ -102,34 +99,24 @@ class CitationHandler(BaseCallbackHandler):
             self._found[run_id] = passages
 
     def on_chat_model_start(
-        self,
-        serialized: dict[str, Any],
-        messages: list[list[BaseMessage]],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **kwargs: Any,
+        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **kwargs: Any
     ) -> None:
         """Record the prompt of a chat model."""
-        turns = [turn for each in messages for turn in each]
-        self._record_prompt(run_id, parent_run_id, "\n".join(str(turn.text) for turn in turns), references_of(turns))
+        turns = [turn for batch in messages for turn in batch]
+        self.on_llm_start(serialized, [str(turn.text) for turn in turns], run_id=run_id, **kwargs)
+        with self._lock:
+            self._attached[run_id] = references_of(turns)
 
-    def on_llm_start(
-        self,
-        serialized: dict[str, Any],
-        prompts: list[str],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Record the prompt of an LLM."""
-        self._record_prompt(run_id, parent_run_id, "\n".join(prompts), ())
+    def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **kwargs: Any) -> None:
+        """Record the prompt of a model."""
+        self.on_chain_start(run_id=run_id, **kwargs)
+        with self._lock:
+            self._prompts[run_id] = "\n".join(prompts)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """Record an answer and its citations."""
         with self._lock:
-            prompt, attached = self._prompts.pop(run_id, ("", ()))
+            prompt, attached = self._prompts.pop(run_id, ""), self._attached.pop(run_id, ())
             nearest = list(self._results_nearest_first(run_id))
         for generation in (each for batch in response.generations for each in batch[:1]):
             text = str(generation.message.text) if isinstance(generation, ChatGeneration) else generation.text
@@ -137,17 +124,6 @@ class CitationHandler(BaseCallbackHandler):
             cited = CitedAnswer(text, tuple(map(document_of, passages)), tuple(annotate(text, passages)))
             with self._lock:
                 self._answers.append(cited)
-
-    def _record_parent(self, run_id: UUID, parent_run_id: UUID | None) -> None:
-        with self._lock:
-            self._parents[run_id] = parent_run_id if parent_run_id in self._parents else None
-
-    def _record_prompt(
-        self, run_id: UUID, parent_run_id: UUID | None, prompt: str, attached: tuple[Passage, ...]
-    ) -> None:
-        self._record_parent(run_id, parent_run_id)
-        with self._lock:
-            self._prompts[run_id] = prompt, attached
 
     def _results_nearest_first(self, run_id: UUID) -> Iterator[list[list[Passage]]]:
         """Yield, for each ancestor of a run, nearest first, what each retriever below that ancestor found."""
@@ -173,11 +149,9 @@ def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]])
 
 def unambiguous(found: Sequence[Sequence[Passage]]) -> list[Passage]:
     """Return the results of several searches; drop texts that two searches found in different documents."""
-    places: dict[str, set[frozenset[tuple[str, str, int]]]] = {}
+    places: dict[str, set[frozenset[tuple[str, str, int]]]] = defaultdict(set)
     for passages in found:
-        own: dict[str, set[tuple[str, str, int]]] = {}
-        for passage in passages:
-            own.setdefault(passage.text, set()).add((passage.source, passage.id, passage.start))
-        for text, where in own.items():
-            places.setdefault(text, set()).add(frozenset(where))
+        for text in {passage.text for passage in passages}:
+            same = (passage for passage in passages if passage.text == text)
+            places[text].add(frozenset((passage.source, passage.id, passage.start) for passage in same))
     return [passage for passages in found for passage in passages if len(places[passage.text]) == 1]

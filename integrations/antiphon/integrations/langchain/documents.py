@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.documents import Document
 
-from antiphon.integrations.coercion import coerce_passages
+from antiphon.integrations.references import References
 from antiphon.retrieval import Passage
 
 SOURCE, START, SCORE = "source", "start_index", "relevance_score"
@@ -40,29 +41,17 @@ def passage_of(given: object) -> Passage | None:
     return None
 
 
-def passages_of(given: object, name: str = "references") -> list[Passage]:
-    """Convert a list of texts, documents, or documents saved as mappings to passages.
-
-    Args:
-        given: the caller's argument.
-        name: the argument's name, for error messages.
-
-    Raises:
-        TypeError: ``given`` is not a list, or an item is of another type.
-    """
-    return coerce_passages(given, passage_of, alone=(Document, Mapping), kinds="texts or documents", name=name)
-
-
 def _passage(text: str, identifier: object, metadata: Mapping[str, Any]) -> Passage:
     source, start, score = str(metadata.get(SOURCE) or ""), metadata.get(START), metadata.get(SCORE)
-    begin = start if isinstance(start, int) else 0
-    return Passage(
-        text=text,
-        id=str(identifier or Passage.at(source, begin, text).id),
-        source=source,
-        start=begin,
-        end=begin + len(text),
+    others = {key: value for key, value in metadata.items() if key not in (SOURCE, START, SCORE, ALSO_IN)}
+    passage = Passage.at(source, start if isinstance(start, int) else 0, text, others)
+    return replace(
+        passage,
+        id=str(identifier or passage.id),
         score=float(score) if isinstance(score, int | float) else None,
-        metadata={key: value for key, value in metadata.items() if key not in (SOURCE, START, SCORE, ALSO_IN)},
         also_in=tuple(map(str, metadata.get(ALSO_IN) or ())),
     )
+
+
+REFERENCES_OF_DOCUMENTS = References(passage_of, alone=(Document, Mapping), kinds="texts or documents")
+passages_of = REFERENCES_OF_DOCUMENTS.passages

@@ -14,9 +14,8 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.utils.json import parse_partial_json
 
 from antiphon.accel import Completion
-from antiphon.accel.text.completion import Piece
 from antiphon.integrations.langchain.chat_messages import REASONING
-from antiphon.integrations.model_call import ModelCall
+from antiphon.integrations.model_call import AnswerState, ModelCall
 from antiphon.pipelines import cite
 from antiphon.retrieval import Passage
 
@@ -26,14 +25,9 @@ CITATIONS = "citations"
 
 
 def ai_message(call: ModelCall, completion: Completion) -> AIMessage:
-    """Return the whole answer as a message.
-
-    Args:
-        call: the call that was answered.
-        completion: its completion.
-    """
+    """Return the whole answer as a message."""
     parsed = call.parse_output(completion)
-    return AIMessage(
+    message = AIMessage(
         content=parsed.content,
         tool_calls=[ToolCall(name=each.name, args=dict(each.arguments), id=each.id) for each in parsed.calls],
         invalid_tool_calls=[
@@ -44,59 +38,35 @@ def ai_message(call: ModelCall, completion: Completion) -> AIMessage:
         ],
         **_message_fields(call, parsed.content, completion),
     )
+    if completion.reasoning:
+        message.additional_kwargs[REASONING] = completion.reasoning
+    return message
 
 
-def last_chunk(call: ModelCall, completion: Completion, shown: str) -> AIMessageChunk:
-    """Return the last chunk of a streamed answer: the rest of its text, tool calls, citations, usage and metadata.
+def message_chunk(call: ModelCall, state: AnswerState) -> AIMessageChunk:
+    """Return the chunk of a streamed answer for one state.
 
-    Args:
-        call: the call that was answered.
-        completion: its completion.
-        shown: the text that earlier chunks contained.
+    The last one has the rest of the text, tool calls, citations, usage and metadata.
     """
-    parsed = call.parse_output(completion)
+    if state.completion is None:
+        thinking = {REASONING: state.thinking_delta} if state.thinking_delta else {}
+        return AIMessageChunk(content=state.delta, additional_kwargs=thinking)
+    parsed = call.parse_output(state.completion)
     calls = [(each.name, json.dumps(each.arguments, ensure_ascii=False), each.id) for each in parsed.calls]
     broken = [(None, _unreadable(each.text), each.id) for each in parsed.malformed]
     return AIMessageChunk(
-        content=parsed.content[len(shown) :],
+        content=state.delta,
         tool_call_chunks=[
             tool_call_chunk(name=name, args=text, id=identifier, index=index)
             for index, (name, text, identifier) in enumerate([*calls, *broken])
         ],
         chunk_position="last",
-        **_message_fields(call, parsed.content, completion, is_chunk=True),
+        **_message_fields(call, parsed.content, state.completion),
     )
 
 
-def piece_chunk(piece: Piece, text: str) -> AIMessageChunk | None:
-    """Return the chunk of a streamed piece; None if there is nothing to show yet.
-
-    Args:
-        piece: the piece.
-        text: the text of the answer that can be shown with it.
-    """
-    if piece.is_thinking:
-        return AIMessageChunk(content="", additional_kwargs={REASONING: piece.text})
-    return AIMessageChunk(content=text) if text else None
-
-
-def citations(call: ModelCall, text: str) -> list[Citation]:
-    """Return the citations of an answer of this call.
-
-    Args:
-        call: the call, whose passages are cited.
-        text: the answer.
-    """
-    return annotate(text, call.passages)
-
-
 def annotate(text: str, passages: Sequence[Passage]) -> list[Citation]:
-    """Return the spans of a text that were copied from passages, as LangChain citations.
-
-    Args:
-        text: the text to annotate.
-        passages: the passages it may quote.
-    """
+    """Return the spans of a text that were copied from passages, as LangChain citations."""
     return [
         Citation(
             type="citation",
@@ -128,14 +98,8 @@ def usage(completion: Completion) -> UsageMetadata:
 
 
 def metadata(call: ModelCall, completion: Completion) -> dict[str, Any]:
-    """Return the response metadata: model name, finish reason and step statistics.
-
-    Args:
-        call: the call that was answered.
-        completion: its completion.
-    """
-    facts = {"model_name": call.model, "finish_reason": completion.finish_reason, "steps": completion.steps.as_dict()}
-    return facts | ({"ended_in_thinking": True} if completion.ended_in_thinking else {})
+    """Return the response metadata: model name, finish reason and step statistics."""
+    return {"model_name": call.model, **call.facts(completion)}
 
 
 def content_blocks(answer: AIMessage) -> list[ContentBlock]:
@@ -162,11 +126,10 @@ def _unreadable(text: str) -> str:
 register_translator(PROVIDER, content_blocks, content_blocks)
 
 
-def _message_fields(call: ModelCall, text: str, completion: Completion, *, is_chunk: bool = False) -> dict[str, Any]:
-    found = citations(call, text)
-    reasoning = "" if is_chunk else completion.reasoning  # earlier chunks had it
+def _message_fields(call: ModelCall, text: str, completion: Completion) -> dict[str, Any]:
+    found = annotate(text, call.passages)
     return {
-        "additional_kwargs": {**({CITATIONS: found} if found else {}), **({REASONING: reasoning} if reasoning else {})},
+        "additional_kwargs": {CITATIONS: found} if found else {},
         "usage_metadata": usage(completion),
         "response_metadata": {**metadata(call, completion), "model_provider": PROVIDER},
     }

@@ -1,8 +1,4 @@
-"""Collects the references of one call and keeps them out of traces.
-
-References come from the caller, or from tool results in the call's messages. Nothing is kept from one call to the next,
-so a call can never use another call's references.
-"""
+"""The references of LangChain's calls, from their arguments, their messages and the results of tools."""
 
 from __future__ import annotations
 
@@ -11,73 +7,34 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from antiphon.integrations.hidden_references import REFERENCES, HiddenReferences
-from antiphon.integrations.langchain.documents import passage_of, passages_of
+from antiphon.integrations.langchain.documents import REFERENCES_OF_DOCUMENTS, passage_of
+from antiphon.integrations.references import REFERENCES, HiddenReferences
 from antiphon.retrieval import Passage
 
+hide_arguments = REFERENCES_OF_DOCUMENTS.hidden
 
-def references_of(messages: Sequence[BaseMessage], given: object = None) -> tuple[Passage, ...]:
-    """Return the references of a call: those of its argument, then those of its messages.
+
+def references_of(messages: Sequence[BaseMessage], arguments: Mapping[str, Any] | None = None) -> tuple[Passage, ...]:
+    """Return the references of a call: those of its arguments, of its messages, and of tools in its messages.
 
     Messages carry references in ``additional_kwargs["references"]``; tool messages carry them in ``artifact``, as
     documents or as the mappings that a checkpointer stores. Other artifacts are ignored.
 
-    Args:
-        messages: the messages of the call.
-        given: the argument ``references`` of the call.
-
     Raises:
         TypeError: references are neither texts nor documents.
     """
-    found = _passages(given)
-    for message in messages:
-        found += _passages(message.additional_kwargs.get(REFERENCES)) + _tool_documents(message)
-    return tuple(found)
+    documents = [passage for message in messages for passage in _tool_documents(message)]
+    return (*REFERENCES_OF_DOCUMENTS.of_call(arguments or {}, messages), *documents)
 
 
 def hide_references(message: BaseMessage) -> BaseMessage:
     """Return a copy of the message whose references are hidden, or the message itself if it carries none."""
-    attached, documents = _passages(message.additional_kwargs.get(REFERENCES)), _tool_documents(message)
-    changed: dict[str, Any] = {}
-    if attached:
-        changed["additional_kwargs"] = {**message.additional_kwargs, REFERENCES: HiddenReferences(attached)}
-    if documents:
-        changed["artifact"] = HiddenReferences(documents)
-    return message.model_copy(update=changed) if changed else message
-
-
-def move_to_arguments(
-    messages: Sequence[BaseMessage], given: Mapping[str, Any]
-) -> tuple[list[BaseMessage], dict[str, Any]]:
-    """Move the references of messages into the arguments of the call.
-
-    Args:
-        messages: the messages of the call.
-        given: the arguments of the call.
-
-    Returns:
-        The messages without references, and the arguments with all references in one hidden object.
-    """
-    found = references_of(messages, given.get(REFERENCES))
-    if not found:
-        return list(messages), {name: value for name, value in given.items() if name != REFERENCES}
-    return [_without_references(message) for message in messages], {**given, REFERENCES: HiddenReferences(found)}
-
-
-def _without_references(message: BaseMessage) -> BaseMessage:
     changed: dict[str, Any] = {}
     if REFERENCES in message.additional_kwargs:
-        kept = {name: value for name, value in message.additional_kwargs.items() if name != REFERENCES}
-        changed["additional_kwargs"] = kept
-    if _tool_documents(message):
-        changed["artifact"] = None
+        changed["additional_kwargs"] = hide_arguments(message.additional_kwargs)
+    if documents := _tool_documents(message):
+        changed["artifact"] = HiddenReferences(documents)
     return message.model_copy(update=changed) if changed else message
-
-
-def _passages(given: object) -> list[Passage]:
-    if given is None:
-        return []
-    return list(given.passages) if isinstance(given, HiddenReferences) else passages_of(given)
 
 
 def _tool_documents(message: BaseMessage) -> list[Passage]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import ClassVar
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
 from langchain_core.documents.compressor import BaseDocumentCompressor
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import ConfigDict, Field, SkipValidation
 
 from antiphon.integrations.langchain.documents import SCORE, passages_of
-from antiphon.integrations.pickling import check_picklable, memo_sharing
+from antiphon.integrations.pickling import SharedPart
 from antiphon.retrieval import Reranker
 
 
-class AntiphonReranker(BaseDocumentCompressor):
+class AntiphonReranker(SharedPart, BaseDocumentCompressor):
     """Reranks documents and keeps the best; returns copies with the score in their metadata (``relevance_score``).
 
     Attributes:
@@ -24,17 +24,12 @@ class AntiphonReranker(BaseDocumentCompressor):
         top_n: number of documents to keep; None keeps all.
     """
 
+    shared_part: ClassVar = "reranker"
+    pickling_remedy: ClassVar = "AntiphonReranker(reranker=...)"
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     reranker: SkipValidation[Reranker]
     top_n: int | None = Field(default=None, ge=1)
-
-    def __getstate__(self) -> dict[Any, Any]:
-        check_picklable(self.reranker, self, "AntiphonReranker(reranker=...)")
-        return super().__getstate__()
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return BaseModel.__deepcopy__(self, memo_sharing(self.reranker, memo))
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
-from langchain_core.messages.content import Citation
+from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import (
     Runnable,
@@ -36,23 +34,8 @@ Question = str | Mapping[str, Any]
 prompt template."""
 
 
-class ReferenceChatModel(Protocol):
-    """A LangChain chat model that accepts references, with the limits that the prompt has to fit."""
-
-    language_model: Any
-    max_tokens: int | None
-    stop: Any
-    thinking: bool | None
-    template_variables: dict[str, Any] | None
-
-    def bind(self, **kwargs: Any) -> Runnable[Any, AIMessage]:
-        """See `langchain_core.runnables.Runnable.bind`."""
-
-
 def retrieval_chain(
-    chat: ReferenceChatModel,
-    retriever: Runnable[str, list[Document]],
-    prompt: BasePromptTemplate[Any] | None = None,
+    chat: Any, retriever: Runnable[str, list[Document]], prompt: BasePromptTemplate[Any] | None = None
 ) -> Runnable[Question, dict[str, Any]]:
     """Return a chain from a question to "question", "context" (documents), "answer" (a message) and "citations".
 
@@ -60,21 +43,16 @@ def retrieval_chain(
     model, the documents whose lines answer best come first, and only they are in its prompt.
 
     Args:
-        chat: the chat model.
-        retriever: returns documents for a question.
         prompt: template of "context" and "question". None uses the model's own prompt format, with as many documents as
             fit its context window, after the conversation.
     """
     found: RunnableSerializable[Any, Any] = RunnableParallel(
-        question=RunnableLambda(_question),
-        context=RunnableLambda(_complete_question) | retriever,
-        given=RunnablePassthrough(),
+        question=_question, context=RunnableLambda(_complete_question) | retriever, given=RunnablePassthrough()
     )
     if prompt is None:
-        found = found.assign(planned=RunnableLambda(partial(_plan, chat)))
-        found = found.assign(context=RunnableLambda(lambda found: found["planned"].documents))
+        found = found.assign(planned=partial(_plan, chat)).assign(context=lambda found: found["planned"].documents)
     answered = found.assign(answer=RunnableLambda(partial(_answer_chain, chat, prompt)))
-    cited = answered.assign(citations=itemgetter("answer") | RunnableLambda(_citations))
+    cited = answered.assign(citations=lambda found: found["answer"].additional_kwargs.get(CITATIONS, []))
     return cited.pick(["question", "context", "answer", "citations"])
 
 
@@ -115,7 +93,7 @@ class _Planned:
         return "plan"
 
 
-def _plan(chat: ReferenceChatModel, found: dict[str, Any]) -> _Planned:
+def _plan(chat: Any, found: dict[str, Any]) -> _Planned:
     question, earlier = found["question"], _history(found["given"])
     documents = _found_documents(found)
     passages = passages_of(documents, "documents")
@@ -133,9 +111,7 @@ def _plan(chat: ReferenceChatModel, found: dict[str, Any]) -> _Planned:
     return _Planned(plan, [documents[int(passage.id)] for passage in plan.passages])
 
 
-def _answer_chain(
-    chat: ReferenceChatModel, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]
-) -> Runnable[Any, Any]:
+def _answer_chain(chat: Any, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]) -> Any:
     """Return the Runnable that answers this question; LangChain runs and streams it."""
     question, documents = found["question"], _found_documents(found)
     if prompt is not None:
@@ -144,20 +120,11 @@ def _answer_chain(
         values = {**more, "question": question, "context": context}
         return RunnableLambda(lambda _: prompt.invoke(values)) | chat.bind(references=documents)
     plan: RequestPlan = found["planned"].plan
-    options: dict[str, Any] = {"response_prefix": plan.response_prefix} if plan.response_prefix else {}
-    if plan.thinking is not None:
-        options["thinking"] = plan.thinking
-    if plan.stop:
-        options["stop"] = list(plan.stop)
-    messages = _messages(plan)
-    return RunnableLambda(lambda _: messages) | chat.bind(references=documents, **options)
+    planned = {"response_prefix": plan.response_prefix, "thinking": plan.thinking, "stop": list(plan.stop)}
+    options = {name: value for name, value in planned.items() if value not in ("", None, [])}
+    return RunnableLambda(lambda _: _messages(plan)) | chat.bind(references=documents, **options)
 
 
 def _messages(plan: RequestPlan) -> list[BaseMessage]:
     content = plan.prompt.content
     return convert_to_messages([("user", content)] if isinstance(content, str) else [dict(turn) for turn in content])
-
-
-def _citations(answer: AIMessage) -> list[Citation]:
-    found: list[Citation] = answer.additional_kwargs.get(CITATIONS, [])
-    return found

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import BaseModel, ConfigDict, SkipValidation, field_validator
+from pydantic import ConfigDict, SkipValidation, field_validator
 
 from antiphon.integrations.langchain.documents import document_of
-from antiphon.integrations.pickling import check_picklable, memo_sharing
+from antiphon.integrations.pickling import SharedPart
 from antiphon.pipelines import Searcher
 from antiphon.retrieval import Retriever
 from antiphon.retrieval.filters import parse_filter
 
 
-class AntiphonRetriever(BaseRetriever):
+class AntiphonRetriever(SharedPart, BaseRetriever):
     """Searches an index: embed, search, rerank.
 
     A document's metadata contain its location (``source``, ``start_index``) and its score (``relevance_score``). A call
@@ -30,6 +30,8 @@ class AntiphonRetriever(BaseRetriever):
             document's name.
     """
 
+    shared_part: ClassVar = "retriever"
+    pickling_remedy: ClassVar = "AntiphonRetriever.open(folder)"
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     retriever: SkipValidation[Searcher]
@@ -47,19 +49,9 @@ class AntiphonRetriever(BaseRetriever):
         """Open the index in a folder.
 
         Args:
-            folder: the index folder.
-            k: number of documents.
-            where: only documents that match this filter.
             **settings: arguments of `Retriever.open`, whose errors it raises.
         """
         return cls(retriever=Retriever.open(folder, **settings), k=k, where=where)
-
-    def __getstate__(self) -> dict[Any, Any]:
-        check_picklable(self.retriever, self, "AntiphonRetriever.open(folder)")
-        return super().__getstate__()
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return BaseModel.__deepcopy__(self, memo_sharing(self.retriever, memo))
 
     def _get_relevant_documents(
         self,

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
-from langchain_core.prompt_values import PromptValue
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableMap, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
@@ -22,39 +18,20 @@ def with_json_output(
     """Return the model with its answer parsed as JSON.
 
     Args:
-        model: the chat model.
         schema: a pydantic class, whose objects are returned; for other schemas a dict is returned.
         include_raw: return "raw", "parsed" and "parsing_error" instead, and never raise.
         describe_schema: append the schema to the last message.
     """
     parser = _parser(schema)
     form = {"kwargs": {"method": "json_schema" if describe_schema else "json_mode"}, "schema": schema}
-    wanted = json_schema_of(schema)
-    asked: Runnable[LanguageModelInput, Any] = model.bind(json_schema=wanted, ls_structured_output_format=form)
-    if describe_schema:
-        asked = RunnableLambda(partial(_with_schema, wanted)) | asked
+    asked: Runnable[LanguageModelInput, Any] = model.bind(
+        json_schema=json_schema_of(schema), describe_schema=describe_schema, ls_structured_output_format=form
+    )
     if not include_raw:
         return asked | parser
     parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
     failed = RunnablePassthrough.assign(parsed=lambda _: None)
     return RunnableMap(raw=asked) | parsed.with_fallbacks([failed], exception_key="parsing_error")
-
-
-def _with_schema(schema: dict[str, Any], given: LanguageModelInput) -> list[BaseMessage]:
-    """Append the schema to the last message."""
-    text = f"Answer in JSON that follows this schema:\n{json.dumps(schema, ensure_ascii=False)}"
-    messages = as_messages(given)
-    if messages and isinstance(messages[-1], HumanMessage) and isinstance(messages[-1].content, str):
-        last = messages[-1].model_copy(update={"content": f"{messages[-1].content}\n\n{text}"})
-        return [*messages[:-1], last]
-    return [*messages, HumanMessage(text)]
-
-
-def as_messages(given: LanguageModelInput) -> list[BaseMessage]:
-    """Convert any input of a chat model to messages."""
-    if isinstance(given, PromptValue):
-        return list(given.to_messages())
-    return [HumanMessage(given)] if isinstance(given, str) else convert_to_messages(given)
 
 
 def json_schema_of(schema: dict[str, Any] | type) -> dict[str, Any]:

@@ -24,9 +24,6 @@ class VectorStorePassages:
     such dictionaries accept it, for example Chroma (one condition at a time). `InMemoryVectorStore` needs a function
     and others need their own language, so they cannot be searched with ``where``.
 
-    Args:
-        store: a vector store with ``similarity_search_by_vector``.
-
     Raises:
         TypeError: the store cannot be searched by vector.
     """
@@ -47,8 +44,6 @@ class VectorStorePassages:
 
         Args:
             vector: the query, shape (dim,).
-            k: number of documents.
-            where: required metadata values.
 
         Raises:
             ValueError: the store does not accept the filter.

@@ -1,4 +1,4 @@
-"""LlamaIndex classes: LLM, embedding, vector store, retriever, reranker and query engine.
+"""LlamaIndex classes: LLM, embedding, retriever, reranker, query and chat engine.
 
 Names are imported on first use. Needs the extra ``llama-index``, which installs llama-index-core only.
 """

@@ -6,5 +6,4 @@ from .llm import AntiphonLLM as AntiphonLLM
 from .query_engine import AntiphonQueryEngine as AntiphonQueryEngine
 from .reranker import AntiphonRerank as AntiphonRerank
 from .retriever import AntiphonRetriever as AntiphonRetriever
-from .vector_store import AntiphonVectorStore as AntiphonVectorStore
 from .vector_store_index import VectorStorePassages as VectorStorePassages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
-from functools import partial
+from contextlib import aclosing
 from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
@@ -13,6 +13,7 @@ from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentCha
 from antiphon.integrations.llama_index.chat_messages import chat_messages
 from antiphon.integrations.llama_index.cited_engines import CitedChatResponse, CitedChatStream
 from antiphon.integrations.llama_index.nodes import node_of
+from antiphon.integrations.model_call import read_in_thread
 from antiphon.pipelines import Answer, AnswerStream, Rag
 from antiphon.pipelines.request_plan import TurnContext
 
@@ -23,8 +24,6 @@ class AntiphonChatEngine(BaseChatEngine):
     A follow-up question is made complete before passages are retrieved. An engine belongs to one conversation.
 
     Args:
-        rag: the pipeline that answers.
-        chat_history: the messages so far.
         **generation: options of `Rag.ask`.
     """
 
@@ -59,7 +58,7 @@ class AntiphonChatEngine(BaseChatEngine):
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
         """Stream the answer to a message, with citations at the end. See `BaseChatEngine`."""
         stream = await asyncio.to_thread(self._stream, message, chat_history)
-        return _response(stream, achat_stream=_pieces_asynchronously(stream))
+        return _response(stream, achat_stream=_apieces(stream))
 
     def _stream(self, message: str, chat_history: list[ChatMessage] | None) -> AnswerStream:
         if chat_history is not None:
@@ -90,11 +89,10 @@ def _pieces(stream: AnswerStream) -> Generator[ChatResponse, None, None]:
             yield _chat_response(text, piece)
 
 
-async def _pieces_asynchronously(stream: AnswerStream) -> AsyncGenerator[ChatResponse, None]:
+async def _apieces(stream: AnswerStream) -> AsyncGenerator[ChatResponse, None]:
     text = ""
-    try:
-        while (piece := await asyncio.to_thread(partial(next, stream, None))) is not None:
-            text += piece
-            yield _chat_response(text, piece)
-    finally:
-        await asyncio.to_thread(stream.close)
+    async with aclosing(read_in_thread(stream)) as pieces:
+        async for piece in pieces:
+            if not piece.is_thinking:
+                text += piece.text
+                yield _chat_response(text, piece.text)

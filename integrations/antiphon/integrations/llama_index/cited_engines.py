@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -18,12 +18,7 @@ from antiphon.integrations.llama_index.outputs import citation_blocks
 
 
 def citations_of(text: str, nodes: Sequence[NodeWithScore]) -> list[CitationBlock]:
-    """Return the spans of a text that were copied from nodes.
-
-    Args:
-        text: the text to annotate.
-        nodes: the nodes it may quote.
-    """
+    """Return the spans of a text that were copied from nodes."""
     return citation_blocks(text, [passage for node in nodes if (passage := passage_of(node)) is not None])
 
 
@@ -44,9 +39,11 @@ def with_citations(engine: BaseQueryEngine | BaseChatEngine) -> CitingQueryEngin
     raise TypeError(f"The engine is {type(engine).__name__}; give a query engine or a chat engine of LlamaIndex.")
 
 
-@dataclass
-class CitedResponse(Response):
-    """A response with citations of its source nodes."""
+class _Cited:
+    """Adds citations to a response."""
+
+    response: Any
+    source_nodes: list[NodeWithScore]
 
     @property
     def citations(self) -> list[CitationBlock]:
@@ -54,69 +51,79 @@ class CitedResponse(Response):
         return citations_of(self.response or "", self.source_nodes)
 
 
-class _StreamedText:
-    """Collects the text of a stream; its citations are available once the stream has ended."""
+class _CitedStream:
+    """Collects the text of a streaming response, and adds citations once it has ended."""
 
-    def __init__(self, nodes: Sequence[NodeWithScore]) -> None:
-        self.nodes = nodes
-        self._pieces: list[str] = []
-        self._has_ended = False
-
-    def collect(self, pieces: Any) -> Generator[str, None, None]:
-        """Yield the pieces unchanged."""
-        for piece in pieces:
-            self._pieces.append(piece)
-            yield piece
-        self._has_ended = True
-
-    async def acollect(self, pieces: Any) -> AsyncGenerator[str, None]:
-        """Yield the pieces unchanged, and record them; for asynchronous streams."""
-        async for piece in pieces:
-            self._pieces.append(piece)
-            yield piece
-        self._has_ended = True
+    source_nodes: list[NodeWithScore]
+    _text: str | None = None
 
     @property
     def citations(self) -> list[CitationBlock]:
-        if not self._has_ended:
+        """The spans of the response that were copied from a node.
+
+        Raises:
+            RuntimeError: the stream has not ended.
+        """
+        if self._text is None:
             raise RuntimeError("The stream has not ended; read it to its end to get its citations.")
-        return citations_of("".join(self._pieces), self.nodes)
+        return citations_of(self._text, self.source_nodes)
+
+    def _collect(self, pieces: Any) -> Generator[str, None, None]:
+        text = ""
+        for piece in pieces:
+            text += piece
+            yield piece
+        self._text = text
+
+    async def _acollect(self, pieces: Any) -> AsyncGenerator[str, None]:
+        text = ""
+        async for piece in pieces:
+            text += piece
+            yield piece
+        self._text = text
 
 
-class CitedStreamingResponse(StreamingResponse):
+class CitedResponse(_Cited, Response):
+    """A response with citations of its source nodes."""
+
+
+class CitedChatResponse(_Cited, AgentChatResponse):
+    """A chat response with citations of its source nodes."""
+
+
+class CitedStreamingResponse(_CitedStream, StreamingResponse):
     """A streaming response with citations of its source nodes once it has ended."""
 
     def __init__(self, response: StreamingResponse) -> None:
-        self._streamed = _StreamedText(response.source_nodes)
-        pieces = self._streamed.collect(response.response_gen)
-        super().__init__(pieces, response.source_nodes, response.metadata, response.response_txt)
-
-    @property
-    def citations(self) -> list[CitationBlock]:
-        """The spans of the response that were copied from a node.
-
-        Raises:
-            RuntimeError: the stream has not ended.
-        """
-        return self._streamed.citations
+        super().__init__(**_fields(response))
+        self.response_gen = self._collect(response.response_gen)
 
 
-class CitedAsyncStreamingResponse(AsyncStreamingResponse):
+class CitedAsyncStreamingResponse(_CitedStream, AsyncStreamingResponse):
     """An asynchronous streaming response with citations of its source nodes once it has ended."""
 
     def __init__(self, response: AsyncStreamingResponse) -> None:
-        self._streamed = _StreamedText(response.source_nodes)
-        pieces = self._streamed.acollect(response.response_gen)
-        super().__init__(pieces, response.source_nodes, response.metadata, response.response_txt)
+        super().__init__(**_fields(response))
+        self.response_gen = self._acollect(response.response_gen)
+
+
+class CitedChatStream(_CitedStream):
+    """A streaming chat response with citations once it has ended; otherwise it behaves as the wrapped response."""
+
+    def __init__(self, response: StreamingAgentChatResponse) -> None:
+        self._response = response
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._response, name)
 
     @property
-    def citations(self) -> list[CitationBlock]:
-        """The spans of the response that were copied from a node.
+    def response_gen(self) -> Generator[str, None, None]:
+        """The pieces of the text."""
+        return self._collect(self._response.response_gen)
 
-        Raises:
-            RuntimeError: the stream has not ended.
-        """
-        return self._streamed.citations
+    def async_response_gen(self) -> AsyncGenerator[str, None]:
+        """Yield the pieces of the text asynchronously."""
+        return self._acollect(self._response.async_response_gen())
 
 
 class CitingQueryEngine(BaseQueryEngine):
@@ -140,55 +147,6 @@ class CitingQueryEngine(BaseQueryEngine):
         return _cited(await self.engine.aquery(query_bundle))
 
 
-def _cited(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
-    if isinstance(response, Response):
-        return CitedResponse(response.response, response.source_nodes, response.metadata)
-    if isinstance(response, StreamingResponse):
-        return CitedStreamingResponse(response)
-    if isinstance(response, AsyncStreamingResponse):
-        return CitedAsyncStreamingResponse(response)
-    return response  # a pydantic object has no text to cite
-
-
-@dataclass
-class CitedChatResponse(AgentChatResponse):
-    """A chat response with citations of its source nodes."""
-
-    @property
-    def citations(self) -> list[CitationBlock]:
-        """The spans of the response that were copied from a node."""
-        return citations_of(self.response, self.source_nodes)
-
-
-class CitedChatStream:
-    """A streaming chat response with citations once it has ended; otherwise it behaves as the wrapped response."""
-
-    def __init__(self, response: StreamingAgentChatResponse) -> None:
-        self._response = response
-        self._streamed = _StreamedText(response.source_nodes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._response, name)
-
-    @property
-    def response_gen(self) -> Generator[str, None, None]:
-        """The pieces of the text."""
-        return self._streamed.collect(self._response.response_gen)
-
-    def async_response_gen(self) -> AsyncGenerator[str, None]:
-        """Yield the pieces of the text asynchronously."""
-        return self._streamed.acollect(self._response.async_response_gen())
-
-    @property
-    def citations(self) -> list[CitationBlock]:
-        """The spans of the response that were copied from a node.
-
-        Raises:
-            RuntimeError: the stream has not ended.
-        """
-        return self._streamed.citations
-
-
 class CitingChatEngine(BaseChatEngine):
     """A chat engine with citations in its responses; otherwise it behaves as the wrapped engine."""
 
@@ -206,11 +164,11 @@ class CitingChatEngine(BaseChatEngine):
 
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
         """Answer a message, with citations. See `BaseChatEngine`."""
-        return _cited_chat(self.engine.chat(message, chat_history))
+        return CitedChatResponse(**_fields(self.engine.chat(message, chat_history)))
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
         """Answer a message, with citations. See `BaseChatEngine`."""
-        return _cited_chat(await self.engine.achat(message, chat_history))
+        return CitedChatResponse(**_fields(await self.engine.achat(message, chat_history)))
 
     def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
         """Stream the answer to a message, with citations at the end. See `BaseChatEngine`."""
@@ -221,11 +179,15 @@ class CitingChatEngine(BaseChatEngine):
         return CitedChatStream(await self.engine.astream_chat(message, chat_history))
 
 
-def _cited_chat(response: Any) -> CitedChatResponse:
-    return CitedChatResponse(
-        response=response.response,
-        sources=response.sources,
-        source_nodes=response.source_nodes,
-        is_dummy_stream=response.is_dummy_stream,
-        metadata=response.metadata,
-    )
+def _cited(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+    if isinstance(response, Response):
+        return CitedResponse(**_fields(response))
+    if isinstance(response, StreamingResponse):
+        return CitedStreamingResponse(response)
+    if isinstance(response, AsyncStreamingResponse):
+        return CitedAsyncStreamingResponse(response)
+    return response  # a pydantic object has no text to cite
+
+
+def _fields(response: Any) -> dict[str, Any]:
+    return {field.name: getattr(response, field.name) for field in fields(response)}

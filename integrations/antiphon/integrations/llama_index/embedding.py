@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Self
+from typing import Any, ClassVar
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import BaseModel, PrivateAttr
 
-from antiphon.integrations.pickling import check_picklable, memo_sharing
+from antiphon.integrations.pickling import SharedPart
 from antiphon.retrieval import Embedder, load_embedder
 
 
-class AntiphonEmbedding(BaseEmbedding):
+class AntiphonEmbedding(SharedPart, BaseEmbedding):
     """Unit vectors from an embedder.
 
     Args:
         embedder: an embedder, or "auto", "minilm", "bge-m3" or a model's name.
         device: torch device of a named embedder; None selects it automatically.
-        **kwargs: fields of `BaseEmbedding`.
 
     Raises:
         ValueError: no embedder has that name, or its files are not available.
         ImportError: the package of the embedder is not installed.
     """
 
+    shared_part: ClassVar = "_embedder"
+    pickling_remedy: ClassVar = "AntiphonEmbedding(name)"
     _embedder: Embedder = PrivateAttr()
 
     def __init__(self, embedder: Embedder | str = "auto", *, device: str | None = None, **kwargs: Any) -> None:
@@ -37,15 +38,8 @@ class AntiphonEmbedding(BaseEmbedding):
         """The name under which LlamaIndex saves it."""
         return "AntiphonEmbedding"
 
-    def __getstate__(self) -> dict[str, Any]:
-        check_picklable(self._embedder, self, "AntiphonEmbedding(name)")
-        return super().__getstate__()
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         BaseModel.__setstate__(self, state)  # LlamaIndex's own method would load an embedder again
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return BaseModel.__deepcopy__(self, memo_sharing(self._embedder, memo))
 
     @property
     def embedder(self) -> Embedder:

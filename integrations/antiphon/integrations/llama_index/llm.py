@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -21,37 +23,46 @@ from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate
 from llama_index.core.tools.types import BaseTool
-from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
-from antiphon.accel import Completion, Conversation
+from antiphon.accel import Conversation
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
-from antiphon.accel.text.tool_choice import NONE, OPTIONAL, prepare_tools, supports_tools
-from antiphon.integrations.generation_fields import GenerationFields
-from antiphon.integrations.hidden_references import REFERENCES
+from antiphon.accel.text.tool_choice import NONE, OPTIONAL, supports_tools
+from antiphon.integrations.generation_fields import DESCRIBE_SCHEMA, GenerationFields
 from antiphon.integrations.llama_index.chat_messages import arguments_of, chat_messages
+from antiphon.integrations.llama_index.nodes import REFERENCES_OF_NODES
 from antiphon.integrations.llama_index.outputs import (
     INVALID,
-    AnswerState,
+    Model,
     chat_response,
     chat_state,
     completion_response,
     completion_state,
-    last_state,
+    partial_object,
 )
 from antiphon.integrations.llama_index.prompt_template import prompt_template
-from antiphon.integrations.llama_index.references import hide_references, template_references, without_references
-from antiphon.integrations.llama_index.structured import Model, call_arguments, partial_object, with_schema
-from antiphon.integrations.model_call import ModelCall, VisibleText
-from antiphon.integrations.stream_readers import AsyncStreamReader
+from antiphon.integrations.model_call import ModelCall
+from antiphon.integrations.references import REFERENCES, HiddenReferences
+from antiphon.retrieval import Passage
 
-PARALLEL = "parallel_tool_calls"
-"""The argument of a call that allows several tool calls in one answer."""
+TOOL_ARGUMENTS = ("tool_required", "tool_choice", "allow_parallel_tool_calls")
+"""Arguments about tools that LlamaIndex programs pass; a schema replaces them."""
 
 
-class _LLMMethods(GenerationFields, FunctionCallingLLM):
-    """The methods of a LlamaIndex LLM; references arrive as `HiddenReferences` only."""
+class AntiphonLLM(GenerationFields, FunctionCallingLLM):
+    """A local LLM with lossless speculative decoding from the prompt and from references.
+
+    The prompt is always a source of drafts. References come from the call (``references=[...]`` with texts or nodes),
+    from messages (``additional_kwargs["references"]``), and from the arguments of a prompt template
+    (``synthesize(question, nodes, references=nodes)``). A chat answer cites the references that it was copied from in
+    citation blocks; ``raw`` contains usage, finish reason and step statistics.
+
+    A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
+    ``seed``, ``drafter``, ``num_draft_tokens``, ``thinking``, ``max_thinking_tokens``, ``template_variables``,
+    ``timeout`` and ``model``; another model is loaded at its first use and kept. Unknown parameters raise a
+    `TypeError`. A chat answer has the model's thinking in a `ThinkingBlock`. Fields: see `GenerationFields`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -68,7 +79,7 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         return LLMMetadata(
             **known,
             num_output=self.max_tokens or Settings().max_new_tokens,
-            is_chat_model=self._takes_messages,
+            is_chat_model=self.language_model.takes_messages,
             is_function_calling_model=supports_tools(self.language_model.tokenizer),
             model_name=self.model,
         )
@@ -79,142 +90,99 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        call = self._model_call(self._conversation(messages, kwargs), kwargs)
+        """Answer a conversation. See `LLM.chat`."""
+        call = self._chat_call(messages, kwargs)
         return chat_response(call, call.complete())
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        call = self._model_call(self._conversation(messages, kwargs), kwargs)
-
-        def responses() -> ChatResponseGen:
-            for state in self._states(call):
-                yield chat_state(call, state)
-
-        return responses()
+        """Stream the answer to a conversation. See `LLM.stream_chat`."""
+        call = self._chat_call(messages, kwargs)
+        return (chat_state(call, state) for state in call.states())
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        call = self._model_call(self._conversation(messages, kwargs), kwargs)
-        return chat_response(call, await self._acomplete(call))
+        """Answer a conversation asynchronously. See `LLM.achat`."""
+        call = self._chat_call(messages, kwargs)
+        return chat_response(call, await call.acomplete())
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        call = self._model_call(self._conversation(messages, kwargs), kwargs)
-
-        async def responses() -> ChatResponseAsyncGen:
-            async for state in self._astates(call):
-                yield chat_state(call, state)
-
-        return responses()
+        """Stream the answer to a conversation asynchronously. See `LLM.astream_chat`."""
+        call = self._chat_call(messages, kwargs)
+        return (chat_state(call, state) async for state in call.astates())
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        call = self._model_call(self._text(prompt, formatted), kwargs)
+        """Answer a text, or continue it if it is formatted. See `LLM.complete`."""
+        call = self._text_call(prompt, formatted, kwargs)
         return completion_response(call, call.complete())
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        call = self._model_call(self._text(prompt, formatted), kwargs)
-
-        def responses() -> CompletionResponseGen:
-            for state in self._states(call):
-                if state.delta or state.completion is not None:
-                    yield completion_state(call, state)
-
-        return responses()
+        """Stream the answer to a text. See `LLM.stream_complete`."""
+        call = self._text_call(prompt, formatted, kwargs)
+        return (completion_state(call, state) for state in call.states() if state.delta or state.completion)
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        call = self._model_call(self._text(prompt, formatted), kwargs)
-        return completion_response(call, await self._acomplete(call))
+        """Answer a text asynchronously. See `LLM.acomplete`."""
+        call = self._text_call(prompt, formatted, kwargs)
+        return completion_response(call, await call.acomplete())
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
-        call = self._model_call(self._text(prompt, formatted), kwargs)
+        """Stream the answer to a text asynchronously. See `LLM.astream_complete`."""
+        call = self._text_call(prompt, formatted, kwargs)
+        return (completion_state(call, state) async for state in call.astates() if state.delta or state.completion)
 
-        async def responses() -> CompletionResponseAsyncGen:
-            async for state in self._astates(call):
-                if state.delta or state.completion is not None:
-                    yield completion_state(call, state)
-
-        return responses()
-
-    def structured_predict(
-        self,
-        output_cls: type[Model],
-        prompt: BasePromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
-    ) -> Model:
+    def structured_predict(self, output_cls: type[Model], *given: Any, **named: Any) -> Model:
         """Return an object of a pydantic class, decoded under its JSON schema. See `LLM.structured_predict`."""
-        schema = output_cls.model_json_schema()
-        with template_references(prompt_args) as arguments:
-            messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
-            answer = self.chat(with_schema(messages, schema), **call_arguments(llm_kwargs, schema))
+        answer = self.chat(**self._schema_request(output_cls, *given, **named))
         return output_cls.model_validate_json(answer.message.content or "")
 
-    async def astructured_predict(
-        self,
-        output_cls: type[Model],
-        prompt: BasePromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
-    ) -> Model:
+    async def astructured_predict(self, output_cls: type[Model], *given: Any, **named: Any) -> Model:
         """Return an object of a pydantic class asynchronously. See `LLM.astructured_predict`."""
-        schema = output_cls.model_json_schema()
-        with template_references(prompt_args) as arguments:
-            messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
-            answer = await self.achat(with_schema(messages, schema), **call_arguments(llm_kwargs, schema))
+        answer = await self.achat(**self._schema_request(output_cls, *given, **named))
         return output_cls.model_validate_json(answer.message.content or "")
 
-    def _structured_stream_call(
-        self,
-        output_cls: type[Model],
-        prompt: BasePromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
-    ) -> Generator[Any, None, None]:
-        schema, text = output_cls.model_json_schema(), ""
-        with template_references(prompt_args) as arguments:
-            messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
-            pieces = self.stream_chat(with_schema(messages, schema), **call_arguments(llm_kwargs, schema))
-        for piece in pieces:
-            text = piece.message.content or ""
+    def _structured_stream_call(self, output_cls: type[Model], *given: Any, **named: Any) -> Generator[Any, None, None]:
+        text = ""
+        for state in self.stream_chat(**self._schema_request(output_cls, *given, **named)):
+            text = state.message.content or ""
             if (known := partial_object(text, output_cls)) is not None:
                 yield known
         yield output_cls.model_validate_json(text)
 
     async def _structured_astream_call(
-        self,
-        output_cls: type[Model],
-        prompt: BasePromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
+        self, output_cls: type[Model], *given: Any, **named: Any
     ) -> AsyncGenerator[Any, None]:
-        schema = output_cls.model_json_schema()
-        with template_references(prompt_args) as arguments:
-            messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
-            pieces = await self.astream_chat(with_schema(messages, schema), **call_arguments(llm_kwargs, schema))
-
         async def objects() -> AsyncGenerator[Any, None]:
             text = ""
-            async for piece in pieces:
-                text = piece.message.content or ""
+            async for state in await self.astream_chat(**self._schema_request(output_cls, *given, **named)):
+                text = state.message.content or ""
                 if (known := partial_object(text, output_cls)) is not None:
                     yield known
             yield output_cls.model_validate_json(text)
 
         return objects()
 
+    def _schema_request(
+        self,
+        output_cls: type[Model],
+        prompt: BasePromptTemplate,
+        llm_kwargs: dict[str, Any] | None = None,
+        **prompt_args: Any,
+    ) -> dict[str, Any]:
+        """Return the messages of a template and the arguments that decode the answer under a schema."""
+        kept = {name: value for name, value in (llm_kwargs or {}).items() if name not in TOOL_ARGUMENTS}
+        messages = self._get_messages(prompt, **prompt_args)
+        return {**kept, "messages": messages, "json_schema": output_cls.model_json_schema(), DESCRIBE_SCHEMA: True}
+
     def get_tool_calls_from_response(
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
         """Return the tool calls of an answer.
-
-        Args:
-            response: the answer.
-            error_on_no_tool_call: raise an error if there are none.
-            **kwargs: ignored.
 
         Raises:
             ValueError: there is no readable tool call.
@@ -248,121 +216,72 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
             "messages": messages,
             "tools": offered,
             "tool_choice": choice,
-            PARALLEL: allow_parallel_tool_calls,
+            "parallel_tool_calls": allow_parallel_tool_calls,
             **kwargs,
         }
 
-    def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> PromptInput:
-        """Build the prompt of messages with the chat template, or as one text if there is none."""
-        self.check_prompt(message.content or "" for message in messages)
-        wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
-        if not self._takes_messages:
-            return str(self.messages_to_prompt(messages))  # type: ignore[misc]  # a validator has set it
-        offer = prepare_tools(self.language_model.tokenizer, chat_messages(messages), wanted, choice)
-        given["tools"] = offer.schemas
-        if offer.schema is not None:
-            given["json_schema"] = offer.schema
-        return Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
+    def _chat_call(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> ModelCall:
+        """Prepare a call with messages, whose prompt is one text if the model has no chat template."""
+        call = self.chat_call(chat_messages(messages), REFERENCES_OF_NODES.of_call(given, messages), given)
+        if self.language_model.takes_messages or not isinstance(call.prompt, Conversation):
+            return call
+        turns = [ChatMessage(turn["content"], role=turn["role"]) for turn in call.prompt.messages]
+        return replace(call, prompt=str(self.messages_to_prompt(turns)))  # type: ignore[misc]  # a validator has set it
 
-    def _text(self, prompt: str, formatted: bool) -> PromptInput:
-        """Build the prompt of a text: a user message for chat models, unless it is formatted already."""
-        self.check_prompt([prompt])
-        if self._takes_messages and not formatted:
-            return Conversation([{"role": "user", "content": prompt}])
-        return prompt if formatted else str(self.completion_to_prompt(prompt))  # type: ignore[misc]
+    def _text_call(self, prompt: str, formatted: bool, given: dict[str, Any]) -> ModelCall:
+        """Prepare a call with a text: a user message for chat models, unless it is formatted already."""
+        passages = (*REFERENCES_OF_NODES.of_call(given), *getattr(prompt, "passages", ()))
+        written: PromptInput = str(prompt)
+        if not formatted and self.language_model.takes_messages:
+            written = Conversation([{"role": "user", "content": prompt}])
+        elif not formatted:
+            written = str(self.completion_to_prompt(prompt))  # type: ignore[misc]
+        return self.text_call(written, passages, given)
 
-    def _model_call(self, prompt: PromptInput, given: dict[str, Any]) -> ModelCall:
-        passages = getattr(given.get(REFERENCES), "passages", ())
-        stop = given.get("stop")
-        kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop", "tools", PARALLEL)}
-        parameters, timeout = self.parameters(stop, kept)
-        assistant_prefix = prompt.assistant_prefix if isinstance(prompt, Conversation) else ""
-        tools, is_parallel = given.get("tools", {}), given.get(PARALLEL) is not False
-        return ModelCall(
-            self.language_model, self.model, prompt, passages, parameters, timeout, tools, assistant_prefix, is_parallel
-        )
+    def _get_messages(self, prompt: BasePromptTemplate, **prompt_args: Any) -> list[ChatMessage]:
+        messages = list(super()._get_messages(prompt, **prompt_args))
+        if messages and (passages := REFERENCES_OF_NODES.of_call(prompt_args, messages[-1:])):
+            carried = {**messages[-1].additional_kwargs, REFERENCES: HiddenReferences(passages)}
+            messages[-1] = messages[-1].model_copy(update={"additional_kwargs": carried})
+        return messages
 
-    def _states(self, call: ModelCall) -> Iterator[AnswerState]:
-        visible = VisibleText(call)
-        with call.stream() as stream:
-            for piece in iter(stream.next_piece, None):
-                if (new := visible.push(piece)) or piece.is_thinking:
-                    yield AnswerState(visible.shown, new, visible.reasoning, piece.text if piece.is_thinking else "")
-        yield last_state(call, stream.completion, visible)
-
-    async def _astates(self, call: ModelCall) -> AsyncIterator[AnswerState]:
-        visible = VisibleText(call)
-        async with AsyncStreamReader(call.stream) as reading:
-            async for piece in reading:
-                if (new := visible.push(piece)) or piece.is_thinking:
-                    yield AnswerState(visible.shown, new, visible.reasoning, piece.text if piece.is_thinking else "")
-        yield last_state(call, reading.completion, visible)
-
-    async def _acomplete(self, call: ModelCall) -> Completion:
-        async with AsyncStreamReader(call.stream) as reading:
-            async for _ in reading:
-                pass
-        return reading.completion
-
-    @property
-    def _takes_messages(self) -> bool:
-        return self.language_model.takes_messages
+    def _get_prompt(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
+        formatted = _FormattedPrompt(super()._get_prompt(prompt, **prompt_args))
+        formatted.passages = REFERENCES_OF_NODES.of_call(prompt_args)
+        return formatted
 
 
-class _HidingReferences:
-    """Hides references before LlamaIndex passes the arguments of a call to its event handlers."""
+class _FormattedPrompt(str):
+    """The text of a prompt template with the references among its arguments."""
 
-    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return super().chat(without_references(messages), **hide_references(kwargs, messages))  # type: ignore[misc, no-any-return]
-
-    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        return super().stream_chat(without_references(messages), **hide_references(kwargs, messages))  # type: ignore[misc, no-any-return]
-
-    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return await super().achat(without_references(messages), **hide_references(kwargs, messages))  # type: ignore[misc, no-any-return]
-
-    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        return await super().astream_chat(without_references(messages), **hide_references(kwargs, messages))  # type: ignore[misc, no-any-return]
-
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return super().complete(prompt, formatted=formatted, **hide_references(kwargs))  # type: ignore[misc, no-any-return]
-
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        return super().stream_complete(prompt, formatted=formatted, **hide_references(kwargs))  # type: ignore[misc, no-any-return]
-
-    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return await super().acomplete(prompt, formatted=formatted, **hide_references(kwargs))  # type: ignore[misc, no-any-return]
-
-    async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
-        return await super().astream_complete(prompt, formatted=formatted, **hide_references(kwargs))  # type: ignore[misc, no-any-return]
-
-    def predict(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
-        with template_references(prompt_args) as arguments:
-            return super().predict(prompt, **arguments)  # type: ignore[misc, no-any-return]
-
-    def stream(self, prompt: BasePromptTemplate, **prompt_args: Any) -> TokenGen:
-        with template_references(prompt_args) as arguments:
-            return super().stream(prompt, **arguments)  # type: ignore[misc, no-any-return]
-
-    async def apredict(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
-        with template_references(prompt_args) as arguments:
-            return await super().apredict(prompt, **arguments)  # type: ignore[misc, no-any-return]
-
-    async def astream(self, prompt: BasePromptTemplate, **prompt_args: Any) -> TokenAsyncGen:
-        with template_references(prompt_args) as arguments:
-            return await super().astream(prompt, **arguments)  # type: ignore[misc, no-any-return]
+    passages: tuple[Passage, ...] = ()
 
 
-class AntiphonLLM(_HidingReferences, _LLMMethods):
-    """A local LLM with lossless speculative decoding from the prompt and from references.
+def _hiding(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Hide the references of a call before LlamaIndex passes its arguments to event handlers and spans."""
 
-    The prompt is always a source of drafts. References come from the call (``references=[...]`` with texts or nodes),
-    from messages (``additional_kwargs["references"]``), and from the arguments of a prompt template
-    (``synthesize(question, nodes, references=nodes)``). A chat answer cites the references that it was copied from in
-    citation blocks; ``raw`` contains usage, finish reason and step statistics.
+    @wraps(method)
+    def hidden(self: AntiphonLLM, *given: Any, **named: Any) -> Any:
+        if "messages" in named:
+            named["messages"] = _hide(named["messages"])
+        return method(self, *map(_hide, given), **REFERENCES_OF_NODES.hidden(named))
 
-    A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
-    ``seed``, ``drafter``, ``num_draft_tokens``, ``thinking``, ``max_thinking_tokens``, ``template_variables`` and
-    ``timeout``. Unknown parameters raise a `TypeError`. A chat answer has the model's thinking in a `ThinkingBlock`.
-    Fields: see `GenerationFields`.
-    """
+    return hidden
+
+
+def _hide(given: Any) -> Any:
+    """Return messages with hidden references, and any other argument unchanged."""
+    if isinstance(given, list | tuple):
+        return [_hide(each) for each in given]
+    if isinstance(given, ChatMessage) and REFERENCES in given.additional_kwargs:
+        return given.model_copy(update={"additional_kwargs": REFERENCES_OF_NODES.hidden(given.additional_kwargs)})
+    return given
+
+
+for _name in (
+    *("chat", "achat", "stream_chat", "astream_chat"),
+    *("complete", "acomplete", "stream_complete", "astream_complete"),
+    *("predict", "apredict", "stream", "astream"),
+    *("structured_predict", "astructured_predict", "stream_structured_predict", "astream_structured_predict"),
+):
+    setattr(AntiphonLLM, _name, _hiding(getattr(AntiphonLLM, _name)))

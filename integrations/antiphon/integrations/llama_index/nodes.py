@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
-from antiphon.integrations.coercion import coerce_passages
+from antiphon.integrations.references import References
 from antiphon.retrieval import Passage
 
 SOURCE, ALSO_IN = "source", "also_in"
@@ -35,30 +37,14 @@ def passage_of(given: object) -> Passage | None:
     return _passage(given, None) if isinstance(given, BaseNode) else None
 
 
-def passages_of(given: object, name: str = "references") -> list[Passage]:
-    """Convert a list of texts or nodes to passages.
-
-    Args:
-        given: the caller's argument.
-        name: the argument's name, for error messages.
-
-    Raises:
-        TypeError: ``given`` is not a list, or an item is of another type.
-    """
-    return coerce_passages(given, passage_of, alone=(BaseNode, NodeWithScore), kinds="texts or nodes", name=name)
-
-
 def _passage(node: BaseNode, score: float | None) -> Passage:
     text = node.get_content(metadata_mode=MetadataMode.NONE)
     metadata = node.metadata
-    start = getattr(node, "start_char_idx", None) or 0
-    return Passage(
-        text=text,
-        id=node.node_id,
-        source=str(metadata.get(SOURCE) or metadata.get("file_path") or metadata.get("file_name") or ""),
-        start=start,
-        end=start + len(text),
-        score=score,
-        metadata={key: value for key, value in metadata.items() if key not in (SOURCE, ALSO_IN)},
-        also_in=tuple(map(str, metadata.get(ALSO_IN) or ())),
-    )
+    source = str(metadata.get(SOURCE) or metadata.get("file_path") or metadata.get("file_name") or "")
+    others = {key: value for key, value in metadata.items() if key not in (SOURCE, ALSO_IN)}
+    passage = Passage.at(source, getattr(node, "start_char_idx", None) or 0, text, others)
+    return replace(passage, id=node.node_id, score=score, also_in=tuple(map(str, metadata.get(ALSO_IN) or ())))
+
+
+REFERENCES_OF_NODES = References(passage_of, alone=(BaseNode, NodeWithScore), kinds="texts or nodes")
+passages_of = REFERENCES_OF_NODES.passages

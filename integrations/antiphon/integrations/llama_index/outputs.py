@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from llama_index.core.base.llms.types import (
     ChatMessage,
@@ -16,11 +16,16 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
     ToolCallBlock,
 )
+from llama_index.core.program.utils import create_flexible_model
+from pydantic import BaseModel
+from pydantic_core import from_json
 
 from antiphon.accel import Completion
-from antiphon.integrations.model_call import ModelCall, VisibleText
+from antiphon.integrations.model_call import AnswerState, ModelCall
 from antiphon.pipelines import cite
 from antiphon.retrieval import Passage
+
+Model = TypeVar("Model", bound=BaseModel)
 
 INVALID = "invalid_tool_calls"
 """The key in an answer's ``additional_kwargs`` that holds malformed tool calls: their text, and the error."""
@@ -30,8 +35,6 @@ def chat_response(call: ModelCall, completion: Completion, delta: str | None = N
     """Return the whole answer as a message with text, tool calls and citations.
 
     Args:
-        call: the call that was answered.
-        completion: its completion.
         delta: the last new part of a streamed answer.
     """
     parsed = call.parse_output(completion)
@@ -46,43 +49,8 @@ def chat_response(call: ModelCall, completion: Completion, delta: str | None = N
     return ChatResponse(message=message, delta=delta, **_response_fields(call, completion))
 
 
-class AnswerState(NamedTuple):
-    """The state of a streamed answer.
-
-    Attributes:
-        text: the text so far.
-        delta: its new part.
-        reasoning: the thinking so far.
-        thinking_delta: its new part.
-        completion: the completion, in the last state.
-    """
-
-    text: str
-    delta: str
-    reasoning: str = ""
-    thinking_delta: str = ""
-    completion: Completion | None = None
-
-
-def last_state(call: ModelCall, completion: Completion, visible: VisibleText) -> AnswerState:
-    """Return the last state of a streamed answer.
-
-    Args:
-        call: the call that was answered.
-        completion: its completion.
-        visible: the text that earlier states contained.
-    """
-    content = call.parse_output(completion).content
-    return AnswerState(content, content[len(visible.shown) :], completion=completion)
-
-
 def chat_state(call: ModelCall, state: AnswerState) -> ChatResponse:
-    """Return the state of a streamed chat answer.
-
-    Args:
-        call: the call that is answered.
-        state: the state.
-    """
+    """Return the state of a streamed chat answer."""
     if state.completion is not None:
         return chat_response(call, state.completion, state.delta)
     thought = {"thinking_delta": state.thinking_delta} if state.thinking_delta else {}
@@ -90,25 +58,14 @@ def chat_state(call: ModelCall, state: AnswerState) -> ChatResponse:
 
 
 def completion_response(call: ModelCall, completion: Completion, delta: str | None = None) -> CompletionResponse:
-    """Return the whole text.
-
-    Args:
-        call: the call that was answered.
-        completion: its completion.
-        delta: the last new part of a streamed text.
-    """
+    """Return the whole text; ``delta`` is the last new part of a streamed text."""
     return CompletionResponse(
         text=call.parse_output(completion).content, delta=delta, **_response_fields(call, completion)
     )
 
 
 def completion_state(call: ModelCall, state: AnswerState) -> CompletionResponse:
-    """Return the state of a streamed text, which has no place for thinking.
-
-    Args:
-        call: the call that is answered.
-        state: the state.
-    """
+    """Return the state of a streamed text, which has no place for thinking."""
     if state.completion is not None:
         return completion_response(call, state.completion, state.delta)
     return CompletionResponse(text=state.text, delta=state.delta)
@@ -120,12 +77,7 @@ def _message(text: str, reasoning: str = "") -> ChatMessage:
 
 
 def citation_blocks(text: str, passages: Sequence[Passage]) -> list[CitationBlock]:
-    """Return the spans of a text that were copied from passages, as citation blocks.
-
-    Args:
-        text: the text to annotate.
-        passages: the passages it may quote.
-    """
+    """Return the spans of a text that were copied from passages, as citation blocks."""
     return [
         CitationBlock(
             cited_content=TextBlock(text=found.text),
@@ -156,13 +108,16 @@ def _response_fields(call: ModelCall, completion: Completion) -> dict[str, Any]:
         "completion_tokens": used.completion_tokens,
         "total_tokens": used.total_tokens,
     }
-    raw = {
-        "usage": usage,
-        "model": call.model,
-        "finish_reason": completion.finish_reason,
-        "steps": completion.steps.as_dict(),
-        **({"ended_in_thinking": True} if completion.ended_in_thinking else {}),
-    }
     if used.reasoning_tokens:
         usage["reasoning_tokens"] = used.reasoning_tokens
+    raw = {"usage": usage, "model": call.model, **call.facts(completion)}
     return {"raw": raw, "additional_kwargs": usage}
+
+
+def partial_object(text: str, output_cls: type[Model]) -> BaseModel | None:
+    """Parse the object from a partial answer; return None if nothing can be parsed yet."""
+    try:
+        known = from_json(text, allow_partial=True)
+    except ValueError:
+        return None
+    return create_flexible_model(output_cls).model_validate(known) if isinstance(known, dict) else None

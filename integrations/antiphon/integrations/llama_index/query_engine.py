@@ -22,9 +22,6 @@ class AntiphonQueryEngine(BaseQueryEngine):
     Use it for `reader`: no LlamaIndex synthesizer selects passages as `Rag` does.
 
     Args:
-        rag: the pipeline that answers.
-        streaming: return streaming responses.
-        callback_manager: see `BaseQueryEngine`.
         **generation: options of `Rag.ask`.
     """
 

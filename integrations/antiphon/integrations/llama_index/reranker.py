@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import ClassVar
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import ConfigDict, Field, SkipValidation
 
 from antiphon.integrations.llama_index.nodes import passages_of
-from antiphon.integrations.pickling import check_picklable, memo_sharing
+from antiphon.integrations.pickling import SharedPart
 from antiphon.retrieval import Reranker
 
 _dispatcher = get_dispatcher(__name__)
 
 
-class AntiphonRerank(BaseNodePostprocessor):
+class AntiphonRerank(SharedPart, BaseNodePostprocessor):
     """Reranks nodes and keeps the best; the nodes that were passed in keep their scores.
 
     Attributes:
@@ -26,6 +26,8 @@ class AntiphonRerank(BaseNodePostprocessor):
         top_n: number of nodes to keep; None keeps all.
     """
 
+    shared_part: ClassVar = "reranker"
+    pickling_remedy: ClassVar = "AntiphonRerank(reranker=...)"
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     reranker: SkipValidation[Reranker] = Field(exclude=True)
@@ -35,13 +37,6 @@ class AntiphonRerank(BaseNodePostprocessor):
     def class_name(cls) -> str:
         """The name under which LlamaIndex saves it."""
         return "AntiphonRerank"
-
-    def __getstate__(self) -> dict[Any, Any]:
-        check_picklable(self.reranker, self, "AntiphonRerank(reranker=...)")
-        return super().__getstate__()
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return BaseModel.__deepcopy__(self, memo_sharing(self.reranker, memo))
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None

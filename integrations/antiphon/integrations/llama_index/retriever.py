@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 from copy import copy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from antiphon.integrations.llama_index.nodes import node_of
-from antiphon.integrations.pickling import check_picklable
+from antiphon.integrations.pickling import SharedPart
 from antiphon.pipelines import Searcher
 from antiphon.retrieval import Retriever
 from antiphon.retrieval.filters import parse_filter
 
 
-class AntiphonRetriever(BaseRetriever):
+class AntiphonRetriever(SharedPart, BaseRetriever):
     """Searches an index (embed, search, rerank) and returns nodes with scores.
 
     Args:
-        retriever: the retriever that searches.
-        k: number of nodes.
         where: only nodes that match this `MetadataFilter` or these `MetadataFilters` of LlamaIndex; ``source`` is the
             document's name.
-        **kwargs: arguments of `BaseRetriever`.
     """
+
+    shared_part: ClassVar = "_searcher"
+    pickling_remedy: ClassVar = "AntiphonRetriever.open(folder)"
 
     def __init__(self, retriever: Searcher, *, k: int = 5, where: Any = None, **kwargs: Any) -> None:
         parse_filter(where)
@@ -40,16 +40,9 @@ class AntiphonRetriever(BaseRetriever):
         """Open the index in a folder.
 
         Args:
-            folder: the index folder.
-            k: number of nodes.
-            where: only nodes that match this filter.
             **settings: arguments of `Retriever.open`, whose errors it raises.
         """
         return cls(Retriever.open(folder, **settings), k=k, where=where)
-
-    def __getstate__(self) -> dict[str, Any]:
-        check_picklable(self._searcher, self, "AntiphonRetriever.open(folder)")
-        return dict(vars(self))
 
     def __copy__(self) -> Self:
         copied = object.__new__(type(self))

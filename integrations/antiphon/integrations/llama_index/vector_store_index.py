@@ -52,7 +52,6 @@ class VectorStorePassages:
 
         Args:
             vector: the query, shape (dim,).
-            k: number of nodes.
             where: only nodes that match this filter, which is translated to LlamaIndex's.
         """
         query = VectorStoreQuery(query_embedding=vector.tolist(), similarity_top_k=k)

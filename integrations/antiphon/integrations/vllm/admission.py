@@ -52,10 +52,6 @@ class AdmittedSources(dict[str, Any]):
     """`Sources` as a dictionary of lists, which vLLM serializes to send it to the worker.
 
     Only this package creates it. A client can send any value under the key `ADMITTED`, but none of this type.
-
-    Args:
-        sources: The validated token ids.
-        given: The request's arguments that they were made from.
     """
 
     def __init__(self, sources: Sources, given: Mapping[str, Any]) -> None:
@@ -159,11 +155,6 @@ class Admission:
 def begin_admission(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> Admission | None:
     """Return the `Admission` of a request, or None if it has neither references nor a prediction.
 
-    Args:
-        given: The request's arguments.
-        tokenize: See `Admission`.
-        vocab_size: See `Admission`.
-
     Raises:
         ValueError: See `Admission`; or the arguments hold the reserved key `ADMITTED`.
     """
@@ -177,11 +168,6 @@ def begin_admission(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_s
 
 def admit(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> Sources | None:
     """Validate and tokenize a request's arguments at once; return None if they hold nothing to draft from.
-
-    Args:
-        given: The request's arguments.
-        tokenize: See `Admission`.
-        vocab_size: See `Admission`.
 
     Raises:
         ValueError: See `begin_admission`.

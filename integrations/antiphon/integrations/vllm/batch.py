@@ -50,7 +50,6 @@ class BatchDrafter(Protocol):
         """Receive the state of the batch before Model Runner V1 calls ``propose``.
 
         Args:
-            runner: vLLM's model runner.
             scheduled: Number of rows of each request in the step that was just computed, by request id.
         """
 
@@ -58,7 +57,6 @@ class BatchDrafter(Protocol):
         """Return the draft of each request.
 
         Args:
-            rows: The requests that emitted tokens.
             scheduled: Number of rows of each request in the step that was just computed, by request id.
             running: Ids of all requests that have not ended; the state of all others is dropped.
         """

@@ -25,7 +25,6 @@ class BatchBudget:
 
         Args:
             drafts: Chains with the acceptance chance of every token.
-            num_without_draft: Number of requests in the step that have no draft.
         """
         requests = len(drafts) + num_without_draft
         rows = sum(len(draft.chances) for draft in drafts)
@@ -36,10 +35,5 @@ class BatchBudget:
         return [len(kept) for kept in select_rows(drafts, costs, float(requests), first_row_costs)]
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn the duration of a step.
-
-        Args:
-            rows: Number of rows of the step, of all requests.
-            seconds: Its duration.
-        """
+        """Learn the duration of a step."""
         self.step_times.observe(rows, seconds)

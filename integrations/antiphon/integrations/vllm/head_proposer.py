@@ -24,7 +24,6 @@ class HeadAcceptance:
     A token counts as right if the answer has it there, even if the head's draft was not the one that was verified.
 
     Args:
-        owner: vLLM's state of the request.
         engine: The counts of all requests, from which the request's own start.
     """
 
@@ -83,9 +82,7 @@ class HeadProposer(Proposer):
     its texts or by the head in each step; what was right before decides.
 
     Args:
-        vllm_config: vLLM's configuration.
         head_tokens: Maximum number of tokens that the head drafts in a step.
-        options: Further arguments of `Proposer`.
     """
 
     def __init__(self, vllm_config: Any, head_tokens: int, **options: Any) -> None:
@@ -99,7 +96,6 @@ class HeadProposer(Proposer):
         """Draft from the texts of all requests and return whether the head's tokens are needed in this step.
 
         Args:
-            runner: vLLM's model runner.
             scheduled: Number of rows of each request in the step that was just computed, by request id.
             sampled: Tokens that the step emitted for each row of the batch; empty during its prefill.
         """

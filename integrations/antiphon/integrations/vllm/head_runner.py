@@ -46,10 +46,6 @@ def _with_references(init_device: Callable[..., Any]) -> Callable[..., Any]:
 def combine(vllm_config: Any, runner: Any) -> None:
     """Make a model runner draft from references, or with the model's head, per request and step.
 
-    Args:
-        vllm_config: vLLM's configuration.
-        runner: The model runner of this worker.
-
     Raises:
         ValueError: The configuration or the version of vLLM does not allow it.
     """
@@ -130,7 +126,6 @@ def bind(runner: Any, proposer: HeadProposer | None, *, can_skip: bool) -> None:
     """Replace the function by which a model runner makes the drafts of a step.
 
     Args:
-        runner: The model runner.
         proposer: Chooses the draft of each request; None on a rank whose drafts vLLM ignores.
         can_skip: Whether the head may draft nothing in a step in which no request needs its tokens.
     """

@@ -22,11 +22,7 @@ REJECT, PLAIN_SAMPLER, GREEDY = "rejection_sample", "vllm.v1.sample.sampler:Samp
 
 
 def patch_worker(vllm_config: Any) -> None:
-    """Make Model Runner V1 call `BatchDrafter.prepare_step`, unless V2 runs, and log which one drafts.
-
-    Args:
-        vllm_config: vLLM's configuration.
-    """
+    """Make Model Runner V1 call `BatchDrafter.prepare_step`, unless V2 runs, and log which one drafts."""
     runner = 2 if getattr(vllm_config, "use_v2_model_runner", False) else 1
     if runner == 1:
         if not patch_function(RUNNER, PROPOSE, _with_prepare_step):
@@ -118,8 +114,6 @@ def expand_batch_to_tokens(
         x: Tensor of shape (requests,).
         cu_num_tokens: Number of draft tokens of the requests up to and including i, shape (requests,).
         num_tokens: Number of draft tokens of all requests.
-        replace_from: Value that is replaced in the result.
-        replace_to: Its replacement.
     """
     counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
     values = x.repeat_interleave(counts, output_size=num_tokens)

@@ -88,10 +88,6 @@ def _with_our_speculator(init_speculator: Callable[..., Any]) -> Callable[..., A
 def make_speculator(vllm_config: Any, states: Any) -> Any:
     """Patch the model runner and return the speculator for it.
 
-    Args:
-        vllm_config: vLLM's configuration.
-        states: The model runner's ``RequestState``.
-
     Raises:
         ValueError: The drafter cannot run: an interface of vLLM is missing, or scheduling is asynchronous.
     """

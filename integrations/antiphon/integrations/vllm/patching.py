@@ -30,8 +30,6 @@ def has_function(owner: str, name: str, needs: Set[str] = frozenset()) -> bool:
 
     Args:
         owner: Module or class, as ``module:class``.
-        name: Name of the function in it.
-        needs: Names of parameters.
     """
     try:
         function = getattr(resolve_name(owner), name)
@@ -45,9 +43,6 @@ def patch_function(owner: str, name: str, wrapper: Callable[[Any], Any], *, need
 
     Args:
         owner: Module or class, as ``module:class``.
-        name: Name of the function in it.
-        wrapper: Makes the replacement of the function.
-        needs: Names of parameters that the function must have.
     """
     if not has_function(owner, name, needs):
         return False

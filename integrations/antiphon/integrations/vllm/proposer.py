@@ -58,10 +58,8 @@ class Proposer:
     another request's texts.
 
     Args:
-        vllm_config: vLLM's configuration, as vLLM passes it.
         patch: Called with vLLM's configuration; patches its model runner.
         make_drafter: Makes the drafter of a request; suffix matching by default.
-        clock: Returns seconds; measures the duration of steps.
     """
 
     def __init__(
@@ -100,7 +98,6 @@ class Proposer:
         """Receive the state of the batch before `propose`.
 
         Args:
-            runner: vLLM's model runner.
             scheduled: Number of rows of each request in the step that was just computed, by request id.
         """
         self._runner, self._scheduled_rows = runner, scheduled
@@ -142,7 +139,6 @@ class Proposer:
         """Return the draft of each request, empty if no draft saves time.
 
         Args:
-            rows: The requests that emitted tokens.
             scheduled: Number of rows of each request in the step that was just computed, by request id.
             running: Ids of all requests that have not ended; the state of all others is dropped.
         """
@@ -225,7 +221,6 @@ def batch_rows(
     """Return the rows of Model Runner V1's batch that emitted tokens, by index.
 
     Args:
-        runner: vLLM's model runner.
         sampled_token_ids: Tokens that the step emitted for row i; empty during its prefill.
         num_tokens_no_spec: Number of tokens of prompt and answer of row i, shape (rows,).
         token_ids_cpu: Those tokens, shape (rows, tokens).

@@ -37,9 +37,6 @@ class RequestDrafter:
 
     Args:
         owner: vLLM's state of the running request. A request with the same id but another owner is another request.
-        make_drafter: Makes the request's drafter.
-        prompt: Token ids of the prompt.
-        sources: Validated references and prediction.
         calibration: Acceptance statistics of all requests.
         vocab_size: Drafts end before a token id outside the vocabulary, for which the model's embedding has no entry.
     """

@@ -13,7 +13,7 @@ from antiphon.integrations.vllm.batch import BatchDrafter, BatchRow
 
 
 @dataclass(eq=False, slots=True)
-class RunningRequest:
+class Request:
     """A request that is being computed, with a copy of its tokens on the host.
 
     The model runner drops a request when it ends or is preempted, and adds it again as a new one to continue.
@@ -39,7 +39,6 @@ class Speculator:
         drafter: Drafts for the batch; None on a rank that receives the drafts of the first one.
         states: The model runner's ``RequestState``: ``req_id_to_index``, and the tensors ``draft_tokens``,
             ``all_token_ids.gpu`` and ``total_len.gpu``, with one row for each slot of the batch.
-        share: Copies the first rank's tensor to all ranks.
     """
 
     draft_logits = None  # drafts are single tokens, not distributions
@@ -48,7 +47,7 @@ class Speculator:
     def __init__(self, drafter: BatchDrafter | None, states: Any, share: Callable[[Any], object]) -> None:
         self.drafter = drafter
         self._states, self._share = states, share
-        self._requests: dict[str, RunningRequest] = {}
+        self._requests: dict[str, Request] = {}
         self._num_drafted: dict[str, int] = {}
         width = 1 + states.draft_tokens.shape[1]
         self._offsets = states.draft_tokens.new_tensor(range(-width, 0))
@@ -69,7 +68,7 @@ class Speculator:
         with self.drafter.guard():
             for new in new_requests:
                 extra_args = getattr(new.sampling_params, "extra_args", None)
-                self._requests[new.req_id] = RunningRequest(list(new.prefill_token_ids), new.prompt_len, extra_args)
+                self._requests[new.req_id] = Request(list(new.prefill_token_ids), new.prompt_len, extra_args)
 
     def draft_step(self, batch: Any, num_sampled: Any) -> Any:
         """Return the drafts of all requests of the batch, padded with zeros, shape (requests, draft tokens).
@@ -127,7 +126,7 @@ class Speculator:
                 request.tokens = states.all_token_ids.gpu[slot, :total].tolist()
 
 
-def _row(name: str, request: RunningRequest) -> BatchRow:
+def _row(name: str, request: Request) -> BatchRow:
     tokens = request.tokens
     return BatchRow(
         name,

@@ -49,12 +49,7 @@ class StepTimes:
         return self._line()[1]
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn the duration of a step.
-
-        Args:
-            rows: Number of rows of the step, at least 1.
-            seconds: Its duration.
-        """
+        """Learn the duration of a step."""
         if self._weight:
             intercept, slope = self._line()
             expected = intercept + slope * rows

@@ -20,9 +20,7 @@ def run_facts(kind: str, name: str, model: Any, *, program: str = "antiphon") ->
     """Return the facts of one benchmark run.
 
     Args:
-        kind: Kind of the result, such as "speed".
         name: Model name as the user gave it.
-        model: The transformers model that ran.
         program: Program name at the start of the recorded command.
     """
     dtype = str(model.dtype).removeprefix("torch.")
@@ -65,8 +63,7 @@ def instruction_sets() -> list[str]:
 def run_title(result: Facts) -> str:
     """Return a short title of a speed result: model, dtype, samples and passages."""
     passages = {None: None, 0: "no passages"}.get(result["passages"], f"{result['passages']} passages")
-    shuffled = "references of another question" if result["shuffled"] else None
-    parts = [result["model"], result["dtype"], sample_set(result), passages, shuffled]
+    parts = [result["model"], result["dtype"], sample_set(result), passages]
     return ", ".join(part for part in parts if part)
 
 

@@ -1,13 +1,12 @@
-"""Prompts that benchmarks decode, made from recorded samples. Runs no model."""
+"""Prompts of the speed benchmark, made from recorded samples. Runs no model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.text.messages import Message
-from antiphon.pipelines.benchmark.replay import tokenize_sample
 from antiphon.pipelines.benchmark.run import Job
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ def sample_case(language_model: LanguageModel, sample: RecordedSample, passages:
     """Return the prompt of a recorded sample.
 
     Args:
-        language_model: Model whose prompt format is used.
-        sample: The recorded sample.
         passages: None for the recorded prompt; a number to build a new prompt from the sample's query and its first
             ``passages`` references.
     """
@@ -42,8 +39,6 @@ def question_case(language_model: LanguageModel, question: str, passages: Sequen
     """Return the prompt for a question over passages in the model's prompt format.
 
     Args:
-        language_model: Model whose prompt format and chat template are used.
-        question: The question.
         passages: Passages of the prompt; if empty, the prompt is the question alone.
     """
     from antiphon.pipelines.prompt import prompt_format
@@ -62,37 +57,36 @@ def make_jobs(
     *,
     limit: int,
     passages: int | None = None,
-    shuffled: bool = False,
     replayed: bool = False,
 ) -> list[Job]:
     """Return one job per sample.
 
     Args:
-        language_model: Model whose tokenizer, prompt format and context window are used.
-        samples: Recorded samples.
         limit: Maximum number of new tokens per job.
         passages: None for the recorded prompts; a number to build new prompts over the first ``passages`` references.
-        shuffled: Give every sample the references of another sample, so that there is almost nothing to copy; prompts
-            are then always newly built.
         replayed: Keep the recorded answers in the jobs, at most ``limit`` tokens of each.
 
     Raises:
-        ValueError: ``passages`` is negative, ``limit`` is below 1, a prompt and ``limit`` exceed the context window,
-            or ``shuffled`` is set for a single sample.
+        ValueError: ``passages`` is negative, ``limit`` is below 1, or a prompt and ``limit`` exceed the context window.
     """
     if limit < 1:
         raise ValueError(f"max_new_tokens is {limit}; at least 1 is needed.")
     if passages is not None and passages < 0:
         raise ValueError(f"passages is {passages}; give 0 to ask without references, or more.")
-    if shuffled:
-        samples = _with_other_references(samples)
-        passages = max(len(sample.references) for sample in samples) if passages is None else passages
-    jobs = [_job(language_model, sample, passages) for sample in samples]
-    if replayed:
-        answers = [tokenize_sample(sample, language_model.tokenizer).answer[:limit] for sample in samples]
-        jobs = [replace(job, answer=answer) for job, answer in zip(jobs, answers, strict=True)]
+    jobs = [_job(language_model, sample, passages, limit if replayed else None) for sample in samples]
     _check_window(language_model, jobs, limit)
     return jobs
+
+
+def answer_tokens(sample: RecordedSample, tokenizer: Any) -> tuple[int, ...]:
+    """Return the recorded answer in token ids, with the end-of-sequence token.
+
+    Raises:
+        ValueError: the tokenizer has no end-of-sequence token.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ValueError("The tokenizer has no end-of-sequence token; a replay ends each answer with one.")
+    return (*tokenizer.encode(sample.response, add_special_tokens=False), tokenizer.eos_token_id)
 
 
 def _reference_passages(sample: RecordedSample) -> list[Passage]:
@@ -101,20 +95,13 @@ def _reference_passages(sample: RecordedSample) -> list[Passage]:
     return [Passage.at(f"{sample.id}, reference {number}", 0, text) for number, text in enumerate(sample.references, 1)]
 
 
-def _with_other_references(samples: Sequence[RecordedSample]) -> list[RecordedSample]:
-    """Give every sample the references of the sample half a list further on, which is about another topic."""
-    if len(samples) < 2:
-        raise ValueError("There is only 1 sample; shuffling references needs at least 2.")
-    half = len(samples) // 2
-    others = [*samples[half:], *samples[:half]]
-    return [replace(one, references=other.references) for one, other in zip(samples, others, strict=True)]
-
-
-def _job(language_model: LanguageModel, sample: RecordedSample, passages: int | None) -> Job:
+def _job(language_model: LanguageModel, sample: RecordedSample, passages: int | None, answer_limit: int | None) -> Job:
     from antiphon.accel.text.messages import encode_prompt
 
+    tokenizer = language_model.tokenizer
     case = sample_case(language_model, sample, passages)
-    return Job(tuple(encode_prompt(case.prompt, language_model.tokenizer)), case.references)
+    answer = None if answer_limit is None else answer_tokens(sample, tokenizer)[:answer_limit]
+    return Job(tuple(encode_prompt(case.prompt, tokenizer)), case.references, answer)
 
 
 def _check_window(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +12,7 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, Lookahead, RecyclingTable, make_drafter
+from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, make_drafter
 from antiphon.accel.engines.selection import EngineName, parse_engine_name
 from antiphon.accel.engines.torch.attention import varying_shapes
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
@@ -25,7 +24,7 @@ from antiphon.pipelines.benchmark.openvino_genai import (
     parse_lookup_draft_tokens,
 )
 from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
-from antiphon.pipelines.models.drafters import SMOLLM2, resolve_drafter, window_size
+from antiphon.pipelines.models.drafters import SMOLLM2, resolve_drafter
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -37,8 +36,6 @@ PROMPT_LOOKUP: dict[str, dict[str, int]] = {
     "hf-lookup-n3": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
 }
 """Prompt lookup of transformers: 10 draft tokens with the default n-gram size, and its author's n=3, k=10."""
-
-WARM = "blend-warm"
 
 WARM_UP_TOKENS, WARM_UP_ROWS = 8, 11
 """Tokens decoded plainly and unmeasured before each replay, because the processor's caches hold another program's data.
@@ -65,25 +62,21 @@ class TransformersGenerate:
     name: str
     on_tokens: Callable[[int], None] | None = None
 
-    @property
-    def is_baseline(self) -> bool:
-        """True."""
-        return True
+    is_baseline = True
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode a job. Hooks time the forward passes, and a stopping criterion the first token. See `Method`."""
         model: Any = language_model.model
-        clock = _FirstTokenClock(model.device)
-        on_tokens = self.on_tokens
-        observers = [] if on_tokens is None else [_TokenCounter(len(job.prompt), on_tokens, clock)]
-        criteria = StoppingCriteriaList([clock, *observers])
+        clock = _TokenClock(model.device, len(job.prompt), self.on_tokens)
         inputs = _inputs(model, job, limit)
         if job.answer is not None:
             with varying_shapes(model):
                 model.generate(**_inputs(model, job, min(limit, WARM_UP_TOKENS)))
         with _ForwardTimer(model) as timer, varying_shapes(model):
             started = perf_counter()
-            output = model.generate(**inputs, **TRANSFORMERS_METHODS[self.name], stopping_criteria=criteria)
+            output = model.generate(
+                **inputs, **TRANSFORMERS_METHODS[self.name], stopping_criteria=StoppingCriteriaList([clock])
+            )
             tokens = output[0, len(job.prompt) :].tolist()
             seconds = perf_counter() - started
         return MethodRun(
@@ -114,10 +107,7 @@ class AntiphonGenerate:
     engine: EngineName = "torch"
     on_tokens: Callable[[int], None] | None = None
 
-    @property
-    def is_baseline(self) -> bool:
-        """False."""
-        return False
+    is_baseline = False
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode a job. Each step reports its own times. See `Method`."""
@@ -163,41 +153,11 @@ class AntiphonGenerate:
             setup_seconds=steps[0].draft_seconds,
             draft_seconds=sum(step.draft_seconds for step in later),
             forward_seconds=self._forward_seconds(later) if timer is None else timer.seconds_after(times[0]),
-            loop_seconds=sum(step.seconds - step.forward_seconds for step in later),
         )
 
     def _forward_seconds(self, steps: Sequence[Step]) -> float | None:
         """Sum the forward times that the steps report; None if the device computes asynchronously."""
         return None if self.engine == "torch" else sum(step.forward_seconds for step in steps)
-
-
-class WarmBlend:
-    """`Blend` as `LanguageModel` uses it: its recycling table learns from each request and serves the next ones.
-
-    The table is cleared when a job is decoded a second time, so no prompt is drafted from its own earlier answer.
-
-    Args:
-        name: Name on the command line.
-        num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
-        engine: Engine that runs the model.
-    """
-
-    is_baseline = False
-
-    def __init__(self, name: str, num_draft_tokens: int | None, engine: EngineName = "torch") -> None:
-        self.name = name
-        self.engine = engine
-        self._table = RecyclingTable()
-        self._generate = AntiphonGenerate(name, partial(Blend, recycling=self._table), num_draft_tokens, engine)
-        self._decoded: set[Job] = set()
-
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-        """Decode a job after the earlier jobs of the round. See `Method`."""
-        if job in self._decoded:
-            self._table.clear()
-            self._decoded.clear()
-        self._decoded.add(job)
-        return self._generate(language_model, job, limit)
 
 
 NAMES = (*TRANSFORMERS_METHODS, *DRAFTERS)
@@ -216,37 +176,17 @@ def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple
     """Return the methods of these names, each once, after transformers' greedy decoding.
 
     A drafter's name may be followed by an engine (``blend@openvino``; default torch) and by its own maximum number of
-    draft tokens: ``blend:16``, ``blend@openvino:16``, ``blend:auto``. ``blend-warm`` keeps its recycling table between
-    requests. ``openvino-genai`` and ``openvino-genai-lookup:8`` are OpenVINO GenAI on the same weights.
+    draft tokens: ``blend:16``, ``blend@openvino:16``, ``blend:auto``. ``openvino-genai`` and
+    ``openvino-genai-lookup:8`` are OpenVINO GenAI on the same weights.
 
     Args:
-        names: Method names.
         num_draft_tokens: Maximum number of draft tokens of methods that name none; None: selected by the cost model.
 
     Raises:
         ValueError: no method or engine has a given name, or a number of draft tokens is not a number.
     """
     pipelines = GenAIPipelines()
-    return tuple(_method(name, num_draft_tokens, pipelines) for name in dict.fromkeys((GREEDY, *names)))
-
-
-def methods_to_compare(
-    names: Sequence[str] | None, num_draft_tokens: str, windows: Sequence[str] = (), *, unread: bool = False
-) -> tuple[Method, ...]:
-    """Return the methods that the options of `bench speed` select; all of `NAMES` if they select none.
-
-    Args:
-        names: Method names, or None.
-        num_draft_tokens: A number, or "auto".
-        windows: Lookahead windows, such as "7,5,7".
-        unread: Add each window a second time, without n-grams of the prompt.
-
-    Raises:
-        ValueError: see `methods_by_name`, `parse_num_draft_tokens` and `lookahead_methods`.
-    """
-    chosen = names or (() if windows else NAMES)
-    by_name = methods_by_name(chosen, parse_num_draft_tokens(num_draft_tokens))
-    return by_name + lookahead_methods(windows, unread=unread)
+    return tuple(method_by_name(name, num_draft_tokens, pipelines) for name in dict.fromkeys((GREEDY, *names)))
 
 
 def parse_num_draft_tokens(text: str) -> int | None:
@@ -262,7 +202,8 @@ def parse_num_draft_tokens(text: str) -> int | None:
     return int(text)
 
 
-def _method(name: str, num_draft_tokens: int | None, pipelines: GenAIPipelines) -> Method:
+def method_by_name(name: str, num_draft_tokens: int | None, pipelines: GenAIPipelines) -> Method:
+    """Return one method, see `methods_by_name`; those of OpenVINO GenAI share ``pipelines``."""
     head, _, own = name.partition(":")
     if head in TRANSFORMERS_METHODS and not own:
         return TransformersGenerate(name)
@@ -270,38 +211,26 @@ def _method(name: str, num_draft_tokens: int | None, pipelines: GenAIPipelines) 
         return OpenVINOGenAI(name, 0, pipelines)
     if head == GENAI_LOOKUP:
         return OpenVINOGenAI(name, parse_lookup_draft_tokens(own), pipelines)
-    base, _, engine_name = head.partition("@")
-    engine = parse_engine_name(engine_name or "torch")
-    maximum = parse_num_draft_tokens(own) if own else num_draft_tokens
-    if base == WARM:
-        return WarmBlend(name, maximum, engine)
-    if base == "auto":
-        return AntiphonGenerate(name, "auto", maximum, engine)
-    if base in COMBINATIONS:
-        return AntiphonGenerate(name, COMBINATIONS[base](), maximum, engine)
-    if base not in DRAFTERS:
-        known = ", ".join((*NAMES, *COMBINATIONS, WARM, "auto", GENAI, GENAI_LOOKUP))
+    drafter_name, engine, maximum = parse_method(name, num_draft_tokens)
+    drafter: DrafterFactory | Literal["auto"]
+    if drafter_name == "auto":
+        drafter = "auto"
+    elif drafter_name in COMBINATIONS:
+        drafter = COMBINATIONS[drafter_name]()
+    elif drafter_name in DRAFTERS:
+        drafter = DRAFTERS[drafter_name]
+    else:
+        known = ", ".join((*NAMES, *COMBINATIONS, "auto", GENAI, GENAI_LOOKUP))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
-    return AntiphonGenerate(name, DRAFTERS[base], maximum, engine)
+    return AntiphonGenerate(name, drafter, maximum, engine)
 
 
-def lookahead_methods(sizes: Sequence[str], *, unread: bool = False) -> tuple[Method, ...]:
-    """Return Lookahead with each of these windows and all the rows that the window needs.
-
-    Args:
-        sizes: Window sizes, such as "7,5,7" (see `window_size`).
-        unread: Add each window a second time, without n-grams of the prompt.
-
-    Raises:
-        ValueError: a window size is not three numbers.
-    """
-    methods: list[Method] = []
-    for size in dict.fromkeys(sizes):
-        for reads_prompt in (True, False) if unread else (True,):
-            drafter = partial(Lookahead, *window_size(size), prompt_as_reference=reads_prompt)
-            name = f"lookahead:{size}" if reads_prompt else f"lookahead:{size},unread"
-            methods.append(AntiphonGenerate(name, drafter, drafter().max_rows))
-    return tuple(methods)
+def parse_method(name: str, num_draft_tokens: int | None) -> tuple[str, EngineName, int | None]:
+    """Return drafter, engine and maximum number of draft tokens of a name such as ``blend@openvino:16``."""
+    head, _, own = name.partition(":")
+    drafter, _, engine = head.partition("@")
+    maximum = parse_num_draft_tokens(own) if own else num_draft_tokens
+    return drafter, parse_engine_name(engine or "torch"), maximum
 
 
 def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
@@ -332,30 +261,22 @@ class _WithoutLogits:
         self._drafter.observe(draft, accepted, None)
 
 
-class _FirstTokenClock(StoppingCriteria):
-    """A stopping criterion that never stops and records when the first tokens were emitted."""
+class _TokenClock(StoppingCriteria):
+    """A stopping criterion that never stops: it notes the time of the first token, and reports the number of tokens."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, prompt_tokens: int, on_tokens: Callable[[int], None] | None) -> None:
         self.first = 0.0
-        self.never = torch.zeros(1, dtype=torch.bool, device=device)
+        self._never = torch.zeros(1, dtype=torch.bool, device=device)
+        self._prompt_tokens, self._on_tokens = prompt_tokens, on_tokens
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         if not self.first:
-            if self.never.is_cuda:
-                torch.cuda.synchronize(self.never.device)
+            if self._never.is_cuda:
+                torch.cuda.synchronize(self._never.device)
             self.first = perf_counter()
-        return self.never
-
-
-class _TokenCounter(StoppingCriteria):
-    """A stopping criterion that never stops and reports the number of new tokens after each step."""
-
-    def __init__(self, prompt_tokens: int, on_tokens: Callable[[int], None], clock: _FirstTokenClock) -> None:
-        self._prompt_tokens, self._on_tokens, self._clock = prompt_tokens, on_tokens, clock
-
-    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        self._on_tokens(input_ids.shape[1] - self._prompt_tokens)
-        return self._clock.never
+        if self._on_tokens is not None:
+            self._on_tokens(input_ids.shape[1] - self._prompt_tokens)
+        return self._never
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,10 +79,7 @@ class OpenVINOGenAI:
     num_draft_tokens: int
     pipelines: GenAIPipelines
 
-    @property
-    def is_baseline(self) -> bool:
-        """True."""
-        return True
+    is_baseline = True
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode a job; OpenVINO GenAI itself reports the times of its tokens. See `Method`.
@@ -130,7 +127,6 @@ def generation_config(language_model: LanguageModel, limit: int, num_draft_token
 
     Args:
         language_model: Its generation configuration names the end-of-sequence tokens.
-        limit: Maximum number of new tokens.
         num_draft_tokens: Draft tokens per step of prompt lookup; 0 for plain decoding.
     """
     import openvino_genai
@@ -169,8 +165,6 @@ def export_model(model: Any, *, prompt_lookup: bool, replayed: bool = False) -> 
     """Export a transformers model for OpenVINO GenAI; later calls reuse the export.
 
     Args:
-        model: The transformers model.
-        prompt_lookup: Whether the pipeline will use prompt lookup.
         replayed: Whether the pipeline will emit a recorded answer.
 
     Raises:
@@ -180,7 +174,9 @@ def export_model(model: Any, *, prompt_lookup: bool, replayed: bool = False) -> 
     try:
         import openvino_genai
     except ImportError as error:
-        raise ImportError("OpenVINO GenAI is not installed: pip install 'antiphon[bench]'") from error
+        raise ImportError(
+            "OpenVINO GenAI is not installed. Run: pip install 'openvino-genai>=2026.4,<2026.5'"
+        ) from error
     import torch
 
     from antiphon.accel.engines.openvino.store import GRAPH
@@ -211,8 +207,6 @@ def _pipeline(model: Any, *, prompt_lookup: bool, answer: tuple[int, Sequence[in
     """Open an `LLMPipeline` on the model's export.
 
     Args:
-        model: The transformers model.
-        prompt_lookup: Whether to use prompt lookup.
         answer: Start, tokens and end token of a recorded answer, see `write_answer`; None to let the model decide.
     """
     exported = export_model(model, prompt_lookup=prompt_lookup, replayed=answer is not None)

@@ -39,7 +39,6 @@ class MethodRun:
             is not counted.
         draft_seconds: Time in the drafter, as our steps report it.
         forward_seconds: Time in the model's forward passes; None if the device computes asynchronously.
-        loop_seconds: Time of our steps outside their forward passes, as the steps report it.
     """
 
     tokens: tuple[int, ...]
@@ -50,7 +49,6 @@ class MethodRun:
     setup_seconds: float = 0.0
     draft_seconds: float | None = None
     forward_seconds: float | None = None
-    loop_seconds: float | None = None
 
     @property
     def decode_seconds(self) -> float:
@@ -70,10 +68,4 @@ class Method(Protocol):
         """Whether another program decodes, with which ours is compared."""
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-        """Decode a job and measure it.
-
-        Args:
-            language_model: Model that decodes.
-            job: Prompt and references.
-            limit: Maximum number of new tokens.
-        """
+        """Decode a job, at most ``limit`` new tokens, and measure it."""

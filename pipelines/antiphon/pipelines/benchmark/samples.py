@@ -46,8 +46,6 @@ def load_samples(path: str | Path, *, task: str | None = None, limit: int | None
 
     Args:
         path: A JSONL file, or a name of `SHIPPED` if there is no file of that name.
-        task: Only samples of this task; default all.
-        limit: Maximum number of samples; default all.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -68,15 +68,12 @@ class MethodFigures:
         """Return counts, rates and times; None for what a method does not report.
 
         ``host_ms_per_step`` is everything outside the model's forward passes, measured in the same way for all
-        methods. ``loop_ms_per_step`` is reported by our own steps, which count building masks as part of the forward
-        pass.
+        methods.
         """
         forwards = max(self.steps, 1)
         decoding = self.total(lambda run: run.decode_seconds)
         hosting = self._sum(lambda run: run.forward_seconds and run.decode_seconds - run.forward_seconds)
-        drafting, looping = (
-            self._sum(value) for value in (lambda run: run.draft_seconds, lambda run: run.loop_seconds)
-        )
+        drafting = self._sum(lambda run: run.draft_seconds)
         drafted = self._sum(lambda run: run.drafted)
         return {
             "method": self.name,
@@ -88,7 +85,6 @@ class MethodFigures:
             "rows_per_step": None if drafted is None else round(drafted / forwards, 2),
             "ms_per_step": round(1000 * decoding / forwards, 3),
             "host_ms_per_step": None if hosting is None else round(1000 * hosting / forwards, 3),
-            "loop_ms_per_step": None if looping is None else round(1000 * looping / forwards, 3),
             "draft_ms_per_step": None if drafting is None else round(1000 * drafting / forwards, 4),
             "first_token_ms": round(1000 * self.first_token_seconds, 2),
             "prefill_seconds": round(self.total(lambda run: run.first_token_seconds), 4),
@@ -158,13 +154,10 @@ def measure_speed(
     the first one.
 
     Args:
-        language_model: Model that decodes.
-        jobs: Prompts to decode.
         methods: Methods to compare; the first one is transformers' greedy decoding.
         limit: Maximum number of new tokens per job.
         rounds: How often everything is decoded.
         warm_up: Number of jobs decoded once before, unmeasured.
-        report: Called with stage, done and total.
 
     Raises:
         ValueError: ``rounds`` is not positive, ``warm_up`` is negative, greedy decoding is missing, or a method

@@ -73,7 +73,6 @@ def export_stateful(model: PreTrainedModel, *, replayed: bool = False) -> Path:
     """Export the model unless its export exists; return the folder, which holds ``graph.xml``.
 
     Args:
-        model: The loaded model.
         replayed: Export the graph for replays, see `write_answer`.
 
     Raises:
@@ -94,7 +93,6 @@ def stateful_model(model: PreTrainedModel, owners: Owners, *, replayed: bool = F
     """Convert the model to a graph of ``input_ids`` and ``position_ids`` (batch, tokens), and ``beam_idx`` (batch).
 
     Args:
-        model: The loaded model.
         owners: Gets the owners of the weights' memory, which the caller keeps as long as the graph.
         replayed: Add the nodes that `write_answer` needs.
 

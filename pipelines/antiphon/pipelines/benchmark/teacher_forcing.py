@@ -34,7 +34,6 @@ class TeacherForcing:
     remains valid. Use as a context manager, which removes the hook at the end.
 
     Args:
-        model: Model to force.
         end: End-of-sequence token id.
         longest: Maximum number of answer tokens.
     """
@@ -50,7 +49,6 @@ class TeacherForcing:
 
         Args:
             start: Position of the first answer token, which is the length of the prompt.
-            answer: Recorded answer in token ids.
         """
         self._start.fill_(start)
         self._answer.fill_(self._end)
@@ -118,8 +116,6 @@ class ForcedLogits(HeadLogits):
     """The logits of an OpenVINO engine's head with a recorded token as the argmax of each row; the work stays the same.
 
     Args:
-        source: The logits of the forward pass.
-        rows: Its rows of one sequence.
         tokens: The recorded token after each row, shape (rows,).
     """
 

@@ -38,6 +38,7 @@ from antiphon.pipelines.cli.where_option import Where, where_filter
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.question_text import check_question
 from antiphon.pipelines.rendering.sanitize import sanitize_json
+from antiphon.retrieval.postgres.address import shown_location
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import AnswerStream
@@ -69,17 +70,17 @@ def ask(
     weights: FewBits = None,
     sessions: Sessions = None,
     drafting: Drafting = False,
-    trace: Trace = None,
+    trace: Trace = "none",
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Answer a question: stream the answer, then print its citations and its cost."""
     stopwatch = Stopwatch(seconds_since_process_start())
     check_question(question)
     condition = where_filter(where)
-    folder = find_index(index)
+    location = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
     start_traces(trace)
-    with console.status(f"Opening {folder}"):
+    with console.status(f"Opening {shown_location(location)}"):
         from antiphon.pipelines.models.drafters import resolve_drafter, window_size
         from antiphon.pipelines.rag import Rag
         from antiphon.retrieval import Retriever
@@ -87,7 +88,7 @@ def ask(
         console.quiet_libraries()
         size = window_size(window) if window else None
         factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
-        retriever = Retriever.open(folder, device=device)
+        retriever = Retriever.open(location, device=device)
         store = sessions_in(sessions, retriever)
     language_model = open_language_model(model, device=device, drafter=factory, engine=engine, weights=weights)
     if factory == "auto":

@@ -1,197 +1,188 @@
-"""The commands of `antiphon bench`: measurements on the user's own machine, as a table or one line of JSON."""
+"""The command `antiphon bench speed`: decoding speed of several programs and drafters on the same prompts."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.accel.drafting.drafters import DRAFTERS, make_drafter
-from antiphon.accel.processor import processor_name
-from antiphon.pipelines.benchmark.facts import command_line, instruction_sets
-from antiphon.pipelines.benchmark.loading import load_tokenizer
-from antiphon.pipelines.benchmark.replay import replay_samples
-from antiphon.pipelines.benchmark.samples import load_samples
+from antiphon.pipelines.benchmark.facts import machine_caption, run_facts, run_title
+from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
+from antiphon.pipelines.benchmark.shapes import ARCHITECTURES
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.bench_speed import speed
-from antiphon.pipelines.cli.bench_vllm import vllm
-from antiphon.pipelines.cli.options import EXTRACTIVE, AsJson, Device, Limit, Task
+from antiphon.pipelines.cli.options import Device, Limit, Precision, Task
 from antiphon.pipelines.rendering.tables import result_table
 
 if TYPE_CHECKING:
-    from antiphon.accel import TextModel
-    from antiphon.pipelines.benchmark.answers import AnswerTrace
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.benchmark.run import Job, Method
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Measure speed, drafts, vector indexes, answers and the drafters of vLLM on this machine.",
-)
-app.command()(speed)
-app.command()(vllm)
+app = typer.Typer(no_args_is_help=True, help="Measure the decoding speed on this machine.")
 
-REPLAY = {
-    "drafter": "drafter",
-    "tokens_per_step": "tokens per step",
-    "rows_per_step": "rows per step",
-    "steps": "steps",
-    "tokens": "tokens",
-    "draft_ms_per_step": "drafting, ms per step",
+Answers = Annotated[str, typer.Argument(help=f"Recorded answers as JSONL, or a bundled file: {' or '.join(SHIPPED)}.")]
+Shape = Annotated[
+    str | None,
+    typer.Option(
+        help="Compare the programs at the size of a model: its architecture with random weights, from a folder in the "
+        "user's cache (gigabytes), decodes the recorded answers in all programs alike. "
+        f"One of {', '.join(ARCHITECTURES)}."
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (at most 16 draft tokens), blend@openvino (on "
+        "that engine), ...; openvino-genai, and openvino-genai-lookup:8 (8 draft tokens): OpenVINO GenAI, if it is "
+        "installed, on the same weights.",
+        show_default="all",
+    ),
+]
+Passages = Annotated[
+    int | None,
+    typer.Option(
+        help="Build new prompts over this many references, in the model's prompt format; 0: the question alone.",
+        show_default="the recorded prompts",
+    ),
+]
+Rounds = Annotated[int, typer.Option(help="How often everything is decoded; medians are shown.")]
+WarmUp = Annotated[int, typer.Option(help="Number of samples decoded once before, unmeasured.")]
+NewTokens = Annotated[int, typer.Option(help="Maximum number of new tokens per output.")]
+NumDraftTokens = Annotated[str, typer.Option(help="Maximum number of draft tokens per step; auto: chosen by cost.")]
+AsJsonToo = Annotated[bool, typer.Option("--json", help="Also print one line of JSON, at the end.")]
+
+SPEED = {
+    "method": "method",
+    "tokens_per_s": "tokens/s",
+    "speedup": "× greedy",
+    "speedup_lookup": "× lookup",
+    "speedup_whole": "× greedy,\nend to end",
+    "speedup_best": "× best\nbaseline",
+    "speedup_best_whole": "× best baseline,\nend to end",
+    "identical": "identical",
 }
-INDEXING = {
-    "setting": "setting",
-    "factory": "index",
-    "probes": "probes",
-    "recall@100": "recall@100",
-    "recall@10": "recall@10",
-    "queries_per_second": "queries\nper second",
-    "milliseconds": "latency,\nms",
-    "build_seconds": "build, s",
-    "bytes_per_vector": "bytes\nper vector",
-    "disk_bytes_per_vector": "on disk",
-    "peak_gib": "peak so far,\nGiB",
+STEPS = {
+    "method": "method",
+    "tokens_per_step": "tokens",
+    "rows_per_step": "draft rows",
+    "ms_per_step": "ms",
+    "host_ms_per_step": "host ms",
+    "draft_ms_per_step": "drafting\nms",
+    "first_token_ms": "first token\nms",
+    "prefill_seconds": "prefill s",
 }
-ANSWERS = {
-    "corpus": "corpus",
-    "answerable": "answer-\nable",
-    "unanswerable": "not",
-    "cut": "lost in\nchunking",
-    "recall@3": "recall\nat 3",
-    "recall@5": "recall\nat 5",
-    "recall@10": "recall\nat 10",
-    "lost_retrieval": "lost in\nretrieval",
-    "lost_prompt": "lost in\nprompt",
-    "lost_reader": "lost by\nreader",
-    "right": "right",
-    "wrongly_declined": "answerable\ndeclined",
-    "declined": "others\ndeclined",
-}
+GENAI_METHODS = ("openvino-genai", *(f"openvino-genai-lookup:{tokens}" for tokens in (3, 5, 8, 10)))
 
 
 @app.command()
-def replay(
-    file: Annotated[
-        Path, typer.Argument(help="Recorded answers: JSONL with id, task, query, references, prompt, response.")
-    ],
-    tokenizer: Annotated[str, typer.Option(help="The tokenizer's folder, or its name on the hub.")],
-    drafter: Annotated[str | None, typer.Option(help=f"{', '.join(DRAFTERS)}; default: each of them.")] = None,
-    num_draft_tokens: Annotated[int, typer.Option(help="Maximum number of draft tokens to verify per step.")] = 32,
+def speed(
+    file: Answers = "python-docs",
+    model: Annotated[str, typer.Option("--model", "-m", help="reader, smollm2, a folder or a hub name.")] = "reader",
+    shape: Shape = None,
+    method: Methods = None,
+    dtype: Precision = "auto",
+    num_draft_tokens: NumDraftTokens = "auto",
     task: Task = None,
     limit: Limit = None,
-    as_json: AsJson = False,
-) -> None:
-    """Count the decoding steps that recorded answers would have taken with a drafter, without running a model."""
-    factories = {drafter: make_drafter(drafter)} if drafter else DRAFTERS
-    samples = load_samples(file, task=task, limit=limit)
-    loaded = load_tokenizer(tokenizer)
-    figures = [
-        {"drafter": name, "rows": num_draft_tokens, "samples": len(samples)}
-        | replay_samples(samples, loaded, factory, num_draft_tokens).as_dict()
-        for name, factory in factories.items()
-    ]
-    if as_json:
-        facts = {"kind": "replay", "command": command_line(), "file": file.name, "task": task, "rows": num_draft_tokens}
-        typer.echo(json.dumps(facts | {"drafters": figures} | (figures[0] if drafter else {})))
-        return
-    console.out.print(result_table(f"{len(samples)} answers, at most {num_draft_tokens} draft tokens", REPLAY, figures))
-
-
-@app.command()
-def index(
-    vectors: Annotated[int, typer.Option(help="Number of synthetic vectors, in clusters.")] = 100_000,
-    dim: Annotated[int, typer.Option(help="Dimension of the synthetic vectors.")] = 1024,
-    texts: Annotated[Path | None, typer.Option(help="Embed every line of the files in this folder instead.")] = None,
-    vectors_file: Annotated[
-        Path | None, typer.Option(help="Use a .npy file of vectors instead; with --texts it is written if missing.")
-    ] = None,
-    embedder: Annotated[str, typer.Option(help="For --texts: minilm, bge-m3, a folder or a hub name.")] = "minilm",
-    queries: Annotated[int, typer.Option(help="Number of vectors held out as queries.")] = 400,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="flat, auto, compact, paper or a FAISS factory string; may be repeated.",
-            show_default="flat, paper, auto, and compact with more and less rescoring",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure recall, speed and memory of vector indexes against exact search."""
-    from antiphon.pipelines.benchmark import indexing, vector_sets
-
-    console.quiet_libraries()
-    with console.progress_bars() as report:
-        loaded = vector_sets.load_vectors(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
-        searched, asked = vector_sets.held_out(loaded, queries)
-        count, dim = searched.shape
-        chosen = indexing.settings(count, dim, setting or ())
-        figures = [each.as_dict() for each in indexing.measure_indexes(searched, asked, chosen, report=report)]
-    facts = {
-        "kind": "index",
-        "command": command_line(),
-        "processor": processor_name(),
-        "units": instruction_sets(),
-        "vectors": count,
-        "dim": dim,
-        "queries": queries,
-    }
-    if as_json:
-        typer.echo(json.dumps(facts | {"settings": figures}))
-        return
-    console.out.print(result_table(f"{count:,} vectors of {dim:,}, {queries} queries", INDEXING, figures))
-
-
-@app.command()
-def answers(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder with one subfolder of documents per corpus, and questions.jsonl.")
-    ],
-    model: Annotated[
-        str,
-        typer.Option("--model", "-m", help="extractive, reader, smollm2, a folder, or none to measure retrieval only."),
-    ] = "extractive",
-    k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
-    embedder: Annotated[str, typer.Option(help="minilm, bge-m3, a folder or a hub name.")] = "minilm",
-    corpus: Annotated[str | None, typer.Option(help="Measure this corpus only.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or auto.")] = "auto",
-    show: Annotated[
-        bool, typer.Option("--show", help="Print every question, its answer, and the stage that lost it.")
-    ] = False,
+    max_new_tokens: NewTokens = 256,
+    passages: Passages = None,
+    rounds: Rounds = 3,
+    warm_up: WarmUp = 1,
     device: Device = None,
-    as_json: AsJson = False,
+    as_json: AsJsonToo = False,
 ) -> None:
-    """Ask questions about your documents, and count which stage (chunking, retrieval, prompt, model) loses answers."""
-    from antiphon.pipelines.benchmark.answers import answer_figures, load_span_questions, trace_answers
+    """Compare the decoding speed of transformers, OpenVINO GenAI and every drafter on the same prompts.
+
+    Ctrl-C shows the figures so far. The exit code is 1 if one of our outputs in float32 differs from greedy decoding.
+    """
+    from antiphon.pipelines.benchmark.jobs import make_jobs
+    from antiphon.pipelines.benchmark.methods import methods_by_name, parse_num_draft_tokens
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
-    from antiphon.pipelines.extractive_model import ExtractiveModel
 
     console.quiet_libraries()
-    questions = [one for one in load_span_questions(folder) if corpus in (None, one.corpus)]
-    reader: TextModel | None = ExtractiveModel() if model == EXTRACTIVE else None
-    if model not in (EXTRACTIVE, "none"):
-        reader = load_language_model(model, device=device, dtype=dtype_named(dtype))
-    with console.progress_bars() as bar:
-        done: list[AnswerTrace] = []
-
-        def report(trace: AnswerTrace) -> None:
-            done.append(trace)
-            bar("Asking", len(done), len(questions))
-            if show:
-                typer.echo(_trace_text(trace))
-
-        traces = trace_answers(questions, folder, embedder=embedder, language_model=reader, k=k, report=report)
-    rows = answer_figures(traces)
+    methods = methods_by_name(method or default_methods(shape), parse_num_draft_tokens(num_draft_tokens))
+    samples = load_samples(file, task=task, limit=limit)
+    load = load_shape if shape else load_language_model
+    loaded = load(shape or model, device=device, dtype=dtype_named(dtype))
+    prompts: dict[str, Any] = {"passages": passages, "replayed": shape is not None}
+    jobs = make_jobs(loaded, samples, limit=max_new_tokens, **prompts)
+    facts = run_facts("speed", shape or model, loaded.model) | {"file": Path(file).name, "task": task} | prompts
+    facts |= {"rows": num_draft_tokens} | compare_speed(
+        loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up
+    )
+    show_speed(facts)
     if as_json:
-        facts = {"kind": "answers", "command": command_line(), "model": model, "embedder": embedder, "k": k}
-        typer.echo(json.dumps(facts | {"corpora": rows}))
-        return
-    columns = {key: heading for key, heading in ANSWERS.items() if key in rows[0]}
-    console.out.print(result_table(f"{len(traces)} questions, {k} passages, {model}", columns, rows))
+        typer.echo(json.dumps(facts))
+    raise typer.Exit(0 if is_lossless(facts["dtype"], facts["methods"]) else 1)
 
 
-def _trace_text(trace: AnswerTrace) -> str:
-    expected = " / ".join(trace.question.spans) or "-"
-    place = "cut" if trace.is_cut else f"at {trace.rank}" if trace.rank else "not found"
-    verdict = "right" if trace.is_right else "declined" if trace.is_refusal else trace.lost_at or "answered"
-    answer = f"\n  answer   {trace.text}" if trace.text is not None else ""
-    return f"{trace.question.corpus}: {trace.question.question}\n  expected {expected} ({place})\n  {verdict}{answer}"
+def default_methods(shape: str | None) -> Sequence[str]:
+    """Return the methods that are compared if none is named; at a model's size the fastest ones that can run here."""
+    from antiphon.accel.engines.openvino.runtime import is_installed
+    from antiphon.pipelines.benchmark.methods import NAMES, PROMPT_LOOKUP
+
+    if shape is None:
+        return NAMES
+    theirs = GENAI_METHODS if find_spec("openvino_genai") else tuple(PROMPT_LOOKUP)
+    return (*theirs, "blend@openvino" if is_installed() else "blend")
+
+
+def load_shape(name: str, *, device: str | None, dtype: Any) -> LanguageModel:
+    """Load the stored checkpoint of an architecture with random weights; make it first if there is none."""
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.benchmark.shapes import stored_shape
+
+    with console.progress_bars() as report:
+        folder = stored_shape(name, report=report)
+        return LanguageModel.from_pretrained(folder, device=device, dtype=dtype, report=report)
+
+
+def compare_speed(
+    language_model: LanguageModel, jobs: Sequence[Job], methods: Sequence[Method], *, limit: int, **how: Any
+) -> dict[str, Any]:
+    """Measure all methods with a progress bar; return their figures, and how many prompts and rounds there were.
+
+    Args:
+        limit: Maximum number of new tokens per job.
+        **how: Further arguments of `measure_speed`.
+    """
+    from antiphon.pipelines.benchmark.speed import measure_speed
+
+    with console.progress_bars() as report:
+        measured = measure_speed(language_model, jobs, methods, limit=limit, report=report, **how)
+    rounds = measured.methods[0].rounds
+    lengths = [len(job.prompt) for job in jobs[: len(rounds[0])]]
+    return {
+        "samples": len(lengths),
+        "prompt_tokens": round(sum(lengths) / len(lengths), 1),
+        "rounds": len(rounds),
+        "max_new_tokens": limit,
+        "methods": measured.as_dict(),
+    }
+
+
+def show_speed(facts: Mapping[str, Any]) -> None:
+    """Print the tables of a measurement, and how it was made."""
+    console.out.print(result_table(run_title(facts), SPEED, facts["methods"]))
+    console.out.print(result_table("Per step, and all prefills", STEPS, facts["methods"]))
+    how = "replayed" if facts["replayed"] else "the model's own outputs"
+    rounds = f"medians of {facts['rounds']} rounds in turn"
+    console.out.print(f"{facts['samples']} prompts, {how}, {rounds}; speed without prefill", style="dim")
+    console.out.print(best_baseline(facts["methods"]), style="dim")
+    console.out.print(machine_caption(facts), style="dim")
+
+
+def best_baseline(methods: Iterable[Mapping[str, Any]]) -> str:
+    """Return a line that names the fastest baseline, for decoding and end to end."""
+    baselines = [method for method in methods if method["is_baseline"]]
+    decoding = max(baselines, key=lambda method: method["speedup_best"])["method"]
+    whole = max(baselines, key=lambda method: method["speedup_best_whole"])["method"]
+    return f"best baseline: {decoding}" if decoding == whole else f"best baseline: {decoding}; end to end: {whole}"
+
+
+def is_lossless(dtype: str, methods: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether all our outputs equal greedy decoding's, which is required in float32 only."""
+    return dtype != "float32" or all(method["identical"] == 1 for method in methods if not method["is_baseline"])

@@ -25,6 +25,7 @@ from antiphon.pipelines.cli.options import (
 from antiphon.pipelines.cli.preparation import check_model_fits, note_missing_switch, open_language_model, sessions_in
 from antiphon.pipelines.cli.where_option import Where, where_filter
 from antiphon.pipelines.models.bundled import STOPS
+from antiphon.retrieval.postgres.address import shown_location
 
 
 def chat(
@@ -49,16 +50,16 @@ def chat(
 
         raise ValueError(CANNOT_REWRITE.format(model))
     condition = where_filter(where)
-    folder = find_index(index)
+    location = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
-    with console.status(f"Opening {folder}"):
+    with console.status(f"Opening {shown_location(location)}"):
         from antiphon.pipelines.chat import Chat
         from antiphon.pipelines.cli.chat_loop import hold_conversation
         from antiphon.pipelines.rag import Rag
         from antiphon.retrieval import Retriever
 
         console.quiet_libraries()
-        retriever = Retriever.open(folder, device=device)
+        retriever = Retriever.open(location, device=device)
         store = sessions_in(sessions, retriever)
     language_model = open_language_model(model, device=device, engine=engine, weights=weights)
     note_missing_switch(language_model, thinking)

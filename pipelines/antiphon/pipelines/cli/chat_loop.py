@@ -11,6 +11,7 @@ from rich.text import Text
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.rendering.sanitize import sanitize
+from antiphon.retrieval.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
     from antiphon.pipelines.chat import Chat
@@ -25,7 +26,6 @@ def hold_conversation(chat: Chat, **generation: Any) -> None:
     """Answer questions until the end of input or one of `FAREWELLS`; continue after one that cannot be answered.
 
     Args:
-        chat: The conversation.
         **generation: Options of `Chat.stream`.
     """
     if importlib.util.find_spec("readline") is not None:  # not on Windows
@@ -40,7 +40,7 @@ def hold_conversation(chat: Chat, **generation: Any) -> None:
             _answer(chat, question, generation)
         except KeyboardInterrupt:  # before the first token
             console.out.print()
-        except ValueError as error:
+        except (ValueError, DatabaseUnavailable) as error:
             console.err.print(sanitize(f"antiphon: {error}"), style="red", markup=False)
 
 

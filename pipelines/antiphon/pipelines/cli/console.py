@@ -19,11 +19,10 @@ from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_line
-from antiphon.pipelines.rendering.tables import property_card
 from antiphon.pipelines.rendering.terminal import citation_lines
 
 if TYPE_CHECKING:
-    from antiphon.accel import Certificate, Stream, TextModel
+    from antiphon.accel import Stream, TextModel
     from antiphon.pipelines.answer import Answer, AnswerStream
 
 out = Console(highlight=False, soft_wrap=True)
@@ -101,7 +100,6 @@ def show_stream(stream: AnswerStream, stopwatch: Stopwatch | None = None) -> Ans
     """Print an answer while it streams; return it when it is complete.
 
     Args:
-        stream: The answer.
         stopwatch: Told about the first output.
     """
     show_pieces(stream, stopwatch)
@@ -116,7 +114,7 @@ def show_choice(language_model: TextModel) -> None:
         return
     with err.status("Measuring"):
         options = language_model.options
-        choice = choose_drafter(language_model.model, deterministic=options.deterministic, engine=options.engine_choice)
+        choice = choose_drafter(language_model.model, reproducible=options.reproducible, engine=options.engine_choice)
     err.print(f"drafter {choice}", style="dim", markup=False)
 
 
@@ -126,7 +124,6 @@ def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = Non
     Quotes that the text starts with are printed without markup.
 
     Args:
-        stream: The text.
         stopwatch: Told about the first output.
     """
     quotes = getattr(getattr(stream, "plan", None), "response_prefix", "")
@@ -164,7 +161,6 @@ def show_citations(answer: Answer, *, root: Path | None = None) -> None:
     """Print one line per citation, or for a refusal per nearest passage.
 
     Args:
-        answer: The answer.
         root: Folder that sources are shown relative to.
     """
     for line in citation_lines(answer.citations, answer.nearest, root):
@@ -175,32 +171,7 @@ def show_cost(answer: Answer, stopwatch: Stopwatch | None = None) -> None:
     """Print one line with the cost of the answer.
 
     Args:
-        answer: The answer.
         stopwatch: Its times are added.
     """
     times = "" if stopwatch is None else f"; {stopwatch.describe()}"
     out.print(f"{answer.caption}{times}", style="dim")
-
-
-def show_certificate(certificate: Certificate, word: str) -> None:
-    """Print whether a certificate holds, and its figures.
-
-    Args:
-        certificate: The certificate.
-        word: Text of the token with the largest regret.
-    """
-    facts = {
-        "tokens": f"{len(certificate.tokens)}, greedy, after a prompt of {certificate.prompt_tokens}",
-        "precision": certificate.dtype,
-        "worst regret": f"{certificate.worst:.3g} ulp of {certificate.allowed:g} allowed",
-        "above zero": f"{certificate.share:.1%} of tokens",
-    }
-    if certificate.worst:
-        facts["where"] = f"token {certificate.index + 1}, {word!r} (id {certificate.token})"
-    out.print(property_card(_verdict(certificate), facts))
-
-
-def _verdict(certificate: Certificate) -> Text:
-    if certificate.holds:
-        return Text("The certificate holds: every token is the model's own choice.", style="green")
-    return Text("The certificate does not hold: the model would have said something else.", style="red")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from antiphon.pipelines.cli import console
@@ -18,12 +18,13 @@ from antiphon.pipelines.cli.preparation import load_language_model
 from antiphon.pipelines.data.demo import DOCUMENTS, demo_documents, demo_index_folder
 from antiphon.pipelines.models.bundled import BUNDLED, STOPS
 from antiphon.pipelines.rendering.sanitize import sanitize
-from antiphon.pipelines.rendering.tables import ResultTable, result_table
+from antiphon.pipelines.rendering.tables import result_table
 from antiphon.pipelines.rendering.terminal import answer_text
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.benchmark.race import RaceResult
+    from antiphon.pipelines.benchmark.run import Job, Method
+    from antiphon.pipelines.benchmark.speed import Speed
     from antiphon.pipelines.rag import Rag
     from antiphon.pipelines.request_plan import RequestPlan
 
@@ -37,6 +38,9 @@ MAX_NEW_TOKENS = 100
 
 RACE_TOKENS = 48
 """Maximum number of generated tokens of each text of the race."""
+
+WARM_UP_TOKENS = 2
+"""Tokens that each program generates before it is timed."""
 
 RACE_QUESTIONS = 1
 """Number of questions of the race, so few that the demo takes two minutes at its first start."""
@@ -70,8 +74,6 @@ def run_demo(
         model: Name, folder or hub name of the model that answers; it races, too, unless it is extractive.
         paths: Documents; default the bundled ones.
         folder: Folder of the index; default in the user's cache. Passages embedded before are not embedded again.
-        questions: Questions to ask.
-        engine: Engine that runs the model.
     """
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
@@ -130,74 +132,77 @@ def _ask(rag: Rag, question: str, stop: Sequence[str]) -> None:
 
 def _race(language_model: LanguageModel, plans: Sequence[RequestPlan]) -> bool:
     """Run the race, print its table and our texts, and return whether all programs generated the same tokens."""
-    from antiphon.pipelines.benchmark.race import race
     from antiphon.pipelines.benchmark.run import Job
     from antiphon.pipelines.references import passage_references
 
     jobs = [
         Job(language_model.tokenize(plan.tokenized).tokens, tuple(passage_references(plan.passages))) for plan in plans
     ]
-    with _live_speeds() as on_progress:
-        results = race(language_model, jobs, RACE_TOKENS, on_progress)
-    console.out.print(race_table(results))
-    is_same = len({tuple(run.tokens for run in result.runs) for result in results}) == 1
+    measured = run_race(language_model, jobs, RACE_TOKENS)
+    console.out.print(race_table(measured))
+    [*theirs, ours] = [[run.tokens for run in figures.rounds[0]] for figures in measured.methods]
+    is_same = all(tokens == ours for tokens in theirs)
     console.out.print("The text is identical in all programs." if is_same else "The texts differ.", style="bold")
-    for plan, run in zip(plans, results[-1].runs, strict=True):
-        text = str(language_model.tokenizer.decode(list(run.tokens), skip_special_tokens=True))
+    for plan, tokens in zip(plans, ours, strict=True):
+        text = str(language_model.tokenizer.decode(list(tokens), skip_special_tokens=True))
         console.out.print()
         console.out.print(Text(sanitize(plan.question), style="bold"))
         console.out.print(answer_text(text, plan.cite(text), ""))
     return is_same
 
 
-@contextmanager
-def _live_speeds() -> Iterator[Callable[[str, int, float], None]]:
-    """Show the tokens per second of each program while it runs; yield the function that updates them."""
-    from antiphon.pipelines.benchmark.race import TITLES
+def run_race(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> Speed:
+    """Decode the jobs with transformers' greedy decoding, its prompt lookup, and ours, and show their progress.
 
-    lines: dict[str, str] = {}
+    Args:
+        language_model: The model; transformers runs it as it is, and ours on its engine.
+        limit: Maximum number of new tokens for each job.
+    """
+    from antiphon.accel.drafting.drafters import Blend
+    from antiphon.pipelines.benchmark.methods import AntiphonGenerate, TransformersGenerate
+    from antiphon.pipelines.benchmark.speed import measure_speed
 
-    def update(name: str, tokens: int, seconds: float) -> None:
-        lines[name] = (
-            f"{TITLES[name]:<28} {tokens:4} tokens {seconds:6.1f} s {tokens / max(seconds, 1e-9):6.1f} tokens/s"
-        )
-        live.update(Text("\n".join(lines.values())))
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} tokens")
+    with Progress(*columns, console=console.err, transient=True) as bars:
 
-    with Live(console=console.err, transient=True, refresh_per_second=8) as live:
-        yield update
+        def watch(title: str) -> Callable[[int], None]:
+            bar = bars.add_task(title, total=limit)
+            return lambda tokens: bars.update(bar, completed=tokens)
 
+        greedy, lookup, ours = PROGRAMS
+        engine = language_model.options.engine
+        methods: list[Method] = [
+            *(TransformersGenerate(name, watch(PROGRAMS[name])) for name in (greedy, lookup)),
+            AntiphonGenerate(ours, Blend, None, engine, watch(PROGRAMS[ours])),
+        ]
+        for method in methods:
+            method(language_model, jobs[0], WARM_UP_TOKENS)
+        return measure_speed(language_model, jobs, methods, limit=limit, rounds=1, warm_up=0)
+
+
+PROGRAMS = {
+    "hf-greedy": "transformers, greedy",
+    "hf-lookup": "transformers, prompt lookup",
+    "antiphon": "Antiphon",
+}
+"""The programs in the order of the race, with their names for people."""
 
 COLUMNS = {
     "program": "program",
     "tokens": "tokens",
-    "first": "first token s",
-    "seconds": "all s",
-    "speed": "then tokens/s",
-    "ratio": "x greedy",
+    "first_token_ms": "first token ms",
+    "seconds": "then s",
+    "tokens_per_s": "tokens/s",
+    "speedup": "x greedy",
     "tokens_per_step": "tokens/ step",
     "is_same": "same text",
 }
 
 
-def race_table(results: Sequence[RaceResult]) -> ResultTable:
-    """Return a table with one line for each program.
-
-    Args:
-        results: Results of the race; the first one is compared with.
-    """
-    return result_table("", COLUMNS, [_race_line(result, results[0]) for result in results], is_open=True)
-
-
-def _race_line(result: RaceResult, baseline: RaceResult) -> dict[str, Any]:
-    from antiphon.pipelines.benchmark.race import TITLES
-
-    return {
-        "program": TITLES[result.name],
-        "tokens": result.tokens,
-        "first": f"{result.first_token_seconds:.2f}",
-        "seconds": f"{result.seconds:.1f}",
-        "speed": f"{result.decoding_tokens_per_second:.1f}",
-        "ratio": f"{result.decoding_tokens_per_second / baseline.decoding_tokens_per_second:.2f}",
-        "tokens_per_step": f"{result.tokens_per_step:.2f}",
-        "is_same": [run.tokens for run in result.runs] == [run.tokens for run in baseline.runs],
-    }
+def race_table(measured: Speed) -> Table:
+    """Return a table with one line for each program."""
+    rows = [
+        figures | {"program": PROGRAMS[figures["method"]], "is_same": figures["identical"] == 1}
+        for figures in measured.as_dict()
+    ]
+    return result_table("", COLUMNS, rows, is_open=True)

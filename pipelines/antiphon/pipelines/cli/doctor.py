@@ -1,4 +1,4 @@
-"""The command `antiphon doctor`: reports what a model supports, or tests a tiny model of every family."""
+"""The command `antiphon doctor`: reports what a model supports."""
 
 from __future__ import annotations
 
@@ -19,23 +19,14 @@ def doctor(
     device: Device = None,
     engine: EngineOption = "auto",
     weights: FewBits = None,
-    families: Annotated[
-        bool, typer.Option("--families", help="Test a tiny model of every known family instead (a minute).")
-    ] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of families for the docs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")] = False,
 ) -> None:
     """Report what a model can verify and why, what its forward passes cost, and what would help."""
     console.quiet_libraries()
-    if families:
-        _try_families(markdown=markdown, as_json=as_json)
-        return
-    if markdown:
-        raise ValueError("--markdown prints the table of families; give --families as well.")
     check_model_fits(model, device=device, engine=engine, weights=weights)
     from antiphon.accel.memory_estimate import estimate_memory
-    from antiphon.accel.testing.model_report import inspect_model
-    from antiphon.accel.testing.template_check import describe_traits
+    from antiphon.accel.model_report import inspect_model
+    from antiphon.accel.text.template_check import describe_traits
     from antiphon.pipelines.cli.doctor_report import show_diagnosis
 
     loaded = load_language_model(model, device=device, engine=engine, weights=weights)
@@ -52,18 +43,3 @@ def doctor(
     show_diagnosis(model, diagnosis, template, memory)
     if model in BUNDLED:
         console.out.print(f"→ {LARGER}", markup=False)
-
-
-def _try_families(*, markdown: bool, as_json: bool) -> None:
-    """Print the table of families; exit with code 1 if a family is not exact."""
-    from antiphon.pipelines.cli.doctor_report import families_markdown, show_families, try_families
-
-    trials = try_families()
-    if as_json:
-        typer.echo(json.dumps({"families": [trial.as_dict() for trial in trials]}))
-    elif markdown:
-        typer.echo(families_markdown(trials), nl=False)
-    else:
-        show_families(trials)
-    if not all(trial.openvino.passes and all(map(trial.passes, trial.results)) for trial in trials):
-        raise typer.Exit(1)

@@ -13,19 +13,20 @@ from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, nearest_index
 from antiphon.pipelines.cli.index_report import index_documents, show_documents, show_index
 from antiphon.pipelines.cli.options import Device
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.retrieval.postgres.address import shown_location
 
 
-def _describe(folder: Path | None) -> None:
-    if folder is not None:
-        from antiphon.retrieval import read_index
+def _describe(location: str | None) -> None:
+    if location is not None:
+        from antiphon.retrieval import read_stored
 
-        console.out.print("\n".join(read_index(folder).description.lines()), markup=False, soft_wrap=True)
+        console.out.print("\n".join(read_stored(location).lines()), markup=False, soft_wrap=True)
         raise typer.Exit
 
 
-def _list(folder: Path | None) -> None:
-    if folder is not None:
-        show_documents(folder)
+def _list(location: str | None) -> None:
+    if location is not None:
+        show_documents(location)
         raise typer.Exit
 
 
@@ -34,7 +35,13 @@ def index(
         list[Path], typer.Argument(help="Files and folders: text, HTML, PDF, Office, tables, e-mail, code, archives.")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the index.", show_default=".antiphon")
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder of the index, or a table of PostgreSQL: postgresql://USER@HOST/DATABASE?table=NAME.",
+            show_default=".antiphon",
+        ),
     ] = None,
     embedder: Annotated[
         str, typer.Option(help="minilm, bge-m3, a folder or a hub name; auto: BGE-M3 on a GPU, MiniLM on a CPU.")
@@ -43,6 +50,13 @@ def index(
     setting: Annotated[
         str, typer.Option(help="Vector index: auto, flat, compact, or a FAISS factory string.")
     ] = "auto",
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Embed on a Ray cluster: HOST:PORT of its head node or auto on one of its machines, ray://HOST:PORT "
+            "on another; or local, which starts Ray on this machine."
+        ),
+    ] = None,
     follow_links: Annotated[
         bool, typer.Option("--follow-links", help="Follow symbolic links, also to files outside the folders.")
     ] = False,
@@ -55,41 +69,42 @@ def index(
         bool, typer.Option("--watch", help="Keep running, and index files again when they change.")
     ] = False,
     describe: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             callback=_describe, is_eager=True, help="Show an index's settings, the reasons and its recall, and exit."
         ),
     ] = None,
     listed: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--list", callback=_list, is_eager=True, help="List the documents of an index, and exit."),
     ] = None,
 ) -> None:
-    """Index documents. Passages that an earlier index in the folder embedded are not embedded again."""
+    """Index documents. Passages that the index has already are not embedded again."""
     if remove and (add or watch):
         raise ValueError("--remove cannot be combined with --add or --watch; run one after the other.")
     # Changes are made in the index that questions are answered from; a new index is made here.
-    folder = out or ((nearest_index() if add or remove else None) or DEFAULT_INDEX)
-    with console.status(f"Removing from {folder}" if remove else f"Indexing into {folder}"):
+    location = out or ((nearest_index() if add or remove else None) or DEFAULT_INDEX)
+    shown = shown_location(location)
+    with console.status(f"Removing from {shown}" if remove else f"Indexing into {shown}"):
         console.quiet_libraries()
     if remove:
-        _remove(paths, folder, device)
+        _remove(paths, location, device)
         return
     options = {"embedder": embedder, "device": device, "setting": setting, "follow_links": follow_links, "add": add}
-    show_index(index_documents(paths, folder, yes=yes, **options))
+    show_index(index_documents(paths, location, yes=yes, ray=ray, **options))
     if watch:
         console.err.print("Waiting for changes; stop with Ctrl-C.", markup=False)
-        _watch(paths, folder, options)
+        _watch(paths, location, options)
 
 
-def _remove(paths: Sequence[Path], out: Path, device: str | None) -> None:
+def _remove(paths: Sequence[Path], location: str | Path, device: str | None) -> None:
     from antiphon.retrieval import remove_documents
 
-    removed = remove_documents(out, paths, device=device)
-    console.err.print(f"{len(removed)} documents removed: {sanitize_line(str(out))}", markup=False)
+    removed = remove_documents(location, paths, device=device)
+    console.err.print(f"{len(removed)} documents removed: {sanitize_line(shown_location(location))}", markup=False)
 
 
-def _watch(paths: Sequence[Path], out: Path, options: dict[str, Any]) -> None:
+def _watch(paths: Sequence[Path], out: str | Path, options: dict[str, Any]) -> None:
     from antiphon.retrieval import watch_index
 
     try:

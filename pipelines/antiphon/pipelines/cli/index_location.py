@@ -1,8 +1,10 @@
-"""Where commands find the index if `--index` is not given: the folder ``.antiphon`` here or in a folder above."""
+"""Where commands find the index: at `--index`, or in the folder ``.antiphon`` here or in a folder above."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from antiphon.retrieval.postgres.address import is_postgres
 
 DEFAULT_INDEX = Path(".antiphon")
 """The folder that `antiphon index` writes without `--out`; it is hidden, so it is not indexed itself."""
@@ -19,14 +21,15 @@ def nearest_index() -> Path | None:
     return None
 
 
-def find_index(given: Path | None) -> Path:
-    """Return the index folder to answer from, before anything is loaded.
+def find_index(given: str | Path | None) -> str | Path:
+    """Return the index to answer from, before anything is loaded: a folder, or the address of a table.
 
     Args:
         given: The value of `--index`; None: the nearest default index.
 
     Raises:
         IndexNotFound: The given folder has no index, or there is no default index.
+        ValueError: The given address is malformed.
     """
     from antiphon.retrieval.errors import IndexNotFound
     from antiphon.retrieval.index_folder.generations import index_version
@@ -39,6 +42,8 @@ def find_index(given: Path | None) -> Path:
                 "or give the folder of one with --index."
             )
         return found
-    if not index_version(given)[0]:
+    if is_postgres(given):
+        return given
+    if not index_version(Path(given))[0]:
         raise IndexNotFound(f"{given} holds no index; make one: antiphon index PATH... --out {given}")
-    return given
+    return Path(given)

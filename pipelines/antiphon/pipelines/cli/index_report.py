@@ -27,12 +27,10 @@ _SHOWN_FILES = 3
 _SHOWN_REASONS = 20
 
 
-def index_documents(paths: Sequence[Path], out: Path, *, yes: bool = False, **options: Any) -> IndexReport:
+def index_documents(paths: Sequence[Path], out: str | Path, *, yes: bool = False, **options: Any) -> IndexReport:
     """Index files and folders with a progress bar per stage.
 
     Args:
-        paths: Files and folders.
-        out: The index folder.
         yes: Drop documents of the index without asking.
         **options: Further arguments of `build_index`.
 
@@ -62,18 +60,18 @@ def show_index(report: IndexReport) -> None:
     dropped = f", {len(report.dropped)} documents dropped" if report.dropped else ""
     console.err.print(
         f"{report.files} files, {report.passages} passages{reused}{kept}{dropped}, embedder {report.embedder}, "
-        f"{report.seconds:.1f} s: {sanitize_line(str(report.folder))}",
+        f"{report.seconds:.1f} s: {sanitize_line(report.location)}",
         markup=False,
     )
     _show_files(f"{len(report.skipped)} skipped:", report.skipped)
     _show_files(f"{len(report.warnings)} warnings:", report.warnings)
 
 
-def show_documents(folder: Path) -> None:
+def show_documents(location: str) -> None:
     """Print the documents of an index with their numbers of passages."""
-    from antiphon.retrieval import read_index
+    from antiphon.retrieval import read_stored
 
-    for source, count in read_index(folder).passages.sources().items():
+    for source, count in read_stored(location).sources().items():
         console.out.print(f"{count:>7}  {sanitize_line(source)}", markup=False)
 
 

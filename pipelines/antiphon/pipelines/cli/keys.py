@@ -13,7 +13,7 @@ from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.rendering.tables import ResultTable
+    from rich.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys of a server with collections.")
 
@@ -65,13 +65,8 @@ def list_keys(file: File, as_json: AsJson = False) -> None:
     console.out.print(key_table(f"Keys in {file}", rows) if rows else f"There are no keys in {file}.")
 
 
-def key_table(title: str, rows: Sequence[Mapping[str, Any]]) -> ResultTable:
-    """Return the table of keys.
-
-    Args:
-        title: the title of the table.
-        rows: name and rights of each key.
-    """
+def key_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of keys."""
     from antiphon.pipelines.rendering.tables import result_table
 
     shown = [

@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
-from antiphon.pipelines.cli import bench, bita, console, keys
+from antiphon.pipelines.cli import bench, console, keys
 from antiphon.pipelines.cli.ask import ask
-from antiphon.pipelines.cli.certify import certify
 from antiphon.pipelines.cli.chat import chat
 from antiphon.pipelines.cli.demo import demo
 from antiphon.pipelines.cli.doctor import doctor
 from antiphon.pipelines.cli.errors import CommandGroup
 from antiphon.pipelines.cli.index import index
-from antiphon.pipelines.cli.lookahead import lookahead
 from antiphon.pipelines.cli.mcp import mcp
 from antiphon.pipelines.cli.serve import serve
 
@@ -24,9 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (index, ask, chat, serve, mcp, demo, certify, doctor, lookahead):
+for command in (index, ask, chat, serve, mcp, demo, doctor):
     app.command()(command)
-for name, group in {"bench": bench.app, "bita": bita.app, "keys": keys.app}.items():
+for name, group in {"bench": bench.app, "keys": keys.app}.items():
     app.add_typer(group, name=name)
 
 

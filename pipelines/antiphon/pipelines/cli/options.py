@@ -57,11 +57,11 @@ FewBits = Annotated[
     ),
 ]
 Index = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--index",
         "-i",
-        help="Folder of an index, made by `antiphon index`.",
+        help="Folder of an index, made by `antiphon index`, or the address of a table of PostgreSQL.",
         show_default=".antiphon here or in a folder above",
     ),
 ]

@@ -36,9 +36,7 @@ def load_language_model(
 
     Args:
         name: Bundled model, folder or hub name.
-        device: Device name; default a GPU if there is one.
         dtype: A torch dtype, or "auto".
-        engine: Engine that runs the model.
         **settings: Further arguments of `LanguageModel.from_pretrained`.
 
     Raises:
@@ -76,10 +74,6 @@ def check_model_fits(
 
     Args:
         name: As in `open_language_model`; bundled models and addresses are not checked.
-        device: Device name, or None.
-        dtype: Name of a precision, or "auto".
-        engine: Engine that runs the model.
-        weights: "int8", "int4", or None.
 
     Raises:
         NotEnoughMemoryError: It does not fit.
@@ -103,9 +97,6 @@ def open_language_model(
 
     Args:
         name: Bundled model, folder, hub name or address. Without "#model" the server's first model is used.
-        device: Device name; default a GPU if there is one.
-        drafter: Drafter name or factory.
-        engine: Engine that runs the model.
         weights: Quantization for OpenVINO: "int8", "int4", or None.
 
     Raises:
@@ -136,7 +127,6 @@ def note_missing_switch(language_model: TextModel, thinking: bool | None) -> Non
     """Print a note if thinking is to be turned on or off, and the model's chat template has no switch for it.
 
     Args:
-        language_model: The model.
         thinking: Whether thinking was turned on or off; None: neither, so there is no note.
     """
     from antiphon.accel.text.thinking_switch import thinking_traits
@@ -156,10 +146,6 @@ def note_missing_switch(language_model: TextModel, thinking: bool | None) -> Non
 
 def sessions_in(file: Path | None, retriever: Retriever) -> SessionStore | None:
     """Open the session store in a file, with the embedder of the index; return None without a file.
-
-    Args:
-        file: SQLite file of earlier answers, or None.
-        retriever: Its embedder finds similar questions.
 
     Raises:
         FileNotFoundError: the file's folder does not exist.

@@ -14,7 +14,6 @@ class ProgressLines:
     It prints from a thread, so that a long step between two updates is reported too.
 
     Args:
-        write: Prints a line.
         every: Interval in seconds.
     """
 

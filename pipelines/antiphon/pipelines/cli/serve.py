@@ -38,18 +38,12 @@ if TYPE_CHECKING:
 
 NO_INDEX = "The model 'extractive' quotes documents: give an index (--index), or a language model (--model)."
 
-ONE_WORKER = (
-    "--workers is {}; one process serves all requests, because its scheduler makes them share forward passes. For more "
-    "throughput, start servers on other ports behind a load balancer."
-)
-
-
 Served = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--index",
         "-i",
-        help="Folder of an index, made by `antiphon index`, to answer from.",
+        help="Folder of an index, made by `antiphon index`, or the address of a table of PostgreSQL, to answer from.",
         show_default=".antiphon here or in a folder above, if there is one",
     ),
 ]
@@ -79,12 +73,12 @@ Hosts = Annotated[
     typer.Option("--allow-host", help="Host name that the server accepts; may be repeated.", show_default="all"),
 ]
 ReadOnly = Annotated[bool, typer.Option("--read-only", help="Reject document uploads.")]
-Parallel = Annotated[int, typer.Option(help="Maximum number of running requests.")]
-Queue = Annotated[int, typer.Option(help="Maximum number of waiting requests.")]
+Parallel = Annotated[int, typer.Option(help="Maximum number of running requests.", min=1)]
+Queue = Annotated[int, typer.Option(help="Maximum number of waiting requests.", min=0)]
 LongestPrompt = Annotated[
     int | None, typer.Option(help="Maximum prompt length in tokens.", show_default="the model's context window")
 ]
-LongestAnswer = Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")]
+LongestAnswer = Annotated[int, typer.Option(help="Maximum number of new tokens per answer.", min=1)]
 Passages = Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")]
 Drain = Annotated[int, typer.Option(help="Seconds that running requests get when the server is stopped.")]
 DrainDelay = Annotated[
@@ -120,12 +114,9 @@ def serve(
     engine: EngineOption = "auto",
     weights: FewBits = None,
     embedder: EmbedderName = None,
-    trace: Trace = None,
-    workers: Annotated[int, typer.Option(hidden=True)] = 1,
+    trace: Trace = "none",
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
-    if workers != 1:
-        raise ValueError(ONE_WORKER.format(workers))
     documents = served_documents(index, collections, keys or (), read_only=read_only)
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():
@@ -179,12 +170,6 @@ def load_service(
     """Load the language model and return the service of opened documents.
 
     Args:
-        model: the name of the model.
-        settings: limits and access rules.
-        documents: the documents.
-        k: passages per question.
-        drafter: the name of the drafter.
-        dtype: the name of the precision.
         **runs: where and how the model runs; see `load_language_model`.
 
     Raises:
@@ -198,7 +183,7 @@ def load_service(
     name = name_for_clients(model)
     language_model: LanguageModel | ExtractiveModel
     if model == EXTRACTIVE:
-        if not documents.folders:
+        if not documents.locations:
             raise ValueError(NO_INDEX)
         language_model = ExtractiveModel()
     else:

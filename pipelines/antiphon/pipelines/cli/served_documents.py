@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.retrieval.postgres.address import PostgresAddress, is_postgres, shown_location
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -28,16 +29,14 @@ class ServedDocuments:
     """The documents of a server, before its language model is loaded.
 
     Attributes:
-        folders: the folders of the indexes by the name of the collection.
-        keys: the accepted API keys.
+        locations: the folders of the indexes, or the addresses of tables, by the name of the collection.
         is_shared: there may be keys that may not read every collection.
         read_only: the names of collections that clients may not change.
         quotas: how much may be uploaded, by the name of the collection.
         retrievers: the opened indexes by the name of the collection.
-        embedder: the embedder of /v1/embeddings.
     """
 
-    folders: dict[str, Path]
+    locations: dict[str, str | Path]
     keys: AccessKeys
     is_shared: bool = False
     read_only: set[str] = field(default_factory=set)
@@ -48,8 +47,8 @@ class ServedDocuments:
     @property
     def status(self) -> str:
         """What `open` is doing, for the terminal."""
-        folders = ", ".join(map(str, self.folders.values()))
-        return f"Opening {folders}" if folders else "Loading libraries"
+        shown = ", ".join(map(shown_location, self.locations.values()))
+        return f"Opening {shown}" if shown else "Loading libraries"
 
     def open(self, embedder: str | None, device: str | None) -> None:
         """Open the indexes, and load the embedder of /v1/embeddings.
@@ -64,7 +63,7 @@ class ServedDocuments:
         from antiphon.pipelines.server.collections import open_retrievers
         from antiphon.retrieval import load_embedder
 
-        self.retrievers = open_retrievers(self.folders, device)
+        self.retrievers = open_retrievers(self.locations, device)
         first = next((each.embedder for each in self.retrievers.values()), None)
         self.embedder = load_embedder(embedder, device) if embedder else first
 
@@ -83,7 +82,6 @@ class ServedDocuments:
 
         Args:
             language_model: the language model; with the bundled reader, answers are quoted without it.
-            k: passages per question.
         """
         from antiphon.pipelines.rag import Rag
         from antiphon.pipelines.server.collections import Collection, UploadQuota
@@ -93,7 +91,7 @@ class ServedDocuments:
             Collection(
                 name,
                 Rag(retriever, answers, k=k),
-                None if name in self.read_only else _uploads(self.folders[name].resolve()),
+                None if name in self.read_only else _uploads(self.locations[name]),
                 self.quotas.get(name, UploadQuota()),
             )
             for name, retriever in self.retrievers.items()
@@ -101,15 +99,13 @@ class ServedDocuments:
 
 
 def served_documents(
-    index: Path | None, collections: Path | None, api_keys: Sequence[str], *, read_only: bool
+    index: str | Path | None, collections: Path | None, api_keys: Sequence[str], *, read_only: bool
 ) -> ServedDocuments:
     """Return the documents and keys of a server; nothing is opened yet.
 
     Args:
-        index: the folder of an index; None: the nearest default index, unless there are collections.
-        collections: the file of collections and keys.
-        api_keys: keys with every right.
-        read_only: clients may change no documents.
+        index: the folder of an index, or the address of a table; None: the nearest default index, unless there are
+            collections.
 
     Raises:
         ValueError: both are given, or the file is not valid.
@@ -118,18 +114,20 @@ def served_documents(
     from antiphon.pipelines.server.access_keys import AccessKeys
 
     if collections is None:
-        folder = nearest_index() if index is None else find_index(index)
-        folders = {} if folder is None else {_collection_name(folder): folder}
-        return ServedDocuments(folders, AccessKeys(api_keys), read_only=set(folders) if read_only else set())
+        location = nearest_index() if index is None else find_index(index)
+        locations = {} if location is None else {_collection_name(location): location}
+        return ServedDocuments(locations, AccessKeys(api_keys), read_only=set(locations) if read_only else set())
     if index is not None:
         raise ValueError(BOTH)
     from antiphon.pipelines.server.collections import UploadQuota
     from antiphon.pipelines.server.key_file import read_key_file
 
     entries = read_key_file(collections).collections
-    folders = {name: collections.parent / each.index for name, each in entries.items()}
     return ServedDocuments(
-        folders,
+        {
+            name: entry.index if is_postgres(entry.index) else collections.parent / entry.index
+            for name, entry in entries.items()
+        },
         AccessKeys(api_keys, collections),
         is_shared=True,
         read_only={name for name, each in entries.items() if each.read_only or read_only},
@@ -145,13 +143,19 @@ def name_for_clients(model: str) -> str:
     return re.sub(r"[^\w.:-]+", "-", name).strip("-") or "model"
 
 
-def _collection_name(index: Path) -> str:
-    place = index.resolve()
+def _collection_name(location: str | Path) -> str:
+    if is_postgres(location):
+        return name_for_clients(PostgresAddress.parse(str(location)).table)
+    place = Path(location).resolve()
     return "docs" if place.name == DEFAULT_INDEX.name else name_for_clients(place.name)
 
 
-def _uploads(index: Path) -> Path | None:
-    """Return the folder of uploaded files, next to the index; None if it or the index is read-only."""
+def _uploads(location: str | Path) -> Path | None:
+    """Return the folder of uploaded files, next to the index folder; None if it or the index is read-only."""
+    if is_postgres(location):  # its documents may be served on several machines, which do not share a folder
+        console.err.print("Uploads are disabled: add documents to PostgreSQL with antiphon index --add.", markup=False)
+        return None
+    index = Path(location).resolve()
     folder = index.with_name(f"{index.name}-uploads")
     for place in (index, folder if folder.exists() else folder.parent):
         if not os.access(place, os.W_OK):

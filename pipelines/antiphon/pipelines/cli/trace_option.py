@@ -1,58 +1,82 @@
-"""The option `--trace` of the commands that answer questions."""
+"""The option `--trace` of the commands that answer questions: exports traces."""
 
 from __future__ import annotations
 
-import os
-from typing import Annotated
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from antiphon.pipelines.cli import console
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 Trace = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--trace",
+        envvar="OTEL_TRACES_EXPORTER",
         help='Where to export traces: "otlp" (a collector), "console" (standard error) or "none".',
-        show_default="as OTEL_TRACES_EXPORTER or OTEL_EXPORTER_OTLP_ENDPOINT say",
     ),
 ]
 
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_SHOWN = ("antiphon.", "gen_ai.usage.", "http.response.", "error.")
+"""The beginnings of the names of attributes that are shown on the console, without them."""
 
 
-def start_traces(option: str | None) -> None:
-    """Export traces if the option or OpenTelemetry's environment variables ask for it.
-
-    A variable may be set for other programs, so without the packages it only causes a note.
+def start_traces(exporter: str) -> None:
+    """Export traces until the process ends, unless opentelemetry-instrument started it.
 
     Args:
-        option: "otlp", "console", "none", or None for what the environment says.
+        exporter: "otlp", "console" or "none"; OpenTelemetry's variables name the collector.
 
     Raises:
         ValueError: there is no such exporter.
-        ImportError: the option asks for it, and OpenTelemetry's SDK is not installed.
+        ImportError: OpenTelemetry's SDK is not installed.
     """
-    exporter = _exporter_of_environment() if option is None else option
     if exporter == "none":
         return
-    from antiphon.pipelines.tracing import current_tracer
-
-    if option is None and current_tracer() is not None:
-        return  # the program was started by opentelemetry-instrument
     try:
-        from antiphon.pipelines.trace_export import export_traces
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+        from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+        from opentelemetry.sdk.trace.export import (
+            BatchSpanProcessor,
+            ConsoleSpanExporter,
+            SimpleSpanProcessor,
+        )
     except ImportError as error:
-        if option is not None:
-            raise
-        console.err.print(f"No traces are exported: {error}", style="dim", markup=False)
+        message = "Traces need OpenTelemetry's SDK and exporter; run: pip install 'antiphon[traces]'"
+        raise ImportError(message) from error
+    from antiphon.pipelines.tracing import use_tracer_provider
+
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
-    export_traces(exporter)
+    processor: SpanProcessor
+    if exporter == "console":
+        processor = SimpleSpanProcessor(ConsoleSpanExporter(out=sys.stderr, formatter=span_line))
+    elif exporter == "otlp":
+        processor = BatchSpanProcessor(OTLPSpanExporter())
+    else:
+        message = f"There is no exporter of traces {exporter!r}; choose 'otlp', 'console' or 'none'."
+        raise ValueError(message)
+    resource = Resource.create({SERVICE_VERSION: version("antiphon")})
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: "antiphon"}))
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(processor)
+    use_tracer_provider(provider)
 
 
-def _exporter_of_environment() -> str:
-    """Return the exporter that the environment names; "otlp" if it only names a collector, "none" if neither."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return "none"
-    default = "otlp" if any(os.environ.get(name) for name in _ENDPOINTS) else "none"
-    return os.environ.get("OTEL_TRACES_EXPORTER") or default
+def span_line(span: ReadableSpan) -> str:
+    """Return a span as a line: the beginning of its trace's id, name, duration and attributes."""
+    milliseconds = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
+    shown = [
+        f"  {name.removeprefix(prefix)}={value!r}"
+        for name, value in (span.attributes or {}).items()
+        for prefix in _SHOWN
+        if name.startswith(prefix)
+    ]
+    trace_id = f"{span.context.trace_id:032x}"[:8]
+    return f"{trace_id} {span.name:<36}{milliseconds:>10.1f} ms{''.join(shown)}\n"

@@ -22,9 +22,6 @@ Where = Annotated[
 def where_filter(given: Sequence[str] | None) -> dict[str, Any] | None:
     """Return the filter that the values of the option describe; None if there are none.
 
-    Args:
-        given: the values.
-
     Raises:
         ValueError: a value has no "=", is invalid JSON, or has an unknown operator.
         TypeError: the value of an operator has the wrong type.

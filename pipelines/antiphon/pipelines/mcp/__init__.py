@@ -1,8 +1,4 @@
-"""A server of the Model Context Protocol: search, answers and documents as tools and resources for agents.
-
-Imported by the commands ``antiphon mcp`` and ``antiphon serve`` only. The SDK itself takes a second to import, so
-`http` imports it when the first client connects.
-"""
+"""A server of the Model Context Protocol: search, answers and documents for agents."""
 
 from importlib.util import find_spec
 

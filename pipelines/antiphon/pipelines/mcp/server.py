@@ -1,263 +1,341 @@
-"""The MCP server: lists and calls tools, and lists and reads resources, with the rights of the client's key.
+"""The MCP server: search, answers and documents as tools and resources, with a key's rights.
 
-Modules that import models are imported in the handlers, after the service is loaded: the server answers its client
-before.
+Modules that import models are imported in functions, which run after the service is loaded: the
+server answers its client before.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
 
-from mcp import types
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
+from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, ToolAnnotations
+from pydantic import Field, create_model
 
-from antiphon.pipelines.mcp.schemas import TOOLS, ToolDefinition
-from antiphon.pipelines.mcp.service_source import ACCESS, Report, ServiceSource
+from antiphon.pipelines.citations import cite
+from antiphon.pipelines.mcp.documents import document_uri, list_documents, read_document
+from antiphon.pipelines.mcp.results import (
+    AskResult,
+    CitedSpan,
+    FoundPassage,
+    PassageResult,
+    Quote,
+    SearchResult,
+)
+from antiphon.pipelines.question_text import check_question
+from antiphon.pipelines.rendering.segments import file_name, place_of
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.errors import to_api_error
+from antiphon.pipelines.server.errors import ApiError, to_api_error
+from antiphon.pipelines.server.passage_filter import check_filter
 
 if TYPE_CHECKING:
+    from antiphon.pipelines.answer import Answer
+    from antiphon.pipelines.server.collections import Collection
     from antiphon.pipelines.server.service import Service
-
-Result = TypeVar("Result")
-
-URI_TEMPLATE = "antiphon://documents/{collection}/{document}{?start}"
+    from antiphon.retrieval import Passage
 
 INSTRUCTIONS = (
-    "Answers and passages from a collection of documents. Use ask for a question, search for passages about a topic, "
-    "and read_passage or the resources for the text around a citation."
+    "Answers and passages from a collection of documents. Use ask for a question, search for "
+    "passages about a topic, and read_passage or the resources for the text around a citation."
 )
+LOADING = "Loading the documents and the model"
 
-_READ_ONLY = types.ToolAnnotations(
-    read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
-)
+LOADING_SECONDS = 2.0
+"""Seconds between two progress notifications while the service is loading."""
 
-Context = ServerRequestContext[Any, Any]
+TOKENS_SECONDS = 0.25
+"""Minimum number of seconds between two progress notifications while an answer is generated."""
+
+ACCESS = "antiphon.access"
+"""The key of an HTTP request's scope that holds the rights of its API key."""
+
+_READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+logger = logging.getLogger("antiphon.server")
+
+Text = Annotated[str, Field(min_length=1, max_length=4000)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+CollectionName = Annotated[Name | None, Field(description="Name of the collection; needed only if there are several.")]
+Where = Annotated[
+    Annotated[dict[str, Any], Field(max_length=20)] | None,
+    Field(
+        description="Filter of metadata: names with values, or with operators such as $gte and "
+        "$in; $and, $or and $not join filters. "
+        'Example: {"language": "en", "year": {"$gte": 2020}}'
+    ),
+]
 
 
-def make_mcp_server(source: ServiceSource, *, is_local: bool) -> Server[Any]:
-    """Return the MCP server of a service.
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """The service, which may still be loading, and whether the client runs on this machine.
 
-    Args:
-        source: the service, which is loaded when the first client connects.
-        is_local: the client is a program of this machine's user and runs the server itself, so it needs no key and may
-            see the paths of documents.
+    A local client started the server itself, so it needs no key and may see the paths of documents.
     """
 
-    @asynccontextmanager
-    async def loading(_: Server[Any]) -> AsyncIterator[None]:
-        source.start()
-        yield
+    loading: asyncio.Future[Service]
+    is_local: bool
 
-    handlers = Handlers(source, is_local)
-    return Server(
+
+RequestContext = ServerRequestContext[ServerState, Any]
+ToolContext = Context[ServerState, Any]
+
+
+class Call:
+    """A request of a client: the service, the rights of its API key, and its progress."""
+
+    service: Service
+    access: Access
+
+    def __init__(self, ctx: RequestContext) -> None:
+        self._ctx, self._reports = ctx, 0
+        self.is_local = ctx.lifespan_context.is_local
+
+    async def load(self) -> None:
+        """Wait for the service, and take the rights of the request's own key, also in a session."""
+        loading = self._ctx.lifespan_context.loading
+        while not loading.done():
+            await self.report(LOADING)
+            await asyncio.wait({loading}, timeout=LOADING_SECONDS)
+        if (error := loading.exception()) is not None:
+            raise ApiError(503, f"The documents or the model cannot be loaded: {error}") from error
+        self.service = loading.result()
+        scope = {} if self._ctx.request is None else self._ctx.request.scope
+        found = Access() if self.is_local else scope.get(ACCESS)
+        self.access = self.service.access(None) if found is None else found
+
+    async def report(self, message: str) -> None:
+        """Send a numbered progress notification, as the number of steps is not known before."""
+        self._reports += 1
+        await self._ctx.session.report_progress(self._reports, None, message)
+
+    def collection(self, name: str | None) -> Collection:
+        """Return a collection that the client may read."""
+        return self.service.collection(name, self.access)
+
+    def source(self, source: str) -> str:
+        """Return the source of a document as the client may see it."""
+        return source if self.is_local else file_name(source)
+
+    def passage(self, passage: Passage) -> dict[str, Any]:
+        """Return the fields of a passage."""
+        return {
+            "id": passage.id,
+            "source": self.source(passage.source),
+            "title": str(passage.metadata.get("title") or ""),
+            "location": passage.location,
+            "text": passage.text,
+        }
+
+
+@asynccontextmanager
+async def open_call(ctx: RequestContext, *, of_tool: bool = False) -> AsyncIterator[Call]:
+    """Begin a request; errors become results of tools that say what to change, or protocol errors."""
+    try:
+        call = Call(ctx)
+        await call.load()
+        yield call
+    except Exception as error:
+        found = to_api_error(error)  # logs it unless the client caused it
+        message = str(found).encode("utf-8", "replace").decode()
+        if of_tool:
+            raise ToolError(message) from error
+        raise MCPError(INVALID_PARAMS if found.status < 500 else INTERNAL_ERROR, message) from error
+
+
+async def search(
+    ctx: ToolContext,
+    query: Annotated[Text, Field(description="A question, or words to search for.")],
+    k: Annotated[int, Field(ge=1, le=50, description="Maximum number of passages.")] = 5,
+    where: Where = None,
+    collection: CollectionName = None,
+) -> SearchResult:
+    """Search the documents and return the best passages, with sources, places and scores."""
+    async with open_call(ctx.request_context, of_tool=True) as call:
+        chosen = call.collection(collection)
+        check_question(query)
+        check_filter(where)
+        if where is not None and chosen.retriever is None:
+            raise ApiError(400, f"where is not supported in the collection {chosen.name!r}.")
+        await call.report("Searching")
+        filters = {} if where is None else {"where": where}
+        passages = await asyncio.to_thread(chosen.rag.retriever.search, query, k, **filters)
+        await call.report(f"{len(passages)} passages found")
+        scores = [None if each.score is None else float(each.score) for each in passages]
+        found = [
+            FoundPassage(**call.passage(passage), score=score) for passage, score in zip(passages, scores, strict=True)
+        ]
+        return SearchResult(collection=chosen.name, passages=found)
+
+
+async def ask(
+    ctx: ToolContext,
+    question: Annotated[Text, Field(description="One complete question.")],
+    collection: CollectionName = None,
+) -> AskResult:
+    """Answer a question from the documents, with citations of the passages that it quotes.
+
+    If the documents do not contain the answer, is_refusal is true; do not make up an answer then.
+    """
+    async with open_call(ctx.request_context, of_tool=True) as call:
+        chosen = call.collection(collection)
+        check_question(question)
+        await call.report("Searching")
+        answer = await _answer(call, chosen, question)
+
+        def quote(found: Any) -> dict[str, Any]:
+            return {
+                "text": found.text,
+                "passage_id": answer.passages[found.passage - 1].id,
+                "source": call.source(found.source),
+                "location": place_of(found.location, found.section),
+            }
+
+        return AskResult(
+            collection=chosen.name,
+            answer=answer.text,
+            is_refusal=answer.is_refusal,
+            citations=[CitedSpan(**quote(span), start=span.start, end=span.end) for span in answer.citations],
+            nearest=[Quote(**quote(sentence)) for sentence in answer.nearest],
+            passage_ids=[passage.id for passage in answer.passages],
+            produced_by=answer.caption,
+            is_complete=answer.finish_reason == "stop",
+        )
+
+
+async def _answer(call: Call, collection: Collection, question: str) -> Answer:
+    """Generate an answer; decoding stops after the current forward pass if this is cancelled."""
+    from antiphon.accel.text.messages import Conversation
+    from antiphon.pipelines.answer import Answer
+    from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
+    from antiphon.pipelines.server.request_queue import CollectedText, Delta, Started
+
+    models = call.service.readable_models(call.access).values()
+    served = next(model for model in models if model.collection == collection.name)
+    prompt = Conversation([{"role": "user", "content": question}])
+    limit = min(MAX_NEW_TOKENS, call.service.settings.max_output_tokens)
+    start = partial(call.service.starter.start, served, prompt, {"max_new_tokens": limit})
+    [job] = call.service.submit([start], served, call.access.key, None)
+    text, reported_at = CollectedText(job), 0.0
+    try:
+        async for event in job.events():
+            text.add(event)
+            if isinstance(event, Started):
+                await call.report(f"{len(event.passages)} passages found; writing the answer")
+            elif isinstance(event, Delta) and monotonic() - reported_at >= TOKENS_SECONDS:
+                await call.report(f"{len(text.tokens)} tokens written")
+                reported_at = monotonic()
+    finally:
+        job.cancel()
+    assert text.started is not None
+    assert text.finished is not None
+    completion, passages = text.finished.completion, text.started.passages
+    citations = await asyncio.to_thread(cite, completion.text, passages)
+    model = served.language_model.name
+    return Answer.from_completion(question, completion, passages, citations, model)
+
+
+async def read_passage(
+    ctx: ToolContext,
+    id: Annotated[Name, Field(description="A passage's id, from the result of another tool.")],
+    collection: CollectionName = None,
+) -> PassageResult:
+    """Return the whole text of a passage by its id, with its place in its document."""
+    async with open_call(ctx.request_context, of_tool=True) as call:
+        chosen = call.collection(collection)
+        found = await asyncio.to_thread(chosen.index.passage, id) if chosen.index else None
+        if found is None:
+            raise ApiError(404, f"The collection {chosen.name!r} has no passage with this id.")
+        return PassageResult(
+            **call.passage(found),
+            collection=chosen.name,
+            start=found.start,
+            end=found.end,
+            also_in=[call.source(source) for source in found.also_in],
+            document=document_uri(chosen.name, found.source),
+        )
+
+
+async def document(ctx: ToolContext, collection: str, document: str, start: str = "0") -> str:
+    """Read a document, from the character `start` on; long documents come in parts."""
+    async with open_call(ctx.request_context) as call:
+        return await asyncio.to_thread(read_document, call.collection(collection), document, start)
+
+
+async def list_for_client(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+    """List the documents, and the names of collections, that the client of a request may read."""
+    if ctx.method == "resources/list":
+        async with open_call(ctx) as call:
+            cursor = (ctx.params or {}).get("cursor")
+            readable = call.service.readable(call.access)
+            return await asyncio.to_thread(list_documents, readable, cursor, call.source)
+    result = await call_next(ctx)
+    loading = ctx.lifespan_context.loading
+    if ctx.method == "tools/list" and loading.done() and not loading.exception():
+        async with open_call(ctx) as call:
+            names = [*call.service.readable(call.access)]
+        for tool in result["tools"] if isinstance(result, dict) and names else ():
+            tool["inputSchema"]["properties"]["collection"]["anyOf"][0]["enum"] = names
+    return result
+
+
+def _strict_tool(function: Callable[..., Any], title: str) -> Tool:
+    """Return a tool that refuses unknown arguments and wrong types, so that agents correct them."""
+    tool = Tool.from_function(function, title=title, description=inspect.getdoc(function), annotations=_READ_ONLY)
+    model = create_model(
+        "Arguments",
+        __base__=tool.fn_metadata.arg_model,
+        __cls_kwargs__={"extra": "forbid", "strict": True},
+    )
+    tool.fn_metadata.arg_model, tool.parameters = model, model.model_json_schema()
+    return tool
+
+
+def make_mcp_server(load: Callable[[], Service], *, is_local: bool) -> MCPServer[ServerState]:
+    """Return the MCP server of a service, which is loaded when the server starts.
+
+    Args:
+        load: loads the service, in a thread.
+        is_local: see `ServerState`.
+    """
+
+    def logged_load() -> Service:
+        try:
+            return load()
+        except Exception as error:
+            logger.error("the documents or the model cannot be loaded: %s", error)  # noqa: TRY400
+            raise
+
+    @asynccontextmanager
+    async def lifespan(_: MCPServer[ServerState]) -> AsyncIterator[ServerState]:
+        yield ServerState(asyncio.get_running_loop().run_in_executor(None, logged_load), is_local)
+
+    server = MCPServer(
         "antiphon",
         version=version("antiphon"),
         title="Antiphon",
         instructions=INSTRUCTIONS,
-        lifespan=loading,
-        get_tool_input_schema=lambda _: None,  # no argument is repeated in an HTTP header
-        on_list_tools=handlers.list_tools,
-        on_call_tool=handlers.call_tool,
-        on_list_resources=handlers.list_resources,
-        on_list_resource_templates=handlers.list_resource_templates,
-        on_read_resource=handlers.read_resource,
+        tools=[
+            _strict_tool(search, "Search the documents"),
+            _strict_tool(ask, "Ask the documents"),
+            _strict_tool(read_passage, "Read a passage"),
+        ],
+        lifespan=lifespan,
+        log_level="WARNING",
+        subscriptions=False,
+        middleware=[list_for_client],
     )
-
-
-async def serve_stdio(source: ServiceSource) -> None:
-    """Serve the client on standard input and output until it closes them.
-
-    Meanwhile everything else that is written to standard output goes to standard error.
-
-    Args:
-        source: the service.
-    """
-    server = make_mcp_server(source, is_local=True)
-    try:
-        async with stdio_server() as (receive, send):
-            await server.run(receive, send, server.create_initialization_options())
-    finally:
-        await source.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Handlers:
-    """The handlers of the protocol's requests.
-
-    Attributes:
-        source: the service.
-        is_local: see `make_mcp_server`.
-    """
-
-    source: ServiceSource
-    is_local: bool
-
-    async def list_tools(self, ctx: Context, _: Any) -> types.ListToolsResult:
-        """List the tools; the schema of `collection` has the names that the client may read, once they are known.
-
-        Args:
-            ctx: the request.
-            _: the page; all tools are on the first one.
-        """
-        service = self.source.loaded
-        names = [] if service is None else [*service.readable(self._access(ctx, service))]
-        return types.ListToolsResult(tools=[_tool(each, names) for each in TOOLS.values()])
-
-    async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        """Run a tool; an error is a result that says what to change, so that the agent can try again.
-
-        Args:
-            ctx: the request.
-            params: the name of the tool, and its arguments.
-
-        Raises:
-            MCPError: there is no such tool.
-        """
-        tool = TOOLS.get(params.name)
-        if tool is None:
-            raise MCPError(types.INVALID_PARAMS, f"There is no such tool; there are {', '.join(TOOLS)}.")
-        try:
-            arguments = tool.arguments.model_validate(params.arguments or {})
-        except ValidationError as error:
-            return _error(_reasons(tool, error))
-        report = _reporter(ctx)
-        try:
-            service = await self.source.service(report)
-            from antiphon.pipelines.mcp.tools import TOOL_FUNCTIONS, ToolCall
-
-            call = ToolCall(service, self._access(ctx, service), report, self.is_local)
-            result = await TOOL_FUNCTIONS[tool.name](call, arguments)
-        except Exception as error:  # noqa: BLE001 - converted, and logged if the client did not cause it
-            return _error(str(to_api_error(error)))
-        fields = result.model_dump(mode="json")
-        text = json.dumps(fields, ensure_ascii=False)
-        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=fields)
-
-    async def list_resources(self, ctx: Context, params: Any) -> types.ListResourcesResult:
-        """List a page of the documents that the client may read.
-
-        Args:
-            ctx: the request.
-            params: the cursor of the page.
-
-        Raises:
-            MCPError: the cursor is not valid.
-        """
-        service = await self._service(ctx)
-        from antiphon.pipelines.mcp.resources import list_documents
-
-        readable = service.readable(self._access(ctx, service))
-        cursor = None if params is None else params.cursor
-        entries, following = await _checked(asyncio.to_thread(list_documents, readable, cursor, self.is_local))
-        resources = [
-            types.Resource(
-                uri=each.uri,
-                name=each.name,
-                title=each.title,
-                description=f"Collection {each.collection}, {each.passages} passages",
-                mime_type="text/plain",
-            )
-            for each in entries
-        ]
-        return types.ListResourcesResult(resources=resources, next_cursor=following)
-
-    async def list_resource_templates(self, _: Context, __: Any) -> types.ListResourceTemplatesResult:
-        """Describe the URIs of documents; the arguments have no effect."""
-        description = "The text of a document, from a character on if start is given; long documents come in parts."
-        template = types.ResourceTemplate(
-            uri_template=URI_TEMPLATE, name="document", description=description, mime_type="text/plain"
-        )
-        return types.ListResourceTemplatesResult(resource_templates=[template])
-
-    async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        """Return the text of a document, and if it is long the URI of its next part.
-
-        Args:
-            ctx: the request.
-            params: the URI.
-
-        Raises:
-            MCPError: there is no such document, or the client may not read it.
-        """
-        service = await self._service(ctx)
-        from antiphon.pipelines.mcp.resources import read_document
-
-        uri, access = params.uri, self._access(ctx, service)
-        text, following = await _checked(asyncio.to_thread(read_document, service, access, uri))
-        meta = None if following is None else {"antiphon/next": following}
-        contents = types.TextResourceContents(uri=uri, mime_type="text/plain", text=text, _meta=meta)
-        return types.ReadResourceResult(contents=[contents])
-
-    async def _service(self, ctx: Context) -> Service:
-        return await _checked(self.source.service(_reporter(ctx)))
-
-    def _access(self, ctx: Context, service: Service) -> Access:
-        """Return the rights of a request; over HTTP those of the key in its own header, also in an open session."""
-        if self.is_local:
-            return Access()
-        found = None if ctx.request is None else ctx.request.scope.get(ACCESS)
-        return found if isinstance(found, Access) else service.access(None)
-
-
-async def _checked(result: Awaitable[Result]) -> Result:
-    """Return the result, or raise the protocol's error for what was raised."""
-    try:
-        return await result
-    except Exception as error:
-        api_error = to_api_error(error)
-        code = types.INVALID_PARAMS if api_error.status < 500 else types.INTERNAL_ERROR
-        raise MCPError(code, str(api_error)) from error
-
-
-def _reporter(ctx: Context) -> Report:
-    """Return the function that reports progress: numbered messages, as the number of steps is not known before."""
-    count = 0
-
-    async def report(message: str) -> None:
-        nonlocal count
-        count += 1
-        await ctx.session.report_progress(count, None, message)
-
-    return report
-
-
-def _tool(tool: ToolDefinition, collections: list[str]) -> types.Tool:
-    """Return the description of a tool.
-
-    Args:
-        tool: the tool.
-        collections: the names of collections that the client may read; empty: not known yet.
-    """
-    schema = tool.arguments.model_json_schema()
-    if collections:
-        schema["properties"]["collection"]["anyOf"][0]["enum"] = collections
-    return types.Tool(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=schema,
-        output_schema=tool.result.model_json_schema(mode="serialization"),
-        annotations=_READ_ONLY,
-    )
-
-
-def _error(message: str) -> types.CallToolResult:
-    text = message.encode("utf-8", "replace").decode()
-    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
-
-
-def _reasons(tool: ToolDefinition, error: ValidationError) -> str:
-    """Return what is wrong with the arguments of a tool, without their values."""
-    found = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors())
-    return f"The arguments of {tool.name} are not valid: {found}. It takes {', '.join(tool.arguments.model_fields)}."
+    server.resource("antiphon://documents/{collection}/{document}{?start}")(document)
+    return server

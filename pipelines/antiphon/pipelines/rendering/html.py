@@ -58,11 +58,6 @@ def answer_html(
     Hovering over a citation shows its location, which is also in the list below the answer.
 
     Args:
-        question: the question.
-        text: the answer.
-        citations: its citations.
-        passages: the passages of the prompt.
-        caption: the last line.
         nearest: the closest sentences, shown in place of citations if the answer is a refusal.
     """
     content = _text(displayed_segments(text, citations))
@@ -77,12 +72,7 @@ def answer_html(
 
 
 def trace_html(steps: Iterable[DecodingStep], caption: str) -> str:
-    """Return the text as it was decoded, with accepted draft tokens tinted and the model's own tokens bold.
-
-    Args:
-        steps: the decoding steps.
-        caption: the last line.
-    """
+    """Return the text as it was decoded, with accepted draft tokens tinted and the model's own tokens bold."""
     content = "".join(_step(step) for step in steps)
     legend = (
         '<small>Each bar starts a forward pass. <span class="odd">Tinted</span>: accepted draft tokens. '

@@ -51,10 +51,6 @@ class DecodingStep:
 def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
     """Split an answer at its citations.
 
-    Args:
-        text: the answer.
-        citations: its citations.
-
     Returns:
         Segments of the text, each with its citation, or None.
     """
@@ -65,10 +61,6 @@ def displayed_segments(text: str, citations: Iterable[Citation]) -> Iterator[tup
     """Split an answer at its citations, as it is displayed: quotes without markup.
 
     The number of a passage before a quote is left out, because every format shows it after the quote.
-
-    Args:
-        text: the answer.
-        citations: its citations.
     """
     segments = [*cited_segments(text, citations), ("", None)]
     for (segment, citation), (_, following) in pairwise(segments):
@@ -90,9 +82,7 @@ def quoted_segments(
     """Split a passage at the spans that an answer quotes.
 
     Args:
-        passage: the passage.
         number: its number, from 1.
-        citations: the citations of the answer.
 
     Returns:
         Segments of the passage, each with the citation that quotes it, or None.
@@ -109,20 +99,19 @@ def short_source(source: str, root: Path | None = None) -> str:
     """Return a source as a path relative to ``root``, or unchanged if it is not below it.
 
     Args:
-        source: the source of a document.
         root: a folder; by default the working directory.
     """
     path, root = Path(source), root or Path.cwd()
     return str(path.relative_to(root)) if path.is_relative_to(root) else source
 
 
-def sentence_location(sentence: NearestSentence, root: Path | None = None) -> str:
-    """Return the source and the place of a sentence.
+def file_name(source: str) -> str:
+    """Return the last part of a document's path, the only part that clients of a server see."""
+    return source.replace("\\", "/").rpartition("/")[2] or source
 
-    Args:
-        sentence: the sentence.
-        root: see `short_source`.
-    """
+
+def sentence_location(sentence: NearestSentence, root: Path | None = None) -> str:
+    """Return the source and the place of a sentence."""
     span = f"characters {sentence.start}-{sentence.end}"
     return f"{short_source(sentence.source, root)}, {place_of(sentence.location, sentence.section) or span}"
 
@@ -131,10 +120,6 @@ def citation_location(citation: Citation, root: Path | None = None) -> str:
     """Return the source and the place of the quoted text: its page, section or line, or else its characters.
 
     Further documents with the same passage are listed after it.
-
-    Args:
-        citation: the citation.
-        root: see `short_source`.
     """
     others = ", ".join(short_source(source, root) for source in citation.also_in)
     also = f" (also in {others})" if others else ""
@@ -160,8 +145,6 @@ def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
     """Return one line with the cost of an answer: tokens, steps and seconds.
 
     Args:
-        usage: token counts.
-        steps: the summary of the forward passes.
         finish_reason: "length" adds that the answer is truncated.
     """
     prompt = usage.prompt_tokens

@@ -34,9 +34,6 @@ def answer_text(
     """Return an answer with its citations in the colour and with the number of their passage, and a caption.
 
     Args:
-        text: the answer.
-        citations: its citations.
-        caption: the last line.
         nearest: the closest sentences, listed in place of citations if the answer is a refusal.
     """
     content = Text()
@@ -53,7 +50,6 @@ def citation_lines(
     """Return one line for each citation: passage number, source, characters and text.
 
     Args:
-        citations: the citations.
         nearest: the closest sentences, listed instead if there are any.
         root: sources below this folder are shortened.
     """
@@ -67,12 +63,7 @@ def citation_lines(
 
 
 def trace_text(steps: Iterable[DecodingStep], caption: str) -> RenderableType:
-    """Return the text as it was decoded, with accepted draft tokens coloured and the model's own tokens bold.
-
-    Args:
-        steps: the decoding steps.
-        caption: the last line.
-    """
+    """Return the text as it was decoded, with accepted draft tokens coloured and the model's own tokens bold."""
     text = Text()
     for step in steps:
         _append(text, step)

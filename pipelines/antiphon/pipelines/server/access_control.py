@@ -47,10 +47,6 @@ def check_host_and_origin(headers: Headers, settings: ServerSettings) -> None:
 
     The first check stops DNS rebinding, the second one requests from web pages of other sites.
 
-    Args:
-        headers: the headers of the request.
-        settings: the settings with ``allowed_hosts`` and ``allowed_origins``.
-
     Raises:
         ApiError: 403.
     """
@@ -72,11 +68,6 @@ def _url(text: str) -> SplitResult:
 
 def check_listen_address(host: str, settings: ServerSettings, *, allow_without_key: bool) -> None:
     """Refuse to listen at an address that other machines can reach if no API key is set.
-
-    Args:
-        host: the address to listen at.
-        settings: the settings with ``api_keys``.
-        allow_without_key: skip the check.
 
     Raises:
         ValueError: the address is not a loopback address, and there is no key.

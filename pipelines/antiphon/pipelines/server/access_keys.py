@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hmac import compare_digest
 from pathlib import Path
 from threading import Lock
+
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
 
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.key_file import KeyFile, key_digest, read_key_file
 
 logger = logging.getLogger("antiphon.server")
-
-MINUTE = 60.0
 
 
 class AccessKeys:
@@ -112,14 +113,11 @@ class RateLimit:
 
     Args:
         default: the limit of keys that have none; None: they are not limited.
-        clock: returns seconds.
     """
 
-    def __init__(self, default: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, default: int | None = None) -> None:
         self._default = default
-        self._clock = clock
-        self._times: dict[str, deque[float]] = {}
-        self._lock = Lock()
+        self._limiter = MovingWindowRateLimiter(MemoryStorage())
 
     def count(self, access: Access) -> None:
         """Count a request.
@@ -130,14 +128,11 @@ class RateLimit:
         limit = access.requests_per_minute or self._default
         if limit is None:
             return
-        with self._lock:
-            now, times = self._clock(), self._times.setdefault(access.key, deque())
-            while times and times[0] <= now - MINUTE:
-                times.popleft()
-            if len(times) < limit:
-                times.append(now)
-                return
-            wait = max(1, math.ceil(times[len(times) - limit] + MINUTE - now))
+        window = RateLimitItemPerMinute(limit)
+        if self._limiter.hit(window, access.key):
+            return
+        reset = self._limiter.get_window_stats(window, access.key).reset_time
+        wait = max(1, math.ceil(reset - time.time()))
         raise ApiError(
             429,
             f"This API key may send {limit} requests a minute; try again in {wait} s.",

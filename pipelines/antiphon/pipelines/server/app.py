@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request, Response
+from starlette.middleware.cors import CORSMiddleware
 
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.server import (
@@ -18,16 +21,43 @@ from antiphon.pipelines.server import (
     retrieval,
 )
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.base_app import make_base_app
-from antiphon.pipelines.server.errors import ERRORS
+from antiphon.pipelines.server.errors import ERRORS, add_error_handlers
+from antiphon.pipelines.server.request_limits import RequestLimits
 from antiphon.pipelines.server.service import Service, access_of, service_of
 
 
 def create_app(service: Service) -> FastAPI:
     """Return the application of a service; it closes the service's request queue when it shuts down."""
-    app = make_base_app(
-        service, title="Antiphon", description="Language models and documents in OpenAI's protocol.", version="1"
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            service.queue.close()
+
+    description = "Language models and documents in OpenAI's protocol."
+    app = FastAPI(
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        title="Antiphon",
+        description=description,
+        version="1",
     )
+    app.state.service = service
+    app.state.is_draining = False
+    add_error_handlers(app)
+    settings = service.settings
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["Mcp-Session-Id"],
+        )
+    app.add_middleware(RequestLimits, settings=settings, metrics=service.metrics, keys=service.keys)
     for module in (chat_completions, completions, responses, retrieval, passage_views, documents, readiness, page):
         app.include_router(module.router)
     _add_operations(app)

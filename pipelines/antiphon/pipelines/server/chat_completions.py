@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -14,15 +15,16 @@ from fastapi.responses import JSONResponse
 
 from antiphon.accel import Completion
 from antiphon.accel.decoding.stats import FinishReason
+from antiphon.accel.text.messages import Conversation
 from antiphon.accel.text.tool_calls import ParsedOutput, ToolCall, parse_tool_calls, visible_text
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
-from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
+from antiphon.pipelines.server.generation import ServedModel
 from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
 from antiphon.pipelines.server.request_conversion import (
-    ChatPrompt,
-    make_chat_prompt,
+    Schema,
+    chat_prompt,
     predicted_texts,
     reference_passages,
     sampling_parameters,
@@ -56,41 +58,44 @@ async def chat_completions(
     service = service_of(request)
     body.check_supported()
     served = service.model(body.model, access, body.collection)
-    prompt = await run_in_thread(make_chat_prompt, body, served.language_model.tokenizer)
-    chat = PreparedChat(body, served, prompt)
-    generations = [chat_generation(service, chat, index) for index in range(num_choices(service, body))]
-    jobs = service.submit(generations, served, access.key, body.user)
+    chat = ChatResponse(body, served, *await run_in_thread(chat_prompt, body, served.language_model.tokenizer))
+    starts = [start_choice(service, chat, index) for index in range(num_choices(service, body))]
+    jobs = service.submit(starts, served, access.key, body.user)
     if body.stream:
         return await stream(request, _stream_lines(chat, merge_events(jobs)), jobs)
     return JSONResponse(_chat_object(chat, await collect(request, jobs)))
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedChat:
-    """A chat request with its model, its prompt, and the id and time of its response."""
+class ChatResponse:
+    """Writes the response to a chat request, whole or as a stream.
+
+    Attributes:
+        body: the request.
+        served: the model.
+        conversation: the prompt.
+        tools: the schemas of the arguments of the tools that the model may call, by name.
+        json_schema: the schema of the answer.
+    """
 
     body: ChatRequest
     served: ServedModel
-    prompt: ChatPrompt
+    conversation: Conversation
+    tools: Mapping[str, Any]
+    json_schema: Schema
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
     def parse(self, text: str) -> ParsedOutput:
         """Split generated text into content and tool calls."""
-        if not self.prompt.tools:
+        if not self.tools:
             return ParsedOutput(text)
-        output = parse_tool_calls(self.prompt.assistant_prefix + text, self.prompt.tools)
+        output = parse_tool_calls(self.conversation.assistant_prefix + text, self.tools)
         return output.first_call_only() if self.body.parallel_tool_calls is False else output
 
     def finish_reason(self, text: str, completion: Completion) -> FinishReason:
-        """Return why a text ended: one that a schema completed within the limit was not cut off.
-
-        Args:
-            text: the generated text.
-            completion: its completion.
-        """
-        is_constrained = self.prompt.parameters.get("json_schema") is not None
-        if completion.finish_reason != "length" or not is_constrained:
+        """Return why a text ended: one that a schema completed within the limit was not cut off."""
+        if completion.finish_reason != "length" or self.json_schema is None:
             return completion.finish_reason
         try:
             json.loads(text)
@@ -99,32 +104,19 @@ class PreparedChat:
         return "stop"
 
     def visible_text(self, text: str, sent: str) -> str:
-        """Return the start of a streamed text that can be sent as content because it cannot become a tool call.
-
-        Args:
-            text: the text so far.
-            sent: the content that has been sent already.
-        """
-        tools = self.prompt.tools
-        return visible_text(self.prompt.assistant_prefix + text, tools, len(sent)) if tools else text
+        """Return the start of a streamed text that can be sent as content because it cannot become a tool call."""
+        if not self.tools:
+            return text
+        return visible_text(self.conversation.assistant_prefix + text, self.tools, len(sent))
 
     def chunk(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-        """Return a chunk of the stream.
-
-        Args:
-            choices: its choices.
-            **fields: further fields.
-        """
+        """Return a chunk of the stream."""
         named = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.served.id}
         return {**named, "choices": choices, **fields}
 
 
 def num_choices(service: Service, body: SamplingRequest) -> int:
     """Return the number of choices ``n``.
-
-    Args:
-        service: its settings limit the number.
-        body: the request body.
 
     Raises:
         ApiError: ``n`` exceeds the limit.
@@ -136,44 +128,39 @@ def num_choices(service: Service, body: SamplingRequest) -> int:
 
 
 def choice_parameters(service: Service, body: SamplingRequest, served: ServedModel, index: int) -> dict[str, Any]:
-    """Return the parameters of `LanguageModel.stream` for one choice, whose seed is the request's plus its index.
-
-    Args:
-        service: its settings limit the length.
-        body: the request body.
-        served: the model.
-        index: the index of the choice.
-    """
+    """Return the parameters of `LanguageModel.stream` for one choice, whose seed is the request's plus its index."""
     parameters = sampling_parameters(body)
     if body.seed is not None:
         parameters["seed"] = (body.seed + index) % 2**63
     return {**parameters, "max_new_tokens": service.max_new_tokens(body, served)}
 
 
-def chat_generation(service: Service, chat: PreparedChat, index: int) -> GenerationRequest:
-    """Return the generation of one choice of a chat.
-
-    Args:
-        service: its settings limit the length.
-        chat: the chat.
-        index: the index of the choice.
+def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[..., Started]:
+    """Return what starts the generation of one choice of a chat.
 
     Raises:
         ApiError: two fields contradict each other, or a field is out of range.
     """
     body = chat.body
-    parameters = choice_parameters(service, body, chat.served, index) | chat.prompt.parameters
+    parameters = choice_parameters(service, body, chat.served, index) | {"json_schema": chat.json_schema}
     if body.max_thinking_tokens is not None:
         parameters["max_thinking_tokens"] = min(body.max_thinking_tokens, service.settings.max_output_tokens)
     if body.logprobs:
         parameters["logprobs"] = body.top_logprobs or 0
     elif body.top_logprobs:
         raise unsupported_parameter("top_logprobs", "top_logprobs needs logprobs: true.")
-    passages, predicted = reference_passages(body.references), predicted_texts(body)
-    return GenerationRequest(chat.prompt.content, parameters, passages, predicted, body.where)
+    return partial(
+        service.starter.start,
+        chat.served,
+        chat.conversation,
+        parameters,
+        references=reference_passages(body.references),
+        predicted=predicted_texts(body),
+        where=body.where,
+    )
 
 
-def _chat_object(chat: PreparedChat, texts: Sequence[CollectedText]) -> dict[str, Any]:
+def _chat_object(chat: ChatResponse, texts: Sequence[CollectedText]) -> dict[str, Any]:
     """Return the response of a request without ``stream``."""
     finished = [text.finished for text in texts if text.finished is not None]
     return {
@@ -187,7 +174,7 @@ def _chat_object(chat: PreparedChat, texts: Sequence[CollectedText]) -> dict[str
     }
 
 
-def _choice_object(chat: PreparedChat, index: int, text: CollectedText) -> dict[str, Any]:
+def _choice_object(chat: ChatResponse, index: int, text: CollectedText) -> dict[str, Any]:
     output = chat.parse(text.text)
     message: dict[str, Any] = {
         "role": "assistant",
@@ -209,14 +196,14 @@ def _choice_object(chat: PreparedChat, index: int, text: CollectedText) -> dict[
     }
 
 
-def _logprobs(chat: PreparedChat, text: CollectedText) -> dict[str, Any] | None:
+def _logprobs(chat: ChatResponse, text: CollectedText) -> dict[str, Any] | None:
     if not chat.body.logprobs or text.finished is None:
         return None
     reader = LogprobReader(chat.served.language_model.tokenizer)
     return chat_logprobs(reader.read(text.finished.completion), reader.bytes_of)
 
 
-def _notices(chat: PreparedChat, finished: Finished | None) -> dict[str, Any]:
+def _notices(chat: ChatResponse, finished: Finished | None) -> dict[str, Any]:
     """Return the fields that say why there is no answer: thinking that did not end, or documents without one."""
     if finished is None:
         return {}
@@ -226,7 +213,7 @@ def _notices(chat: PreparedChat, finished: Finished | None) -> dict[str, Any]:
     return {"refused": True} if is_refused else {}
 
 
-def _finish_reason(chat: PreparedChat, output: ParsedOutput, finished: Finished | None) -> str:
+def _finish_reason(chat: ChatResponse, output: ParsedOutput, finished: Finished | None) -> str:
     if output.calls:
         return "tool_calls"
     return FINISH_REASONS[chat.finish_reason(output.content, finished.completion)] if finished else "stop"
@@ -246,7 +233,7 @@ def _arguments_text(call: ToolCall) -> str:
     return json.dumps(dict(call.arguments)) if LONE_SURROGATE.search(text) else text
 
 
-async def _stream_lines(chat: PreparedChat, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
+async def _stream_lines(chat: ChatResponse, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
     """Yield the stream: for each choice role, text and finish reason; then usage and metrics, and the end."""
     choices: dict[int, _ChoiceStream] = {}
     async for index, event in events:
@@ -264,7 +251,7 @@ async def _stream_lines(chat: PreparedChat, events: AsyncIterator[tuple[int, Eve
 class _ChoiceStream:
     """Converts the events of one choice to chunks."""
 
-    def __init__(self, chat: PreparedChat, index: int) -> None:
+    def __init__(self, chat: ChatResponse, index: int) -> None:
         self._chat = chat
         self._index = index
         self._text = ""

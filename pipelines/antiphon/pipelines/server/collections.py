@@ -9,12 +9,14 @@ from pathlib import Path
 from threading import Lock
 
 from antiphon.pipelines.rag import Rag
-from antiphon.retrieval import LocalIndex, Reranker, Retriever, read_index
+from antiphon.retrieval import LocalIndex, PostgresIndex, Reranker, Retriever, read_stored
 from antiphon.retrieval.embedders.protocol import TokenEmbedder
 from antiphon.retrieval.index_folder.write_lock import lock_uploads
-from antiphon.retrieval.local_index import embedder_of_index
-from antiphon.retrieval.rerankers.by_name import load_reranker
+from antiphon.retrieval.postgres.address import is_postgres, shown_location
 from antiphon.retrieval.rerankers.maxsim import MaxSimReranker
+
+DocumentIndex = LocalIndex | PostgresIndex
+"""An index that lists its documents and finds a passage by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,7 @@ class Collection:
     """Documents that are answered from under one name.
 
     Attributes:
-        name: the name for clients.
-        rag: the pipeline that answers from the documents.
         uploads: the folder of uploaded files; None: the documents are read-only.
-        quota: how much may be uploaded.
         lock: held while the documents are changed.
     """
 
@@ -55,55 +54,50 @@ class Collection:
         return found if isinstance(found, Retriever) else None
 
     @property
-    def index(self) -> LocalIndex | None:
-        """The index of the documents, if it is a local folder."""
-        retriever = self.retriever
-        return retriever.index if retriever is not None and isinstance(retriever.index, LocalIndex) else None
+    def index(self) -> DocumentIndex | None:
+        """The index of the documents, if it is a folder or a table of PostgreSQL."""
+        index = None if self.retriever is None else self.retriever.index
+        return index if isinstance(index, DocumentIndex) else None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the locks of the documents: no other upload changes them, and no backup copies them meanwhile."""
         index = self.index
-        with self.lock, nullcontext() if index is None else lock_uploads(index.folder):
+        with self.lock, lock_uploads(index.folder) if isinstance(index, LocalIndex) else nullcontext():
             yield
 
 
-def open_retrievers(folders: Mapping[str, Path], device: str | None = None) -> dict[str, Retriever]:
+def open_retrievers(locations: Mapping[str, str | Path], device: str | None = None) -> dict[str, Retriever]:
     """Open indexes; indexes of one embedder share it, and the model of the reranker.
 
     Args:
-        folders: the folders of the indexes by the name of the collection.
+        locations: the folders of the indexes, or the addresses of tables, by the name of the collection.
         device: where models run; None: a GPU if there is one.
 
     Raises:
         ValueError: an index cannot be opened, or two collections have the same one.
     """
     opened: dict[str, Retriever] = {}
-    places: dict[Path, str] = {}
-    for name, folder in folders.items():
-        if (other := places.setdefault(folder.resolve(), name)) != name:
-            raise ValueError(f"The collections {other!r} and {name!r} have the same index, {folder}; each needs one.")
+    names: dict[str, str] = {}
+    for name, location in locations.items():
+        place = shown_location(location if is_postgres(location) else Path(location).resolve())
+        if (other := names.setdefault(place, name)) != name:
+            raise ValueError(f"The collections {other!r} and {name!r} have the same index, {place}; each needs one.")
         try:
-            opened[name] = _open(folder, device, opened.values())
+            opened[name] = _open(location, device, opened.values())
         except (ValueError, OSError, ImportError) as error:
             raise ValueError(f"The collection {name!r} cannot be opened: {error}") from error
     return opened
 
 
-def _open(folder: Path, device: str | None, others: Iterable[Retriever]) -> Retriever:
-    store = read_index(folder)
-    similar = next((each for each in others if each.embedder.fingerprint == store.fingerprint), None)
-    embedder = embedder_of_index(store, similar.embedder if similar else None, device)
-    index = LocalIndex(store, embedder)
-    is_shared = similar is not None and not isinstance(similar.reranker, MaxSimReranker)
-    reranker = load_reranker(
-        similar.reranker if similar is not None and is_shared else "auto",
-        embedder,
-        token_counts=store.token_counts,
-        passages=len(index),
-        device=device,
-    )
-    return Retriever(index, embedder, reranker)
+def _open(location: str | Path, device: str | None, others: Iterable[Retriever]) -> Retriever:
+    stored = read_stored(location)
+    similar = next((retriever for retriever in others if retriever.embedder.fingerprint == stored.fingerprint), None)
+    if similar is None:
+        return Retriever.open(stored, device=device)
+    is_shared = not isinstance(similar.reranker, MaxSimReranker)
+    reranker = similar.reranker if is_shared else "auto"
+    return Retriever.open(stored, embedder=similar.embedder, reranker=reranker, device=device)
 
 
 def independent_reranker(retriever: Retriever) -> Reranker | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.chat_completions import FINISH_REASONS, choice_parameters, num_choices
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
-from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
+from antiphon.pipelines.server.generation import ServedModel
 from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, completion_logprobs
 from antiphon.pipelines.server.request_conversion import completion_prompts, predicted_texts, reference_passages
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
@@ -45,16 +46,16 @@ async def text_completions(
     if body.echo and body.logprobs is not None:
         raise unsupported_parameter("echo", "echo with logprobs is not supported: prompts have no log-probabilities.")
     prompts = await run_in_thread(completion_prompts, body, served.language_model.tokenizer)
-    completion = PreparedCompletion(body, served, prompts)
-    jobs = service.submit(_generations(service, completion), served, access.key, body.user)
+    completion = CompletionResponse(body, served, prompts)
+    jobs = service.submit(_starts(service, completion), served, access.key, body.user)
     if body.stream:
         return await stream(request, _stream_lines(completion, merge_events(jobs)), jobs)
     return JSONResponse(_completion_object(completion, await collect(request, jobs)))
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedCompletion:
-    """A completion request with its model, its prompts, and the id and time of its response."""
+class CompletionResponse:
+    """Writes the response to a completion request, whole or as a stream."""
 
     body: CompletionRequest
     served: ServedModel
@@ -68,18 +69,13 @@ class PreparedCompletion:
         return prompt if self.body.echo and isinstance(prompt, str) else ""
 
     def to_object(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-        """Return the response or a chunk of the stream; both have the same fields.
-
-        Args:
-            choices: its choices.
-            **fields: further fields.
-        """
+        """Return the response or a chunk of the stream; both have the same fields."""
         named = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.served.id}
         return {**named, "choices": choices, **fields}
 
 
-def _generations(service: Service, completion: PreparedCompletion) -> list[GenerationRequest]:
-    """Return ``n`` generations for each prompt."""
+def _starts(service: Service, completion: CompletionResponse) -> list[Callable[..., Started]]:
+    """Return what starts ``n`` generations for each prompt."""
     body, limit = completion.body, service.settings.max_choices
     n = num_choices(service, body)
     total = n * len(completion.prompts)
@@ -88,35 +84,37 @@ def _generations(service: Service, completion: PreparedCompletion) -> list[Gener
             "prompt", f"The request asks for {total} texts; the limit of this server is {limit}."
         )
     schema = body.response_format.required_schema if body.response_format else None
-    passages, predicted = reference_passages(body.references), predicted_texts(body)
+    references, predicted = reference_passages(body.references), predicted_texts(body)
     formatting = {"logprobs": body.logprobs, "json_schema": schema}
     return [
-        GenerationRequest(
+        partial(
+            service.starter.start,
+            completion.served,
             prompt,
             choice_parameters(service, body, completion.served, index) | formatting,
-            passages,
-            predicted,
-            body.where,
+            references=references,
+            predicted=predicted,
+            where=body.where,
         )
         for prompt in completion.prompts
         for index in range(n)
     ]
 
 
-def _completion_object(completion: PreparedCompletion, texts: Sequence[CollectedText]) -> dict[str, Any]:
+def _completion_object(completion: CompletionResponse, texts: Sequence[CollectedText]) -> dict[str, Any]:
     finished = [text.finished for text in texts if text.finished is not None]
     choices = [_choice_object(completion, index, text) for index, text in enumerate(texts)]
     return completion.to_object(choices, usage=_usage(completion, finished), metrics=metrics_object(finished))
 
 
-def _usage(completion: PreparedCompletion, finished: Sequence[Finished]) -> dict[str, Any]:
+def _usage(completion: CompletionResponse, finished: Sequence[Finished]) -> dict[str, Any]:
     """Return the usage, in which each prompt counts once for all of its choices."""
     usage = usage_object(finished, is_predicted=completion.body.prediction is not None)
     prompt = sum(each.completion.usage.prompt_tokens for each in finished[:: completion.body.n or 1])
     return usage | usage_counts(prompt, usage["completion_tokens"])
 
 
-def _choice_object(completion: PreparedCompletion, index: int, text: CollectedText) -> dict[str, Any]:
+def _choice_object(completion: CompletionResponse, index: int, text: CollectedText) -> dict[str, Any]:
     body, finished = completion.body, text.finished
     logprobs = None
     if finished is not None:
@@ -131,7 +129,7 @@ def _choice_object(completion: PreparedCompletion, index: int, text: CollectedTe
     }
 
 
-async def _stream_lines(completion: PreparedCompletion, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
+async def _stream_lines(completion: CompletionResponse, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
     """Yield a chunk for each event; then usage and metrics, and the end."""
     finished: dict[int, Finished] = {}
     num_tokens: dict[int, int] = {}
@@ -164,7 +162,7 @@ async def _stream_lines(completion: PreparedCompletion, events: AsyncIterator[tu
     yield DONE
 
 
-def _delta_fields(completion: PreparedCompletion, event: Delta) -> dict[str, Any]:
+def _delta_fields(completion: CompletionResponse, event: Delta) -> dict[str, Any]:
     body = completion.body
     fields: dict[str, Any] = {"text": event.text}
     if body.return_token_ids:
@@ -173,7 +171,7 @@ def _delta_fields(completion: PreparedCompletion, event: Delta) -> dict[str, Any
 
 
 def _logprobs(
-    completion: PreparedCompletion, reader: LogprobReader, tokens: Sequence[TextToken]
+    completion: CompletionResponse, reader: LogprobReader, tokens: Sequence[TextToken]
 ) -> dict[str, Any] | None:
     if completion.body.logprobs is None or not tokens:
         return None

@@ -21,12 +21,12 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, File, Request, UploadFile
 
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.pipelines.rendering.segments import file_name
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.collections import Collection
+from antiphon.pipelines.server.collections import Collection, DocumentIndex
 from antiphon.pipelines.server.errors import ERRORS, ApiError
-from antiphon.pipelines.server.response_fields import file_name
 from antiphon.pipelines.server.service import NO_COLLECTIONS, access_of, service_of
-from antiphon.retrieval import Document, Embedder, LocalIndex, Passage, Retriever, chunk_document, read_documents
+from antiphon.retrieval import Document, Embedder, Passage, Retriever, chunk_document, read_documents
 from antiphon.retrieval.chunk import MAX_TOKENS
 from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats import SUFFIXES
@@ -207,7 +207,6 @@ def stored_path(folder: Path, source: str) -> Path:
     """Return the path of an uploaded file, named by the hash of its source.
 
     Args:
-        folder: the folder of uploads.
         source: the source of the document, which begins with `UPLOADED`.
     """
     return folder / f"{sha256(source.encode()).hexdigest()}{Path(source).suffix.lower()}"
@@ -215,13 +214,13 @@ def stored_path(folder: Path, source: str) -> Path:
 
 def _replace_passages(retriever: Retriever, source: str, passages: Sequence[Passage]) -> None:
     """Add the passages of a source, then remove those of an earlier file of the same name."""
-    before = set(_ids_of(retriever.index, source)) if isinstance(retriever.index, LocalIndex) else set()
+    before = set(_ids_of(retriever.index, source)) if isinstance(retriever.index, DocumentIndex) else set()
     retriever.add(passages)
     if outdated := before - {passage.id for passage in passages}:
         retriever.remove(sorted(outdated))
 
 
-def _ids_of(index: LocalIndex, source: str) -> list[str]:
+def _ids_of(index: DocumentIndex, source: str) -> list[str]:
     """Return the ids of the passages of an uploaded file, and of the files in it."""
     own = [each for each in index.sources() if each == source or each.startswith(f"{source}/")]
     return [identifier for each in own for identifier in index.ids_of(each)]

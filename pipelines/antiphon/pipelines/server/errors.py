@@ -15,9 +15,11 @@ from starlette.exceptions import HTTPException
 
 from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.retrieval.errors import DatabaseUnavailable
 
 NOT_FOUND = "This server has no such endpoint; those of OpenAI's protocol begin with /v1."
 NOT_AN_OBJECT = "The body must be a JSON object, with the header Content-Type: application/json; that header was: {}."
+NO_DATABASE = "The database of the documents does not answer; try again later."
 INTERNAL_ERROR = "The server failed internally; its log has the details under this request's id."
 
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
@@ -59,11 +61,8 @@ class ApiError(Exception):
     """An error response to a request.
 
     Args:
-        status: the HTTP status.
-        message: a sentence for the client.
         param: the request parameter at fault, if there is one.
         code: a machine-readable code; by default the status.
-        headers: further response headers.
     """
 
     def __init__(
@@ -94,12 +93,7 @@ class BodyError(HTTPException):
 
 
 def unsupported_parameter(param: str, message: str) -> ApiError:
-    """Return the error of a parameter that is not supported, or not with this value.
-
-    Args:
-        param: the name of the parameter.
-        message: a sentence for the client.
-    """
+    """Return the error of a parameter that is not supported, or not with this value."""
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
 
@@ -132,6 +126,9 @@ def to_api_error(error: BaseException) -> ApiError:
         return error
     if isinstance(error, ContextLengthError):
         return ApiError(400, str(error), code=CONTEXT_LENGTH_EXCEEDED)
+    if isinstance(error, DatabaseUnavailable):
+        logger.error("the database of the documents cannot be used: %s", error)
+        return ApiError(503, NO_DATABASE, headers={"Retry-After": "5"})
     if isinstance(error, (ValueError, TypeError)):
         name, _, rest = str(error).partition(" is ")
         param = _SETTINGS.get(name)
@@ -157,6 +154,10 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     async def _api_error(_: Request, error: ApiError) -> JSONResponse:
         return error_response(error)
+
+    @app.exception_handler(DatabaseUnavailable)
+    async def _no_database(_: Request, error: DatabaseUnavailable) -> JSONResponse:
+        return error_response(to_api_error(error))
 
     @app.exception_handler(BodyError)
     async def _body_error(_: Request, error: BodyError) -> JSONResponse:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import resource
 import socket
@@ -14,21 +13,20 @@ from typing import Any
 import h11
 import uvicorn
 from fastapi import FastAPI
+from pythonjsonlogger.core import RESERVED_ATTRS
+from pythonjsonlogger.json import JsonFormatter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from antiphon.pipelines.server.http_trace import CURRENT_REQUEST
 from antiphon.pipelines.server.readiness import start_draining
 from antiphon.pipelines.server.request_limits import REQUEST_ID
 from antiphon.pipelines.server.systemd import inherited_socket, notify_service_manager
+from antiphon.pipelines.tracing import current_ids
 
 HEADER_TIMEOUT = 20
 """Seconds in which a client must send the head of a request, after connecting and after each response."""
 
 SHUTDOWN_GRACE = 1
 """Seconds for sending the shutdown error to clients after the drain time."""
-
-GC_DELAY = 5
-"""Seconds after the start until the garbage collector runs, so that it does not delay the first answer."""
 
 ADDRESS_IN_USE = (
     "The server cannot listen at {}, port {}; is another program listening there? Give another --host or --port."
@@ -37,10 +35,6 @@ ADDRESS_IN_USE = (
 
 def listen_address(host: str, port: int) -> tuple[str, int]:
     """Return the address that the server will listen at: that of a socket from systemd, or the given one.
-
-    Args:
-        host: the address to listen at.
-        port: the TCP port.
 
     Raises:
         OSError: another program listens there, or the address does not belong to this machine.
@@ -56,10 +50,6 @@ def listen_address(host: str, port: int) -> tuple[str, int]:
 
 def check_port_is_free(host: str, port: int) -> None:
     """Check that the server can listen at an address, before anything is loaded.
-
-    Args:
-        host: the address to listen at.
-        port: the TCP port.
 
     Raises:
         OSError: another program listens there, or the address does not belong to this machine.
@@ -77,9 +67,6 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain_
     """Serve until SIGTERM or Ctrl-C, then finish the requests in progress. A socket from systemd has precedence.
 
     Args:
-        app: the application, made by `create_app`.
-        host: the address to listen at.
-        port: the TCP port.
         drain_seconds: time for the requests in progress; after it the others receive the shutdown error.
         drain_delay: seconds in which new requests are still accepted, while /ready answers 503.
 
@@ -114,14 +101,7 @@ def make_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, which becomes unready first and sends unfinished requests an error before it closes.
-
-    Args:
-        config: uvicorn's configuration.
-        app: the application.
-        drain_seconds: the drain time.
-        drain_delay: seconds in which new requests are still accepted, before the drain time.
-    """
+    """uvicorn's server, which becomes unready first and sends unfinished requests an error before it closes."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, drain_delay: float) -> None:
         super().__init__(config)
@@ -130,10 +110,11 @@ class DrainingServer(uvicorn.Server):
         self._drain_delay = drain_delay
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, tell systemd, and schedule `freeze_garbage_collector`."""
+        """Start listening, tell systemd, and let the garbage collector skip what was loaded."""
         await super().startup(sockets)
         notify_service_manager("READY=1")
-        asyncio.get_running_loop().call_later(GC_DELAY, freeze_garbage_collector)
+        gc.freeze()
+        gc.enable()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Become unready, wait for the requests in progress, at most the drain time, and close."""
@@ -147,6 +128,7 @@ class DrainingServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+            gc.unfreeze()
 
 
 class HeaderTimeoutProtocol(H11Protocol):
@@ -193,13 +175,6 @@ class HeaderTimeoutProtocol(H11Protocol):
             self.transport.close()
 
 
-def freeze_garbage_collector() -> None:
-    """Run the garbage collector once, exclude all remaining objects from later runs, and enable it."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-
-
 def _increase_file_limit() -> None:
     """Increase the limit of open files, and so of connections, to the system's hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -207,20 +182,22 @@ def _increase_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class JsonLogFormatter(logging.Formatter):
-    """A log formatter that writes each record as one line of JSON."""
+class JsonLogFormatter(JsonFormatter):
+    """A log formatter that writes each record as one line of JSON; a dict as message is merged."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of JSON; the fields of a message that is a JSON object are merged into it."""
-        message = record.getMessage()
-        fields: dict[str, Any] = json.loads(message) if message.startswith("{") else {"message": message.strip()}
-        if (request_id := REQUEST_ID.get(None)) is not None:
-            fields.setdefault("request", request_id)
-        if (trace := CURRENT_REQUEST.get()) is not None:
-            fields = {**trace.log_fields, **fields}
-        if record.exc_info:
-            fields["error"] = self.formatException(record.exc_info)
-        return json.dumps({"time": self.formatTime(record), "level": record.levelname, **fields})
+    def __init__(self) -> None:
+        super().__init__(
+            ["asctime", "levelname", "message"],
+            rename_fields={"asctime": "time", "levelname": "level", "exc_info": "error"},
+            reserved_attrs=[*RESERVED_ATTRS, "color_message"],
+        )
+
+    def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+        """Add the ids of the request and its trace, and leave out an empty message."""
+        ids = current_ids()
+        if (request := REQUEST_ID.get(None)) is not None:
+            ids["request"] = request
+        return {name: value for name, value in (log_data | ids).items() if value != ""}
 
 
 def _log_as_json() -> None:

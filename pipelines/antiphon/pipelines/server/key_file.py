@@ -38,8 +38,8 @@ class CollectionEntry(_Entry):
     """A collection in the file.
 
     Attributes:
-        index: the folder of its index; a relative path starts at the folder of the file.
-        read_only: refuse uploads and deletions of documents.
+        index: the folder of its index, where a relative path starts at the folder of the file; or the address of a
+            table of PostgreSQL.
         max_upload_bytes: the bytes that all uploaded files together may have.
         max_uploaded_documents: the number of uploaded documents, each file of an archive counted.
     """
@@ -54,8 +54,6 @@ class KeyEntry(_Entry):
     """An API key in the file.
 
     Attributes:
-        sha256: the digest of the key.
-        read: the collections that it may read.
         write: the collections that it may change, which it may also read.
         requests_per_minute: the requests that it may send in a minute; None: the server's setting.
     """
@@ -70,7 +68,6 @@ class KeyFile(_Entry):
     """The content of the file.
 
     Attributes:
-        collections: the collections by name.
         keys: the API keys by name; None: the file has no table of keys, and no key is needed.
     """
 
@@ -126,8 +123,6 @@ def add_key(
     """Make an API key, write its digest to the file and return the key, which is stored nowhere.
 
     Args:
-        path: the file.
-        name: the name of the key.
         read: the collections that it may read; "*" means all.
         write: the collections that it may change, which it may also read; "*" means all.
         requests_per_minute: the requests that it may send in a minute; None: the server's setting.
@@ -156,10 +151,6 @@ def remove_key(path: Path, name: str) -> None:
     """Remove an API key from the file; a running server refuses it from the next request on.
 
     Comments between its table and the next one are removed with it, because they may be about the key.
-
-    Args:
-        path: the file.
-        name: the name of the key.
 
     Raises:
         ValueError: the file has no key of this name.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import Completion, Origin
-from antiphon.accel.decoding.logprobs import TokenLogprob
+from antiphon.accel.decoding.tokens import TokenLogprob
 from antiphon.accel.text.token_bytes import TokenBytes
 from antiphon.pipelines.server.request_queue import Delta
 
@@ -106,7 +106,6 @@ def chat_logprobs(tokens: Iterable[TextToken], bytes_of: Callable[[int], bytes])
     """Return the ``logprobs`` object of a chat completion.
 
     Args:
-        tokens: the tokens.
         bytes_of: returns the bytes of alternatives.
     """
 
@@ -126,12 +125,7 @@ def chat_logprobs(tokens: Iterable[TextToken], bytes_of: Callable[[int], bytes])
 
 
 def completion_logprobs(tokens: Sequence[TextToken], bytes_of: Callable[[int], bytes]) -> dict[str, Any]:
-    """Return the ``logprobs`` object of a text completion.
-
-    Args:
-        tokens: the tokens.
-        bytes_of: returns the bytes of alternatives.
-    """
+    """Return the ``logprobs`` object of a text completion."""
     return {
         "tokens": [_spelling(each.raw) for each in tokens],
         "token_logprobs": [each.logprob.logprob for each in tokens],

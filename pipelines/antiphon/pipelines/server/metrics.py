@@ -40,7 +40,6 @@ class ServerMetrics:
 
         Args:
             name: its name, without the namespace.
-            description: its help text.
             value: called for the value each time the metrics are read.
         """
         Gauge(name, description, registry=self.registry, namespace="antiphon").set_function(value)

@@ -26,9 +26,6 @@ def check_filter(where: MetadataFilter | None) -> None:
     Clients see the names of indexed files and not their folders, which comparisons such as ``$gt`` would find letter by
     letter.
 
-    Args:
-        where: the filter; None: there is none.
-
     Raises:
         ApiError: 400.
     """

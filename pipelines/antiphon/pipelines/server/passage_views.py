@@ -13,14 +13,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from antiphon.pipelines.rendering.segments import file_name
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.collections import Collection
+from antiphon.pipelines.server.collections import Collection, DocumentIndex
 from antiphon.pipelines.server.documents import stored_path
 from antiphon.pipelines.server.errors import ERRORS, ApiError
-from antiphon.pipelines.server.response_fields import file_name, passage_object
+from antiphon.pipelines.server.response_fields import passage_object
 from antiphon.pipelines.server.retrieval import NO_PASSAGE
 from antiphon.pipelines.server.service import access_of, service_of
-from antiphon.retrieval import LocalIndex, Passage
+from antiphon.retrieval import Passage
 from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
 
@@ -115,7 +116,6 @@ def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> I
     """Yield the number of each page of a part of a passage, and the text on it.
 
     Args:
-        passage: the passage of a document with pages.
         start: the first character of the part in the passage.
         end: the character after its last one; None: the end of the passage.
     """
@@ -131,7 +131,7 @@ def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> I
             yield page, text
 
 
-def _passage(collection: Collection, identifier: str) -> tuple[LocalIndex, Passage]:
+def _passage(collection: Collection, identifier: str) -> tuple[DocumentIndex, Passage]:
     index = collection.index
     passage = None if index is None else index.passage(identifier)
     if index is None or passage is None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.decoding.json_schema import JsonSchema
+from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.text.messages import Conversation, Message, PromptInput
 from antiphon.accel.text.thinking_switch import EFFORT, check_template_variables
 from antiphon.accel.text.tool_choice import prepare_tools
@@ -28,30 +27,16 @@ if TYPE_CHECKING:
 ASSISTANT = "assistant"
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """The prompt of a chat request.
-
-    Attributes:
-        content: the conversation, with tools.
-        parameters: parameters of `LanguageModel.stream` that depend on the conversation.
-        tools: the schemas of the arguments of the tools that the model may call, by name.
-        assistant_prefix: the beginning of the answer if a tool must be called; it is part of the prompt, and is parsed
-            together with the answer.
-    """
-
-    content: Conversation
-    parameters: dict[str, Any] = field(default_factory=dict)
-    tools: Mapping[str, Any] = field(default_factory=dict)
-    assistant_prefix: str = ""
+Schema = JsonSchema | dict[str, Any] | None
 
 
-def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase | None) -> ChatPrompt:
-    """Return the prompt of a chat request.
+def chat_prompt(
+    request: ChatRequest, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[Conversation, Mapping[str, Any], Schema]:
+    """Return the conversation of a chat request, the tools that may be called, and the schema of the answer.
 
-    Args:
-        request: the body.
-        tokenizer: its chat template decides how tools are described.
+    Tools are given by name, with the schemas of their arguments. If a tool must be called, the conversation has the
+    beginning of the call as the beginning of the answer.
 
     Raises:
         ApiError: a part of a message is not text, or two fields contradict each other.
@@ -64,7 +49,7 @@ def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase | 
             message = "The last message is not the assistant's, so it cannot be continued."
             raise unsupported_parameter("continue_final_message", message)
         conversation = Conversation(messages[:-1], (), str(messages[-1]["content"]), template_variables=variables)
-        return ChatPrompt(conversation, {"json_schema": schema})
+        return conversation, {}, schema
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
     choice = request.tool_choice
     chosen_tool = choice if choice is None or isinstance(choice, str) else choice.function.name
@@ -72,11 +57,10 @@ def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase | 
     if prepared.schema is not None and schema is not None:
         message = "A tool must be called, so the answer cannot have another format."
         raise unsupported_parameter("response_format", message)
-    json_schema: JsonSchema | dict[str, Any] | None = prepared.schema or schema
     conversation = Conversation(
         prepared.messages, prepared.tools, prepared.assistant_prefix, template_variables=variables
     )
-    return ChatPrompt(conversation, {"json_schema": json_schema}, prepared.schemas, prepared.assistant_prefix)
+    return conversation, prepared.schemas, prepared.schema or schema
 
 
 def template_options(request: ChatRequest) -> dict[str, Any]:
@@ -133,7 +117,6 @@ def join_text(content: str | Sequence[TextPart] | None, param: str) -> str:
     """Return the text of a message's content, its parts joined.
 
     Args:
-        content: the content.
         param: the name of the field, for the error message.
 
     Raises:
@@ -150,10 +133,6 @@ def join_text(content: str | Sequence[TextPart] | None, param: str) -> str:
 
 def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenizerBase | None) -> list[PromptInput]:
     """Return the prompts of a completion request.
-
-    Args:
-        request: the body, with one or several prompts as text or token ids.
-        tokenizer: decodes token ids to text.
 
     Raises:
         ApiError: there is no prompt, or the model does not continue texts.

@@ -8,10 +8,10 @@ streams stay streams.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import nullcontext
 from contextvars import ContextVar
 from time import perf_counter
 from typing import Any
@@ -22,7 +22,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from antiphon.pipelines.server.access_control import check_host_and_origin
 from antiphon.pipelines.server.access_keys import AccessKeys
 from antiphon.pipelines.server.errors import ApiError, BodyError, error_response, shutdown_error
-from antiphon.pipelines.server.http_trace import CURRENT_REQUEST, start_http_span
+from antiphon.pipelines.server.http_trace import end_http_span, start_http_span
 from antiphon.pipelines.server.metrics import ServerMetrics
 from antiphon.pipelines.server.settings import ServerSettings
 
@@ -63,9 +63,6 @@ class RequestBody:
     """The body of a request, limited in size and time.
 
     Args:
-        headers: the headers of the request.
-        receive: the ASGI function that returns the next message.
-        max_bytes: largest body in bytes.
         timeout: seconds in which it must arrive, plus one for each `MIN_RATE` bytes received.
     """
 
@@ -147,9 +144,6 @@ class RequestLimits:
     """Middleware that refuses requests beyond the limits, and numbers, counts and logs every request.
 
     Args:
-        app: the ASGI application.
-        settings: limits, allowed hosts and allowed origins.
-        metrics: counts requests by path and status.
         keys: the accepted API keys; a body without one of them is not read.
     """
 
@@ -171,12 +165,12 @@ class RequestLimits:
         body = RequestBody(headers, receive, max_bytes=max_bytes, timeout=self._settings.body_timeout)
         request_id = _request_id(headers.get("x-request-id"))
         REQUEST_ID.set(request_id)
-        trace = start_http_span(scope, headers, request_id)
-        CURRENT_REQUEST.set(trace)
-        start, status, has_started = perf_counter(), 500, False
+        span = start_http_span(scope, headers, request_id)
+        start, status, has_started, is_open = perf_counter(), 500, False, False
 
         async def respond(message: Message) -> None:
-            nonlocal status, has_started
+            nonlocal status, has_started, is_open
+            is_open = message["type"] == "http.response.start" or message.get("more_body", False)
             if message["type"] == "http.response.start":
                 status, has_started = message["status"], True
                 response_headers = MutableHeaders(scope=message)
@@ -189,26 +183,31 @@ class RequestLimits:
                 message = {"type": "http.response.body"}
             await send(message)
 
-        try:
-            check_host_and_origin(headers, self._settings)
-            if body.content_length > max_bytes:
-                raise too_large(max_bytes)
-            if not body.is_complete:  # all endpoints that read a body need a key
-                self._keys.access(headers.get("authorization"))
-            await self._app(inner, body.receive, respond)
-        except ApiError as error:
-            await error_response(error)(scope, receive, respond)
-        except asyncio.CancelledError:  # the server shuts down, and this request exceeded the drain time
-            body.abandon()
-            if not has_started:
-                await error_response(shutdown_error())(scope, receive, respond)
-        finally:
-            path = getattr(inner.get("route"), "path", "unknown")
-            self._metrics.requests.labels(path, str(status)).inc()
-            seconds = round(perf_counter() - start, 4)
-            if trace is not None:
-                trace.end_http(scope["method"], None if path == "unknown" else path, status)
-            _log(request=request_id, method=scope["method"], path=path, status=status, seconds=seconds)
+        with nullcontext() if span is None else span.activated():
+            try:
+                check_host_and_origin(headers, self._settings)
+                if body.content_length > max_bytes:
+                    raise too_large(max_bytes)
+                if not body.is_complete:  # all endpoints that read a body need a key
+                    self._keys.access(headers.get("authorization"))
+                try:
+                    await self._app(inner, body.receive, respond)
+                except asyncio.CancelledError:  # the server shuts down after the drain time
+                    body.abandon()
+                    if not has_started:
+                        await error_response(shutdown_error())(scope, receive, respond)
+                if is_open:  # a stream of MCP, which the shutdown has ended
+                    await send({"type": "http.response.body"})
+            except ApiError as error:
+                await error_response(error)(scope, receive, respond)
+            finally:
+                method, path = scope["method"], getattr(inner.get("route"), "path", "unknown")
+                self._metrics.requests.labels(path, str(status)).inc()
+                seconds = round(perf_counter() - start, 4)
+                line = {"method": method, "path": path, "status": status, "seconds": seconds}
+                logger.info({"request": request_id, **line})
+                if span is not None:
+                    end_http_span(span, method, path, status)
 
     def _max_bytes(self, scope: Scope) -> int:
         is_upload = scope["path"].startswith(UPLOADS)
@@ -218,9 +217,3 @@ class RequestLimits:
 def _request_id(given: str | None) -> str:
     """Return the client's id of the request if it is safe to log, else a new one."""
     return given if given and _VALID_ID.fullmatch(given) else uuid4().hex
-
-
-def _log(**fields: Any) -> None:
-    """Log one line of JSON, with the ids of the trace; a client can choose its id and that of the request only."""
-    trace = CURRENT_REQUEST.get()
-    logger.info(json.dumps(fields | ({} if trace is None else trace.log_fields)))

@@ -10,17 +10,18 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter, time_ns
 from typing import Protocol
 
 from antiphon.accel import Completion, Origin, Stream
-from antiphon.accel.decoding.logprobs import TokenLogprob
+from antiphon.accel.decoding.tokens import TokenLogprob
 from antiphon.accel.text.completion import Piece
 from antiphon.pipelines.extractive_model import QuotedStream
 from antiphon.pipelines.server.errors import ApiError, shutdown_error
-from antiphon.pipelines.tracing import NOT_RECORDED, Stages
+from antiphon.pipelines.tracing import Span, end_generation
 from antiphon.retrieval import Passage
 
 QUEUE_FULL = "The queue of this server is full; try again in {} s."
@@ -34,11 +35,13 @@ class Started:
         stream: the stream that is decoded.
         passages: the passages that the text may cite.
         on_end: called once when decoding ends, for whatever reason.
+        span: the span of the generation, which ends with it.
     """
 
     stream: Stream | QuotedStream
     passages: tuple[Passage, ...] = ()
     on_end: Callable[[], None] | None = None
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +92,15 @@ class GenerationJob:
     Attributes:
         start: creates the stream; called in the decoding thread.
         tenant: the name of the tenant, for fair queueing.
-        stages: records the stages of the generation.
+        context: the context of the caller, with the current span.
     """
 
     start: Callable[[], Started]
     tenant: str
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     created: float = field(default_factory=perf_counter)
-    stages: Stages = NOT_RECORDED
+    context: Context = field(default_factory=copy_context)
     is_cancelled: bool = False
-    _cancelled_at: int = 0
     _events: asyncio.Queue[Event | BaseException] = field(default_factory=asyncio.Queue)
     _started: Started | None = None
 
@@ -121,22 +123,18 @@ class GenerationJob:
     def cancel(self) -> None:
         """Stop decoding after the current forward pass; a finished job stays finished."""
         was_cancelled, self.is_cancelled = self.is_cancelled, True
-        self._cancelled_at = self._cancelled_at or time_ns()
         if self._started is not None and not was_cancelled:
             with suppress(RuntimeError):  # the event loop is closing too
                 self.loop.run_in_executor(None, self._started.stream.close)
 
-    def leave_queue(self) -> None:
-        """Record that the job was cancelled before it was decoded."""
-        self.stages.waited(self._cancelled_at or None)
-        self.stages.finish()
-
     def decode(self) -> Finished:
         """Decode to the end, in the calling thread, and send events to the event loop."""
+        return self.context.run(self._decode)
+
+    def _decode(self) -> Finished:
         dequeued = perf_counter()
-        self.stages.waited()
+        Span("queue", start=time_ns() - int((dequeued - self.created) * 1e9)).end()
         started = self._started = self.start()
-        self.stages.opened()
         try:
             self.send(started)
             first_token, num_tokens = 0.0, 0
@@ -154,13 +152,18 @@ class GenerationJob:
                 self.send(_delta(stream, Piece(""), num_tokens))
             seconds = perf_counter() - self.created
             cached = max(completion.usage.prompt_tokens - completion.steps.prefill_tokens, 0)
-            self.stages.end_generation(
-                completion,
-                cached_tokens=cached if completion.steps.steps else 0,
-                first_token_seconds=first_token or seconds,
-                is_answer=bool(started.passages),
-            )
+            if started.span is not None:
+                end_generation(
+                    started.span,
+                    completion,
+                    is_answer=bool(started.passages),
+                    cached_tokens=cached if completion.steps.steps else 0,
+                )
             return Finished(completion, dequeued - self.created, first_token or seconds, seconds, cached)
+        except BaseException as error:
+            if started.span is not None:
+                started.span.end(error)
+            raise
         finally:
             if started.on_end is not None:
                 started.on_end()
@@ -208,8 +211,6 @@ class RequestQueue:
 
     Args:
         max_running: jobs that are decoded at the same time, each in a thread.
-        max_waiting: further jobs that may wait.
-        observer: receives the result of every job.
     """
 
     def __init__(self, *, max_running: int, max_waiting: int, observer: JobObserver) -> None:
@@ -263,8 +264,6 @@ class RequestQueue:
         for job in (*running, *waiting):
             job.send(shutdown_error())
             job.cancel()
-        for job in waiting:
-            job.leave_queue()
 
     def close(self) -> None:
         """Shut down and wait for the forward passes in progress."""
@@ -283,13 +282,10 @@ class RequestQueue:
             event = error
         finally:
             self._running.pop(job, None)
-        job.stages.finish(event if isinstance(event, BaseException) else None)
         self._observer.job_ended(event)
         job.send(event)
 
     def _remove_cancelled(self) -> None:
-        for job in (job for jobs in self._waiting.values() for job in jobs if job.is_cancelled):
-            job.leave_queue()
         remaining = {name: [job for job in jobs if not job.is_cancelled] for name, jobs in self._waiting.items()}
         self._waiting = OrderedDict((name, deque(jobs)) for name, jobs in remaining.items() if jobs)
 
@@ -304,7 +300,6 @@ class RequestQueue:
                 if not job.is_cancelled:
                     self._running[job] = None
                     return job
-                job.leave_queue()
         return None
 
 

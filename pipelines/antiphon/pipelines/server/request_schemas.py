@@ -171,40 +171,45 @@ class Prediction(BaseModel):
     content: str | list[TextPart]
 
 
-class SamplingRequest(BaseModel):
+class TextRequest(BaseModel):
     """Fields of all requests that generate text.
 
-    ``references``, ``plain``, ``collection`` and ``where`` are our own: texts to draft from and cite, decoding without
-    drafts, the collection to answer from, and a filter of its passages.
+    ``references``, ``collection`` and ``where`` are our own: texts to draft from and cite, the collection to answer
+    from, and a filter of its passages.
     """
 
     model_config = ConfigDict(extra="allow")
 
     model: str
     stream: bool | None = None
+    temperature: Annotated[Number, Field(ge=0)] | None = None
+    top_p: Number | None = None
+    seed: int | None = None
+    user: str | None = None
+    references: list[str | Reference] | None = None
+    prediction: Prediction | None = None
+    collection: str | None = None
+    where: dict[str, Any] | None = None
+
+
+class SamplingRequest(TextRequest):
+    """Fields of chat and text completions; ``plain`` is our own: decoding without drafts."""
+
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     max_tokens: TokenLimit = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
-    temperature: Annotated[Number, Field(ge=0)] | None = None
-    top_p: Number | None = None
     top_k: int | None = None
     min_p: Number | None = None
     repetition_penalty: Number | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
     logit_bias: dict[int, Number] | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
-    user: str | None = None
-    references: list[str | Reference] | None = None
-    prediction: Prediction | None = None
     return_token_ids: bool | None = None
     plain: bool | None = None
-    collection: str | None = None
-    where: dict[str, Any] | None = None
 
     @property
     def stop_strings(self) -> list[str]:

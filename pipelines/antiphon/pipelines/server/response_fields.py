@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.pipelines.citations import Citation, cite
-from antiphon.pipelines.rendering.segments import displayed_quote, place_of
-from antiphon.pipelines.server.http_trace import citing
+from antiphon.pipelines.rendering.segments import displayed_quote, file_name, place_of
 from antiphon.pipelines.server.request_queue import Finished
+from antiphon.pipelines.tracing import Span
 from antiphon.retrieval import Passage
 
 
@@ -16,9 +16,7 @@ def usage_counts(prompt: int, completion: int, reasoning: int = 0) -> dict[str, 
     """Return the token counts of a ``usage`` object.
 
     Args:
-        prompt: prompt tokens.
         completion: completion tokens, with those of the thinking.
-        reasoning: tokens of the thinking.
     """
     counts: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
     details = {"completion_tokens_details": {"reasoning_tokens": reasoning}} if reasoning else {}
@@ -37,7 +35,6 @@ def usage_object(finished: Sequence[Finished], *, is_predicted: bool) -> dict[st
     The tokens that an answer starts with without generating them are prompt tokens (``response_prefix_tokens``).
 
     Args:
-        finished: the finished choices of one prompt.
         is_predicted: whether the request had a ``prediction``, so that accepted and rejected tokens are counted.
     """
     completions = [each.completion for each in finished]
@@ -84,14 +81,10 @@ def annotation_objects(text: str, passages: Sequence[Passage]) -> list[dict[str,
     """Return the citations of a text as OpenAI's ``url_citation`` annotations, with the cited span of the passage.
 
     ``display_text`` is the cited text without markup, and ``location`` its page, section or line in the document.
-
-    Args:
-        text: the text of the answer.
-        passages: the passages that it may cite.
     """
-    with citing() as stages:
+    with Span("cite") as span:
         citations = cite(text, passages)
-        stages.annotate({"antiphon.citations": len(citations)})
+        span.set({"antiphon.citations": len(citations)})
     return [_annotation(citation, passages[citation.passage - 1]) for citation in citations]
 
 
@@ -127,8 +120,3 @@ def passage_object(passage: Passage) -> dict[str, Any]:
         "location": passage.location,
         "also_in": [file_name(source) for source in passage.also_in],
     }
-
-
-def file_name(source: str) -> str:
-    """Return the last part of a document's path, the only part that clients see."""
-    return source.replace("\\", "/").rpartition("/")[2] or source

@@ -15,10 +15,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.chat_completions import PreparedChat, chat_generation, tool_call_objects
+from antiphon.pipelines.server.chat_completions import ChatResponse, start_choice, tool_call_objects
 from antiphon.pipelines.server.errors import ERRORS, ApiError, error_body, to_api_error
 from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
-from antiphon.pipelines.server.request_conversion import make_chat_prompt
+from antiphon.pipelines.server.request_conversion import chat_prompt
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
 from antiphon.pipelines.server.response_fields import annotation_objects, metrics_object
 from antiphon.pipelines.server.responses_schema import ResponseRequest, to_chat_request
@@ -37,9 +37,9 @@ async def create_response(
     chat_body = to_chat_request(body)
     chat_body.check_supported()
     served = service.model(body.model, access, body.collection)
-    prompt = await run_in_thread(make_chat_prompt, chat_body, served.language_model.tokenizer)
-    response = PreparedResponse(body, PreparedChat(chat_body, served, prompt))
-    jobs = service.submit([chat_generation(service, response.chat, 0)], served, access.key, body.user)
+    prompt = await run_in_thread(chat_prompt, chat_body, served.language_model.tokenizer)
+    response = ResponseObject(body, ChatResponse(chat_body, served, *prompt))
+    jobs = service.submit([start_choice(service, response.chat, 0)], served, access.key, body.user)
     if body.stream:
         return await stream(request, _stream_lines(response, merge_events(jobs)), jobs)
     [text] = await collect(request, jobs)
@@ -47,11 +47,11 @@ async def create_response(
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedResponse:
-    """A request with its equivalent chat, and the ids and time of its response."""
+class ResponseObject:
+    """Writes the response to a request, with the equivalent chat."""
 
     body: ResponseRequest
-    chat: PreparedChat
+    chat: ChatResponse
     id: str = field(default_factory=lambda: f"resp_{uuid4().hex}")
     message_id: str = field(default_factory=lambda: f"msg_{uuid4().hex}")
     reasoning_id: str = field(default_factory=lambda: f"rs_{uuid4().hex}")
@@ -62,8 +62,6 @@ class PreparedResponse:
 
         Args:
             status: "in_progress", "completed", "incomplete" or "failed".
-            output: its items.
-            **fields: fields that replace the defaults.
         """
         body, choice = self.body, self.body.tool_choice
         return {
@@ -103,45 +101,24 @@ class PreparedResponse:
         }
 
     def message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the message item.
-
-        Args:
-            status: its status.
-            content: its parts.
-        """
+        """Return the message item."""
         named = {"type": "message", "id": self.message_id, "role": "assistant", "status": status}
         return {**named, "content": content}
 
     def reasoning_item(self, status: str, text: str) -> dict[str, Any]:
-        """Return the item of the model's thinking.
-
-        Args:
-            status: its status.
-            text: the thinking.
-        """
+        """Return the item of the model's thinking."""
         content = [{"type": "reasoning_text", "text": text}] if text else []
         return {"type": "reasoning", "id": self.reasoning_id, "status": status, "summary": [], "content": content}
 
     def logprobs(self, reader: LogprobReader, tokens: Sequence[TextToken]) -> list[dict[str, Any]]:
-        """Return the logprobs as JSON, or an empty list if the request does not include them.
-
-        Args:
-            reader: the reader that returned the tokens.
-            tokens: the tokens.
-        """
+        """Return the logprobs as JSON, or an empty list if the request does not include them."""
         if not self.chat.body.logprobs:
             return []
         entries: list[dict[str, Any]] = chat_logprobs(tokens, reader.bytes_of)["content"]
         return entries
 
     def finished_object(self, text: str, started: Started, finished: Finished) -> dict[str, Any]:
-        """Return the complete response: its message, unless there are only tool calls, and its tool calls.
-
-        Args:
-            text: the generated text.
-            started: the first event, with the passages that may be cited.
-            finished: the last event.
-        """
+        """Return the complete response: its message, unless there are only tool calls, and its tool calls."""
         output, completion = self.chat.parse(text), finished.completion
         is_complete = self.chat.finish_reason(output.content, completion) == "stop"
         status = "completed" if is_complete else "incomplete"
@@ -164,7 +141,7 @@ class PreparedResponse:
         )
 
 
-def _response_object(response: PreparedResponse, text: CollectedText) -> dict[str, Any]:
+def _response_object(response: ResponseObject, text: CollectedText) -> dict[str, Any]:
     if text.finished is None or text.started is None:
         raise RuntimeError("The generation has not finished.")
     return response.finished_object(text.text, text.started, text.finished)
@@ -201,7 +178,7 @@ def _text_options(options: Any) -> dict[str, Any]:
     return found | {"format": {"type": text_format["type"]}}
 
 
-async def _stream_lines(response: PreparedResponse, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
+async def _stream_lines(response: ResponseObject, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
     """Yield the stream; an error after its first event becomes an error event and a failed response."""
     response_stream, has_started = _ResponseStream(response), False
     try:
@@ -223,7 +200,7 @@ class _ResponseStream:
     Each item is added once it starts; the message item only if there is content.
     """
 
-    def __init__(self, response: PreparedResponse) -> None:
+    def __init__(self, response: ResponseObject) -> None:
         self._response = response
         self._sequence_number = 0
         self._text = ""

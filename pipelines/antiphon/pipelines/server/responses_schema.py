@@ -14,12 +14,10 @@ from antiphon.pipelines.server.request_schemas import (
     ChatRequest,
     FunctionTool,
     NamedFunction,
-    Number,
-    Prediction,
-    Reference,
     ResponseFormat,
     SchemaFormat,
     TextPart,
+    TextRequest,
     TokenLimit,
     Tool,
     ToolCall,
@@ -67,16 +65,11 @@ class AllowedTools(BaseModel):
     tools: Annotated[list[NamedChoice], Field(min_length=1)]
 
 
-class TextFormat(BaseModel):
+class TextFormat(SchemaFormat):
     """The format of the answer: any text, or JSON."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
     type: Literal["text", "json_object", "json_schema"] = "text"
-    name: str = "answer"
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
-    strict: bool | None = None
 
 
 class TextOptions(BaseModel):
@@ -91,36 +84,24 @@ class ReasoningOptions(BaseModel):
     effort: str | None = None
 
 
-class ResponseRequest(BaseModel):
+class ResponseRequest(TextRequest):
     """The body of /v1/responses. The server stores neither requests nor responses."""
 
-    model_config = ConfigDict(extra="allow")
-
-    model: str
     input: Annotated[str, Field(min_length=1)] | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
-    stream: bool | None = None
     max_output_tokens: TokenLimit = None
-    temperature: Annotated[Number, Field(ge=0)] | None = None
-    top_p: Number | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | NamedChoice | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
-    user: str | None = None
     metadata: dict[str, str] | None = None
     include: list[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
-    references: list[str | Reference] | None = None
-    prediction: Prediction | None = None
-    seed: int | None = None
     reasoning: ReasoningOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     max_thinking_tokens: Annotated[int, Field(ge=0)] | None = None
-    collection: str | None = None
-    where: dict[str, Any] | None = None
 
 
 def to_chat_request(body: ResponseRequest) -> ChatRequest:
@@ -140,29 +121,18 @@ def to_chat_request(body: ResponseRequest) -> ChatRequest:
         messages.insert(0, ChatMessage(role="system", content=body.instructions))
     has_logprobs = LOGPROBS in (body.include or ())
     extra = {name: value for name, value in (body.model_extra or {}).items() if name not in ChatRequest.model_fields}
-    return ChatRequest(
-        model=body.model,
-        messages=messages,
-        max_completion_tokens=body.max_output_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        logprobs=has_logprobs,
-        top_logprobs=body.top_logprobs if has_logprobs else None,
-        tools=_tools(body) or None,
-        tool_choice=_tool_choice(body.tool_choice),
-        parallel_tool_calls=body.parallel_tool_calls,
-        response_format=_format(body),
-        user=body.user,
-        references=body.references,
-        prediction=body.prediction,
-        seed=body.seed,
-        reasoning_effort=body.reasoning.effort if body.reasoning else None,
-        chat_template_kwargs=body.chat_template_kwargs,
-        max_thinking_tokens=body.max_thinking_tokens,
-        collection=body.collection,
-        where=body.where,
-        **extra,
-    )
+    fields: dict[str, Any] = {
+        "messages": messages,
+        "max_completion_tokens": body.max_output_tokens,
+        "logprobs": has_logprobs,
+        "top_logprobs": body.top_logprobs if has_logprobs else None,
+        "tools": _tools(body) or None,
+        "tool_choice": _tool_choice(body.tool_choice),
+        "response_format": _format(body),
+        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
+    }
+    shared = ResponseRequest.model_fields.keys() & ChatRequest.model_fields.keys() - fields.keys()
+    return ChatRequest(**extra, **fields, **{name: getattr(body, name) for name in shared})
 
 
 def _with_reasoning(items: list[InputItem]) -> list[ChatMessage]:
@@ -221,8 +191,5 @@ def _tool_choice(choice: str | NamedChoice | AllowedTools | None) -> str | ToolC
 
 
 def _format(body: ResponseRequest) -> ResponseFormat | None:
-    text_format = body.text.format if body.text else None
-    if text_format is None:
-        return None
-    schema = SchemaFormat(name=text_format.name, schema=text_format.schema_)
-    return ResponseFormat(type=text_format.type, json_schema=schema)
+    found = body.text.format if body.text else None
+    return None if found is None else ResponseFormat(type=found.type, json_schema=found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,16 +19,15 @@ from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.access_keys import AccessKeys, RateLimit
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.errors import ApiError
-from antiphon.pipelines.server.generation import GenerationRequest, RequestStarter, ServedModel
-from antiphon.pipelines.server.http_trace import generation_stages
+from antiphon.pipelines.server.generation import RequestStarter, ServedModel
 from antiphon.pipelines.server.metrics import ServerMetrics
-from antiphon.pipelines.server.request_queue import GenerationJob, RequestQueue
+from antiphon.pipelines.server.request_queue import GenerationJob, RequestQueue, Started
 from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import RECYCLING_ENTRIES, Tenants
 from antiphon.retrieval import Embedder, Reranker
 
-NO_COLLECTIONS = "This server has no index for documents; start it with --index FOLDER."
+NO_COLLECTIONS = "This server has no index for documents; start it with --index."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,6 @@ class Service:
 
         Args:
             name: its name; None: the only one that the request may read.
-            access: the rights of the request.
-            write: the request changes its documents.
 
         Raises:
             ApiError: 404, there is no such collection, or the request may not read it, which looks the same; 403, the
@@ -117,7 +114,6 @@ class Service:
 
         Args:
             name: the name; "model+collection" answers from a collection.
-            access: the rights of the request.
             collection: the collection to answer from, if it is not in the name.
 
         Raises:
@@ -133,24 +129,18 @@ class Service:
         return readable[full]
 
     def max_new_tokens(self, request: SamplingRequest, served: ServedModel) -> int:
-        """Return the maximum number of tokens of the completion; more than the server's limit is reduced to it.
-
-        Args:
-            request: the request body, with ``max_tokens`` or ``max_completion_tokens``.
-            served: the model, which decides the default.
-        """
+        """Return the maximum number of tokens of the completion; more than the server's limit is reduced to it."""
         completion = request.max_completion_tokens if isinstance(request, ChatRequest) else None
         requested, limit = completion or request.max_tokens, self.settings.max_output_tokens
         return min(requested or (limit if served.rag is None else MAX_NEW_TOKENS), limit)
 
     def submit(
-        self, requests: list[GenerationRequest], served: ServedModel, key: str, user: str | None
+        self, starts: Sequence[Callable[..., Started]], served: ServedModel, key: str, user: str | None
     ) -> list[GenerationJob]:
         """Queue generations and return their jobs.
 
         Args:
-            requests: the texts to generate.
-            served: the model.
+            starts: start the generations, in the threads that decode them; see `RequestStarter.start`.
             key: the digest of the API key, from `Access`.
             user: the request's ``user`` field.
 
@@ -158,10 +148,7 @@ class Service:
             ApiError: the queue is full.
         """
         tenant = self.tenants.of(key, user, served.collection)
-        jobs = [
-            GenerationJob(partial(self.starter.start, served, each, tenant, stages), tenant.name, stages=stages)
-            for each, stages in zip(requests, generation_stages(len(requests)), strict=True)
-        ]
+        jobs = [GenerationJob(partial(start, tenant=tenant), tenant.name) for start in starts]
         self.queue.submit(jobs)
         return jobs
 
@@ -199,12 +186,7 @@ def make_service(
     """Make the service of a language model, and of its answers from documents.
 
     Args:
-        language_model: the language model; with the extractive model only answers from documents are served.
-        settings: limits and access rules.
-        name: the name of the model for clients.
         rag: the pipeline that answers from documents, served as ``name+docs``; None: the model alone.
-        docs: the name of the documents for clients.
-        stop: default stop strings of answers from documents.
         embedder: the embedder of /v1/embeddings; None: the endpoint answers 404.
         reranker: the reranker of /v1/rerank; None: the embedder ranks.
         uploads: the folder of uploaded files; None: uploads are refused.

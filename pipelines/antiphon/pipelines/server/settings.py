@@ -29,7 +29,7 @@ class ServerSettings:
         read_only: refuse uploads and deletions of documents.
 
     Raises:
-        ValueError: a number is out of range, or a key is empty or has white space around it.
+        ValueError: a key is empty or has white space around it.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -49,12 +49,6 @@ class ServerSettings:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        minima = {"max_running": 1, "max_waiting": 0, "max_output_tokens": 1, "max_choices": 1, "max_tenants": 1}
-        for name, minimum in minima.items():
-            if getattr(self, name) < minimum:
-                raise ValueError(f"{name} is {getattr(self, name)}; a server needs at least {minimum}.")
-        if self.requests_per_minute is not None and self.requests_per_minute < 1:
-            raise ValueError(f"requests_per_minute is {self.requests_per_minute}; a server needs at least 1.")
         if not all(key and key == key.strip() for key in self.api_keys):
             raise ValueError(
                 "An API key is empty or has white space around it, so no client can send it; correct it, or give none."

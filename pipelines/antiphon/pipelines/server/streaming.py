@@ -11,7 +11,6 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from antiphon.pipelines.server.errors import ApiError, error_body, to_api_error
-from antiphon.pipelines.server.http_trace import mark_streamed
 from antiphon.pipelines.server.request_queue import CollectedText, Event, GenerationJob
 
 Result = TypeVar("Result")
@@ -26,7 +25,6 @@ def sse_event(body: Any, name: str | None = None) -> str:
     """Format a server-sent event.
 
     Args:
-        body: the data, encoded as JSON.
         name: the event's name; None: unnamed.
     """
     head = "" if name is None else f"event: {name}\n"
@@ -35,10 +33,6 @@ def sse_event(body: Any, name: str | None = None) -> str:
 
 async def run_in_thread(function: Callable[..., Result], *args: Any) -> Result:
     """Call a function that may take long, such as tokenization, in a thread.
-
-    Args:
-        function: the function.
-        *args: its arguments.
 
     Raises:
         ApiError: the function raised an error.
@@ -51,10 +45,6 @@ async def run_in_thread(function: Callable[..., Result], *args: Any) -> Result:
 
 async def collect(request: Request, jobs: Sequence[GenerationJob]) -> list[CollectedText]:
     """Read jobs to their ends and return their texts; cancel them if the client disconnects or one fails.
-
-    Args:
-        request: the request that waits for the result.
-        jobs: its jobs.
 
     Raises:
         ApiError: the client disconnected, or a job failed.
@@ -76,14 +66,11 @@ async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[Gen
     An error before the first line becomes an error response with its own status; a later error becomes an event.
 
     Args:
-        request: the request.
-        lines: server-sent events.
         jobs: the jobs that produce them; cancelled when the response ends.
 
     Raises:
         ApiError: a job failed or the client disconnected before the first line.
     """
-    mark_streamed()
 
     async def first_line() -> str:
         return await anext(lines)

@@ -61,10 +61,6 @@ class Tenant:
         """Keep the prefix cache of a prompt.
 
         An empty one is dropped: an engine that caches prefixes itself finds the tenant's blocks without it.
-
-        Args:
-            tokens: the token ids of the prompt.
-            cache: its prefix cache.
         """
         if not cache.size:
             return
@@ -81,7 +77,6 @@ class Tenants:
     """All tenants, most recent last; the least recent ones are dropped.
 
     Args:
-        make_table: makes the token recycling table of a new tenant.
         max_tenants: tenants that are kept.
         prefix_cache_tokens: prompt tokens whose KV cache is kept for all tenants together; 0: none.
     """
@@ -100,7 +95,6 @@ class Tenants:
 
         Args:
             key: the digest of the API key, from `Access`.
-            user: the request's ``user`` field.
             collection: the collection that is answered from; None: the language model alone.
         """
         name = sha256(f"{key}\0{user or ''}".encode("utf-8", "surrogatepass")).hexdigest()
@@ -112,13 +106,7 @@ class Tenants:
         return tenant
 
     def keep(self, tenant: Tenant, tokens: Sequence[int], cache: PrefixCache) -> None:
-        """Keep the prefix cache of a prompt, and drop the oldest ones until all fit the limit.
-
-        Args:
-            tenant: the tenant of the request.
-            tokens: the token ids of the prompt.
-            cache: its prefix cache.
-        """
+        """Keep the prefix cache of a prompt, and drop the oldest ones until all fit the limit."""
         if not self._prefix_cache_tokens:
             return
         tenant.keep(tokens, cache)

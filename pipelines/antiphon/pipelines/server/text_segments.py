@@ -51,10 +51,6 @@ class SegmentTracker:
     def push(self, text: str, origins: Sequence[Origin]) -> list[dict[str, Any]]:
         """Return the segments of new text.
 
-        Args:
-            text: the new text.
-            origins: the origins of the new tokens.
-
         Returns:
             For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also ``passage`` (from 1)
             and the characters ``start`` to ``end`` of that passage. Text that was not generated, with which an answer

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import math
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
+from queue import Empty, Queue
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,59 +21,66 @@ from antiphon.retrieval.vector_index.flat import Vectors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
 _CORES = 0.5  # cores per worker; if workers requested whole cores, Ray's own tasks would get none on small machines
+_PROBE_SECONDS = 5.0
+_CONNECT_SECONDS = 60.0
 
 
 class RayEmbedder:
     """An embedder that distributes documents over the workers of a Ray cluster.
 
     Questions, and fewer than two batches of documents, are embedded in this process. Vectors and fingerprint are those
-    of the plain embedder, so an index made with one is searched with the other. Ray is started on this machine unless
-    the process is connected to a cluster (``ray.init(address=...)``), whose machines then need Antiphon and the model.
+    of the plain embedder, so an index made with one is searched with the other. A process that is connected to a
+    cluster already (``ray.init``) uses that one.
 
     Args:
         name: The name of the embedder; see `load_embedder`.
-        workers: The number of workers, each of which loads the model once. Without a GPU a worker uses one thread, so
-            take about as many workers as there are cores.
+        address: The cluster: ``HOST:PORT`` of its head node or ``auto``, on one of its machines; ``ray://HOST:PORT``
+            of its Ray Client server, from any machine; or ``local``, which starts Ray on this machine. All machines
+            of the cluster need Antiphon and the model.
+        workers: The number of workers, each of which loads the model once. None: one for each GPU of the cluster, or
+            if it has none one for each core.
         batch: The number of texts that a worker embeds at a time.
-        gpus: The share of a GPU for each worker.
 
     Attributes:
         block: The number of texts that `build_index` passes at once.
+        plain: The embedder in this process.
 
     Raises:
         ImportError: Ray is not installed; the message has the command.
+        ConnectionError: The cluster cannot be reached.
         ValueError: The name is unknown, or a number is out of range.
     """
 
     block = 65_536
 
-    def __init__(self, name: str, *, workers: int = 2, batch: int = 256, gpus: float = 0.0) -> None:
-        if workers < 1 or batch < 1 or gpus < 0:
-            raise ValueError(f"workers is {workers}, batch {batch} and gpus {gpus}; 1, 1 and 0 are the least.")
-        _import()
-        self._local = load_embedder(name)
-        self.name, self.dim = self._local.name, self._local.dim
-        self.fingerprint, self.max_tokens = self._local.fingerprint, self._local.max_tokens
-        self._workers, self._batch, self._gpus = workers, batch, gpus
+    def __init__(self, name: str, address: str = "local", *, workers: int | None = None, batch: int = 256) -> None:
+        if batch < 1 or (workers is not None and workers < 1):
+            raise ValueError(f"workers is {workers} and batch {batch}; 1 is the least.")
+        self._data = _import()
+        resources = _connect(address)
+        gpus, cores = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
+        self._workers, self._batch = workers or gpus or cores, batch
+        self._gpus = min(1.0, gpus / self._workers)
+        self.plain = load_embedder(name)
+        self.name, self.dim = self.plain.name, self.plain.dim
+        self.fingerprint, self.max_tokens = self.plain.fingerprint, self.plain.max_tokens
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text."""
-        return self._local.count_tokens(text)
+        return self.plain.count_tokens(text)
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """Return the embedder's vectors, in the order of the texts."""
         check_texts(texts)
         if len(texts) < 2 * self._batch:
-            return self._local.embed_documents(texts)
-        rows = _import().from_items([{"place": place, "text": text} for place, text in enumerate(texts)])
-        rows = rows.repartition(target_num_rows_per_block=self._batch)
-        embedded = rows.map_batches(
+            return self.plain.embed_documents(texts)
+        rows = [{"place": place, "text": text} for place, text in enumerate(texts)]
+        embedded = self._data.from_items(rows, override_num_blocks=math.ceil(len(rows) / self._batch)).map_batches(
             _Worker,
             fn_constructor_args=(self.name,),
             batch_size=self._batch,
-            concurrency=self._workers,
+            compute=self._data.ActorPoolStrategy(size=self._workers),
             num_cpus=_CORES,
             num_gpus=self._gpus,
         )
@@ -78,7 +91,7 @@ class RayEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """Return the embedder's vectors, computed in this process."""
-        return self._local.embed_queries(texts)
+        return self.plain.embed_queries(texts)
 
 
 class _Worker:
@@ -92,8 +105,60 @@ class _Worker:
         return {"place": block["place"], "vector": vectors}
 
 
+def _connect(address: str) -> dict[str, float]:
+    """Connect this process to a cluster, unless it is connected; return the resources of the cluster.
+
+    Raises:
+        ConnectionError: The cluster cannot be reached, or does not answer in time.
+    """
+    ray = import_module("ray")
+    options = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if ray.is_initialized():
+            pass
+        elif address == "local":
+            ray.init(**options, include_dashboard=False)
+        else:
+            _join(partial(ray.init, **options), address)
+    except Exception as error:  # Ray raises plain exceptions, too
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ConnectionError(
+            f"The Ray cluster {address!r} cannot be reached: {reason}. Give HOST:PORT of its head node (6379 by "
+            "default) or auto on one of its machines, ray://HOST:10001 on any other, or local to start Ray on this "
+            "machine."
+        ) from error
+    resources: dict[str, float] = ray.cluster_resources()
+    return resources
+
+
+def _join(init: Callable[[], object], address: str) -> None:
+    """Connect to a running cluster with a time limit; Ray itself would go on trying for minutes."""
+    if address != "auto":
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS).close()
+    results: Queue[Exception | None] = Queue()
+
+    def connect() -> None:
+        try:
+            init()
+            results.put(None)
+        except Exception as error:  # noqa: BLE001 - raised by the thread that waits
+            results.put(error)
+
+    Thread(target=connect, daemon=True).start()
+    try:
+        error = results.get(timeout=_CONNECT_SECONDS)
+    except Empty:
+        error = TimeoutError(f"it does not answer within {_CONNECT_SECONDS:.0f} seconds")
+    if error is not None:
+        raise error
+
+
 def _import() -> Any:
     try:
-        return import_module("ray.data")
+        data = import_module("ray.data")
     except ImportError as error:
         raise ImportError("Ray Data is not installed: pip install 'antiphon[ray]'") from error
+    data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    return data

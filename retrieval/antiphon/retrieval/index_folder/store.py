@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.retrieval.document_role import name_words
+from antiphon.retrieval.document_role import keyword_fields
 from antiphon.retrieval.errors import IndexCorrupt
 from antiphon.retrieval.filters import MetadataFilter, json_metadata
 from antiphon.retrieval.index_folder.filter_sql import sql_condition
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
-from antiphon.retrieval.keywords import keyword_terms, keyword_text, search_terms
-from antiphon.retrieval.passage import DOCUMENT_TITLE, Passage
+from antiphon.retrieval.keywords import search_terms
+from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_index.build import LocalVectorIndex
 from antiphon.retrieval.vector_index.description import IndexDescription
 from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, write_array, write_vectors
@@ -77,6 +77,19 @@ class StoredIndex:
     description: IndexDescription
     files: Path
     has_headings: bool = False
+
+    @property
+    def location(self) -> str:
+        """The index folder, for messages."""
+        return str(self.folder)
+
+    def sources(self) -> dict[str, int]:
+        """Return the number of passages of each source, sorted by source."""
+        return self.passages.sources()
+
+    def lines(self) -> list[str]:
+        """Return a description of the index as lines of text."""
+        return self.description.lines()
 
     def open_vectors(self) -> LocalVectorIndex:
         """Open the vector index as it was built.
@@ -258,19 +271,8 @@ def _write_passages(path: Path, passages: Sequence[Passage]) -> None:
         connection.execute(_WORDS)
         connection.execute(_RANK)
         connection.executemany(f"insert into passages ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", _records(passages))
-        words = ((row, *_searched_texts(passage)) for row, passage in enumerate(passages))
+        words = ((row, *keyword_fields(passage)) for row, passage in enumerate(passages))
         connection.executemany("insert into words (rowid, title, text, name) values (?, ?, ?, ?)", words)
-
-
-def _searched_texts(passage: Passage) -> tuple[str, str, str]:
-    """Return the texts that keywords are searched in: headings, text with column names, and further names.
-
-    Names are the words of the document's title, file and folder that are not in the other two texts.
-    """
-    title, text = str(passage.metadata.get("title") or ""), f"{passage.column_names}\n{passage.text}"
-    known = {term.rstrip("s") for term in keyword_terms(f"{title}\n{text}")}
-    names = keyword_terms(f"{passage.metadata.get(DOCUMENT_TITLE) or ''} {name_words(passage.source)}")
-    return keyword_text(title), keyword_text(text), " ".join(name for name in names if name.rstrip("s") not in known)
 
 
 def _records(passages: Sequence[Passage]) -> Iterator[tuple[Any, ...]]:

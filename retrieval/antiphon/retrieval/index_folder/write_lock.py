@@ -43,7 +43,7 @@ def lock_for_writing(folder: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    _require_index_folder(folder)
+    require_index_folder(folder)
     with explain_full_disk(folder):
         created = _create(folder)
         lock = FileLock(folder / LOCK, timeout=0, mode=file_mode(folder), fallback_to_soft=False)
@@ -92,7 +92,7 @@ def file_mode(folder: Path) -> int:
     return folder_mode(folder) & 0o666
 
 
-def _require_index_folder(folder: Path) -> None:
+def require_index_folder(folder: Path) -> None:
     """Refuse a path if writing an index there would touch unrelated files.
 
     Raises:

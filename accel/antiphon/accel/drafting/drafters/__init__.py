@@ -41,7 +41,6 @@ def make_drafter(
     *,
     bita: MaskWeights | None = None,
     window: WindowSize | None = None,
-    prompt_as_reference: bool = True,
 ) -> DrafterFactory:
     """Return the factory of a drafter by its name.
 
@@ -49,7 +48,6 @@ def make_drafter(
         name: One of `DRAFTERS`, or "bita".
         bita: Weights of BiTA: required for "bita", and adds its masks to "blend".
         window: Lookahead's W, N and G (columns, tokens of an n-gram, guesses), for "lookahead" and "blend".
-        prompt_as_reference: Whether "lookahead" also takes n-grams from prompt, references and answer.
 
     Raises:
         ValueError: There is no such drafter, or it does not take a given option.
@@ -60,16 +58,14 @@ def make_drafter(
         raise ValueError(f"BiTA's weights are for the drafters {BITA} and blend, and this is {name!r}; leave them out.")
     if window is not None and name not in ("lookahead", "blend"):
         raise ValueError(f"A window is for the drafters lookahead and blend, and this is {name!r}; leave it out.")
-    if not prompt_as_reference and name != "lookahead":
-        raise ValueError(f"prompt_as_reference=False is for the drafter lookahead, and this is {name!r}; leave it out.")
     if name == BITA:
         if bita is None:
-            raise ValueError("The drafter bita needs weights that were trained for the model: antiphon bita train.")
+            raise ValueError("The drafter bita needs weights that were trained for the model, see recipes/bita.")
         return partial(Bita, bita)
     if name == "blend" and (bita is not None or window is not None):
         return partial(Blend, bita, window=window)
-    if name == "lookahead" and (window is not None or not prompt_as_reference):
-        return partial(Lookahead, *(window or ()), prompt_as_reference=prompt_as_reference)
+    if name == "lookahead" and window is not None:
+        return partial(Lookahead, *window)
     return DRAFTERS[name]
 
 

@@ -137,7 +137,6 @@ def level_widths(k: int, shape: Shape, masks: int) -> list[int]:
     Args:
         k: Guesses of the first mask.
         shape: How the number changes from mask to mask.
-        masks: Number of masks.
     """
     if shape == "chain":
         return [1] * masks

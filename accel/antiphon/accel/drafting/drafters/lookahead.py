@@ -67,7 +67,6 @@ class Window:
         width: Number of columns of the full window (the paper's W).
         size: Tokens of an n-gram (the paper's N).
         prompt: Tokens to draw level 0 from. Level 0 starts with ``size`` - 2 tokens more than it has in the end.
-        random: Random generator.
     """
 
     def __init__(self, width: int, size: int, prompt: Tokens, random: Random) -> None:
@@ -104,7 +103,6 @@ class Window:
         """Return the n-gram of every column of a full window.
 
         Args:
-            root: The last confirmed token.
             answers: The model's token after each column.
         """
         heads = [root, *self.levels[0]]
@@ -203,7 +201,6 @@ class Lookahead:
         """Return a part of the draft, for devices that verify one part each.
 
         Args:
-            root: The last confirmed token.
             columns: Columns of the window.
             guesses: Slice of the pooled n-grams after ``root``, newest first.
             budget: Maximum number of rows of n-grams.
@@ -218,7 +215,6 @@ class Lookahead:
         Rows are found by their paths, so neither other rows of the draft nor merged duplicates matter.
 
         Args:
-            draft: The draft that was verified.
             logits: Its logits, or None.
             columns: Columns of the window.
         """
@@ -242,7 +238,6 @@ class Lookahead:
 
         Args:
             answers: The model's best token after each column; empty if the window was not verified.
-            emitted: The emitted tokens of the step.
         """
         if self.window and answers:
             for ngram in self.window.ngrams(self._tail[-1], answers) if self.window.is_full else ():

@@ -59,7 +59,6 @@ class RecyclingTable:
     two arrays and about 250 bytes in the index: some 20 MB for a full table of the default size. Thread-safe.
 
     Args:
-        model: Name of the model that the table belongs to.
         entries: Maximum number of contexts, at least 2.
 
     Attributes:
@@ -93,7 +92,6 @@ class RecyclingTable:
 
         Args:
             before: The second to last token.
-            last: The last token.
 
         Returns:
             The entry of both tokens, else that of the last token, else that of ``prior``, else an empty dict.
@@ -110,8 +108,6 @@ class RecyclingTable:
         """Store the model's best tokens after a context and after each row of a draft below it.
 
         Args:
-            tail: The last tokens of the context.
-            draft: The draft that was verified.
             logits: The model's logits; None changes nothing.
 
         Raises:
@@ -176,8 +172,6 @@ class RecyclingTable:
         """Load a table that `save` wrote.
 
         Args:
-            path: The file.
-            model: Name of the model that the table has to belong to.
             entries: Maximum number of contexts; of a larger table the newest ones are loaded.
 
         Raises:
@@ -223,10 +217,6 @@ def recycling_table_of(drafter: object) -> RecyclingTable | None:
 
 def context_keys(tail: Tokens, draft: Draft) -> list[_Key]:
     """Return the last two tokens after a context and after each row of a draft below it.
-
-    Args:
-        tail: The last tokens of the context.
-        draft: The draft.
 
     Returns:
         One pair for the root, then one for each row.

@@ -39,10 +39,8 @@ class TokenIndex:
         self.tokens.extend(tokens)
         self.tokens.append(END)
 
-    def close(self, *, is_position: bool = False) -> None:
-        """End the last sequence; with ``is_position``, index its end as a position that only ``END`` follows."""
-        if is_position:
-            self._positions[self.tokens[-2]].append(len(self.tokens) - 1)
+    def close(self) -> None:
+        """End the last sequence."""
         self.tokens.append(END)
 
     def find_matches(self, tail: Tokens, longest: int, newest: int | None = None) -> list[list[int]]:

@@ -42,9 +42,6 @@ class BlockPool:
     An idle block has no user, but its contents are cached as a prefix; it is evicted when no block is free, the least
     recently used first. Cached blocks hold confirmed tokens and are never written to again. Only the
     tenant that computed a prefix can find it.
-
-    Args:
-        num_blocks: Number of blocks.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -110,9 +107,7 @@ class BlockPool:
         """Cache the full blocks of a text, so that `find_prefix` finds them.
 
         Args:
-            tenant: The tenant that computed them.
             text: Confirmed tokens of the sequence, from its beginning.
-            blocks: Blocks of the sequence, from its beginning.
             first: Index of the first block to add; the blocks before it have been cached before.
         """
         node = self._roots.get(tenant) or CachedBlock(tenant=tenant)

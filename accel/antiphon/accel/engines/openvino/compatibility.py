@@ -49,13 +49,7 @@ def load_compatibility(fingerprint: str, setting: str) -> Compatibility | None:
 
 
 def save_compatibility(fingerprint: str, setting: str, result: Compatibility) -> None:
-    """Store a result for later processes; if the file cannot be written, they test again.
-
-    Args:
-        fingerprint: Fingerprint of the model.
-        setting: Precision and number of threads.
-        result: The result to store.
-    """
+    """Store a result for later processes; if the file cannot be written, they test again."""
     fields = {"version": TEST_VERSION, "cpu": cpu_name(), "failure": result.failure, "speedup": result.speedup}
     write_cache_file(_path(fingerprint, setting), json.dumps(fields).encode())
 

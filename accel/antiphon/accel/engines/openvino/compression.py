@@ -48,7 +48,6 @@ def compress(graph: openvino.Model, weights: str) -> openvino.Model:
     """Return the graph with compressed weights. The progress output of nncf is suppressed.
 
     Args:
-        graph: The converted model.
         weights: "int8" or "int4".
 
     Raises:

@@ -54,7 +54,6 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
 
     Args:
         model: The loaded model, which is not changed.
-        traits: Its traits.
 
     Raises:
         UnsupportedModelError: The model's attention or one of its operations cannot be converted.
@@ -126,9 +125,7 @@ class _Forward:
     """The model as a function of tensors only, so that it can be traced: large weights are arguments too.
 
     Args:
-        model: The model with placeholders.
         windows: Sliding window of each layer in tokens, 0 for none.
-        weights: The large weights, the last arguments.
         sliced: Whether the model computes the logits of some rows only.
     """
 
@@ -228,9 +225,6 @@ def convert(
 
     Args:
         function: The function; its last arguments are the large weights.
-        example: Its other arguments.
-        weights: The large weights.
-        translations: Conversions of own operations, by name.
     """
     import openvino
     from openvino.frontend import FrontEndManager

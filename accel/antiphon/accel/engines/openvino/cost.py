@@ -51,9 +51,7 @@ def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = Fal
     """Return the cost of this engine's forward passes: the stored one, or measured now, usually in six seconds.
 
     Args:
-        engine: The engine to measure.
         fingerprint: Fingerprint of its model, see `store.fingerprint`.
-        remeasure: Measure in any case.
     """
     key = {
         "engine": "openvino",
@@ -88,9 +86,6 @@ def measure(
     row counts are measured at the first context; at the others those of `LONG_ROWS`.
 
     Args:
-        engine: The engine to measure.
-        rows: Numbers of rows.
-        contexts: Numbers of cached tokens.
         seconds: Maximum time to spend, approximately, see `PLAIN_STEPS`.
     """
     start, *others = sorted({max(min(context, _longest(engine, max(rows))), 1) for context in contexts})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -14,7 +15,7 @@ from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage, PagedMemory, block_bytes
 from antiphon.accel.engines.openvino.sequence import PagedSequence
-from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions
+from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions, ThreadSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +61,6 @@ class OpenVINOEngine:
     evicted first, then the least recently used sequences, which the scheduler prefills again.
 
     Args:
-        graph: The compiled graph.
         memory: Size of the KV cache in bytes; at least two blocks.
         window: Smallest sliding window of the model's layers, in tokens; None without windows.
         max_positions: Length of the model's context, in tokens; None if unlimited.
@@ -137,17 +137,8 @@ class OpenVINOEngine:
             self.acceptance_stats = initial_stats(self._cost)
         return self._cost
 
-    def budget(
-        self,
-        drafter: Drafter,
-        num_draft_tokens: int | None,
-        cost: StepCost | None = None,
-        *,
-        reproducible: bool = False,
-    ) -> Budget:
-        """See `ModelEngine.budget`. A reproducible budget assumes the measured costs."""
-        if cost is None and num_draft_tokens is None and reproducible:
-            cost = self.step_cost()
+    def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:
+        """See `ModelEngine.budget`."""
         return make_budget(drafter, num_draft_tokens, cost, lambda: self.acceptance_stats)
 
     @property
@@ -181,17 +172,15 @@ class OpenVINOEngine:
                 if self.pool.is_free(block):
                     self._memory.storage.clear(block)
 
-    def sequence(self, text: Tokens = (), *, tenant: Hashable = None, can_batch: bool = True) -> PagedSequence:
+    def sequence(self, text: Tokens = (), *, tenant: Hashable = None) -> PagedSequence:
         """Return a new sequence, which starts with the tenant's longest cached prefix of the text.
 
         Args:
             text: Token ids of the prompt.
             tenant: Owner of the text. Its cached prefixes are dropped when the object is garbage-collected; those of
                 names and numbers stay.
-            can_batch: Whether the sequence may share forward passes with others.
         """
         sequence = PagedSequence(self._memory, tenant)
-        sequence.can_batch = can_batch
         with self._memory.lock:
             self._memory.collect()
             sequence.adopt_prefix(text)
@@ -200,12 +189,12 @@ class OpenVINOEngine:
 
     def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> PagedSequence:
         """See `ModelEngine.new_sequence`."""
-        return self.sequence(tokens, tenant=options.tenant, can_batch=options.can_batch)
+        return self.sequence(tokens, tenant=options.tenant)
 
     def cache_of(self, sequence: CachedSequence) -> None:
         """Return None: the KV cache is not one of transformers."""
 
-    def usable_bita(self, fixed_rows: int = 0) -> tuple[None, str]:
+    def usable_bita(self, *, reproducible: bool = False) -> tuple[None, str]:
         """Return None and the reason: the graph has no embeddings of BiTA's masks."""
         return None, f"BiTA's masks are not verified by the engine {self.name}"
 
@@ -220,6 +209,14 @@ class OpenVINOEngine:
         other = sequence.fork()
         self._sequences.add(other)
         return other
+
+    def thread_settings(self) -> ThreadSettings:
+        """Return the defaults: OpenVINO has threads and a precision of its own."""
+        return ThreadSettings()
+
+    def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[None]:
+        """Return a context that changes nothing."""
+        return nullcontext()
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """See `Engine.forward`. Long prompts are first prefilled in chunks, several sequences per pass.

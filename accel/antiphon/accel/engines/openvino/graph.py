@@ -59,7 +59,6 @@ class PagedGraph:
     Args:
         graph: The converted model, see `conversion.paged_model`.
         precision: Precision of computation and of the KV cache, "f32" or "bf16".
-        threads: Number of threads.
         weights: Owners of the memory of the graph's constants, see `weights.attach_weights`.
         splits_head: Whether to compute the head apart, see `lm_head`.
         fuses_mlp: Whether to fuse the products of MLP blocks, which takes memory until the first forward pass.

@@ -66,9 +66,7 @@ class LMHead:
     """Computes logits from hidden states: approximate ones, exact ones, and the exact most likely token.
 
     Args:
-        weights: The head's weights.
         precision: Precision of exact logits, "f32" or "bf16".
-        threads: Number of threads.
         has_integer_units: Whether to use integer units; by default as `prefers_integer_units` decides for the first
             hidden states, when the weights are quantized.
     """
@@ -124,8 +122,6 @@ class LMHead:
         its largest possible logit reaches the exact one of the token with the best approximate logit.
 
         Args:
-            approximate: Approximate logits of a forward pass.
-            row: The row to decide.
             hidden: Hidden states of the row, shape (hidden,).
         """
         products, scale = approximate.products[row], float(approximate.scales[row])
@@ -163,7 +159,6 @@ class PassLogits:
     """The logits of one forward pass over several sequences, computed for all of its rows when they are first needed.
 
     Args:
-        lm_head: The head.
         hidden: Hidden states of the rows, shape (rows, hidden).
     """
 
@@ -199,12 +194,7 @@ class PassLogits:
 
 
 class HeadLogits:
-    """Implements `antiphon.accel.drafting.draft.Logits` for some rows of a forward pass.
-
-    Args:
-        source: The logits of the forward pass.
-        rows: Its rows of one sequence: the root and the draft.
-    """
+    """Implements `antiphon.accel.drafting.draft.Logits` for some rows of a forward pass."""
 
     def __init__(self, source: PassLogits, rows: range) -> None:
         self.source = source

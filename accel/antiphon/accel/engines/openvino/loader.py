@@ -104,7 +104,6 @@ def load_engine(
     tested first with uncompressed weights, in a small model.
 
     Args:
-        model: The loaded model.
         weights: "int8" or "int4" to compress the weights, which changes the model's texts. Empty to keep them.
         memory: Size of the KV cache in bytes; None for the default.
         if_faster: Return no engine if its steps are slower than torch's.
@@ -158,7 +157,6 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
     """Return why OpenVINO cannot run this model on this machine, or None; checked before conversion.
 
     Args:
-        model: The loaded model.
         weights: "int8" or "int4" for compressed weights, or empty.
     """
     if not is_installed():

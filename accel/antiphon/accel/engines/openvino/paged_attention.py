@@ -95,7 +95,6 @@ def paged_attention(
     Windows are taken from the model's configuration, because not every model passes them on.
 
     Args:
-        module: The attention layer.
         query: Queries, shape (1, heads, rows, size).
         key: Keys, shape (1, key heads, rows, size).
         value: Values, shape (1, key heads, rows, value size).

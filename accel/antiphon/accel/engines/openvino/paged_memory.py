@@ -63,7 +63,6 @@ class BlockStorage:
 
         Args:
             sources: Slots to copy from: (block, offset in the block) each.
-            targets: Slots to copy to.
         """
         source, target = np.array(sources).T, np.array(targets).T
         for states in self._states.values():
@@ -73,8 +72,6 @@ class BlockStorage:
         """Copy the first tokens of a block to another block.
 
         Args:
-            source: Block to copy from.
-            target: Block to copy to.
             num_tokens: Number of tokens, at most `BLOCK_SIZE`.
         """
         for states in self._states.values():

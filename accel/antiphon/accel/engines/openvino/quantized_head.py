@@ -94,8 +94,6 @@ class QuantizedHead:
     which OpenVINO's kernel quantizes without a further error.
 
     Args:
-        weights: The head's weights.
-        threads: Number of threads.
         has_integer_units: Whether to use integer units, see `prefers_integer_units`.
 
     Attributes:
@@ -220,7 +218,6 @@ def _keeps_rounded(request: Any, quantized: NDArray[np.int8], scales: NDArray[np
     """Return whether this CPU's kernel multiplies hidden states of `_round_groups` without a further error.
 
     Args:
-        request: The inference request of the product.
         quantized: Its weights in 8 bits, shape (vocab, hidden).
         scales: The scale of each row of weights, shape (vocab, 1).
     """
@@ -244,9 +241,7 @@ def compile_head(model: openvino.Model, precision: str, threads: int, *, group: 
     """Return an inference request of a head that maps hidden states, (rows, hidden), to logits, (rows, vocab).
 
     Args:
-        model: The head.
         precision: Precision of its products, "f32" or "bf16".
-        threads: Number of threads.
         group: Number of hidden values that OpenVINO quantizes with one scale; None: it quantizes none.
     """
     options: dict[str, Any] = {
@@ -263,8 +258,6 @@ def run_head(request: Any, hidden: NDArray[np.float32], vocab_size: int) -> NDAr
 
     Args:
         request: What `compile_head` returns.
-        hidden: The hidden states.
-        vocab_size: Number of logits of a row.
     """
     import openvino
 
@@ -309,7 +302,6 @@ def _quantize(weights: HeadWeights, quantized: NDArray[np.int8]) -> tuple[NDArra
     """Quantize the weights; return the scale of each row, and the norms of its error and of the quantized row.
 
     Args:
-        weights: The weights.
         quantized: Array for the weights in 8 bits.
     """
     vocab, hidden = weights.values.shape

@@ -77,8 +77,6 @@ def run_self_test(
     holds the engine's lock.
 
     Args:
-        engine: The engine to test.
-        model: The model as it was loaded.
         windows: Sliding windows of the model's layers in tokens, 0 for none.
         max_compression: Allowed distance between the engine's prefills and the model's if the weights are compressed;
             trees and chains of a short text are then compared with the engine's own prefills, and nothing else, because

@@ -61,7 +61,6 @@ def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
     Weights that `load_pretrained` read from files are identified by these files, others by their values.
 
     Args:
-        model: The loaded model.
         weights: "int8" or "int4" for compressed weights, or empty.
     """
     total = hashlib.sha256()
@@ -126,7 +125,6 @@ def store_graph(folder: Path, graph: openvino.Model) -> None:
 
     Args:
         folder: Folder of the graph.
-        graph: The converted model.
 
     Raises:
         OSError: The folder is not writable, or the disk is full.

@@ -50,7 +50,6 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
 
     Args:
         graph: A graph of `conversion.paged_model`; a graph with its own weights is left as it is.
-        model: The model that was converted.
         files: Its checkpoint (safetensors), for models that were loaded in float32 from 16-bit weights.
 
     Returns:
@@ -88,7 +87,6 @@ def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
     Args:
         array: The values; 16-bit ones as their bits in uint16. It must outlive the graph and its compiled form.
         kind: Element type, "bf16", "f16" or "f32".
-        name: Name of the constant.
     """
     import openvino
     from openvino import opset13

@@ -62,7 +62,6 @@ def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Args:
         logits: Shape (rows, vocab).
-        k: Number of tokens.
 
     Returns:
         Tokens and float32 probabilities, both of shape (rows, k).

@@ -46,7 +46,6 @@ def exact_attention(
     of a row that attends to nothing is zero.
 
     Args:
-        module: The attention layer.
         query: Shape (1, heads, rows, size).
         key: Shape (1, key heads, slots, size); the last slots are the rows themselves.
         value: Shape (1, key heads, slots, size).
@@ -116,7 +115,6 @@ def use_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]
     Transformers visits every module, which takes up to a millisecond, and some models keep their own implementation.
 
     Args:
-        model: The model.
         implementation: Name of the attention in transformers.
     """
     before = implementation_of(model)
@@ -133,12 +131,7 @@ def use_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]
 
 
 def accepts_attention(model: PreTrainedModel, implementation: str) -> bool:
-    """Return whether the model's attention can be replaced.
-
-    Args:
-        model: The model.
-        implementation: Name of the attention in transformers.
-    """
+    """Return whether the model's attention can be replaced."""
     with use_attention(model, implementation):
         return implementation_of(model) == implementation
 
@@ -149,10 +142,6 @@ def override_attention(model: PreTrainedModel, implementation: str) -> Iterator[
 
     The caller holds the lock of the model's engine, and `use_attention` has set this implementation once before. A
     forward pass that another thread runs meanwhile, without the lock, still attends as "sdpa" does.
-
-    Args:
-        model: The model.
-        implementation: Name of the attention in transformers.
     """
     config = model.config.get_text_config(decoder=True)
     before, config._attn_implementation = config._attn_implementation, implementation

@@ -56,10 +56,6 @@ class BatchedCache(Cache):
 
     In mode "concatenated", a layer returns the concatenated keys and values of all sequences. In mode "ragged" nothing
     is copied: ``states`` has the keys and values of each sequence, by layer, for `ragged_attention`.
-
-    Args:
-        segments: The sequences and their rows.
-        mode: How rows attend.
     """
 
     def __init__(self, segments: Sequence[Segment], mode: BatchMode) -> None:
@@ -94,12 +90,10 @@ def ragged_attention(
     """Attend sequence by sequence with packed attention; forward passes that are not batched use "sdpa".
 
     Args:
-        module: The attention layer.
         query: Shape (1, heads, rows, size).
         key: Not used in a batch: keys are in the sequences' own caches.
         value: Not used in a batch.
         attention_mask: A placeholder that carries the batch, see `_mask`.
-        options: Passed on.
 
     Returns:
         Output of shape (1, rows, heads, size), and no attention weights.
@@ -129,7 +123,6 @@ def batched_forward(fed: Sequence[tuple[TorchSequence, Tokens, Draft]], mode: Ba
 
     Args:
         fed: Each sequence with its pending tokens and its draft; before the prefill the prompt is pending.
-        mode: How rows attend.
 
     Returns:
         For each sequence the logits after its last pending token and every draft row, of shape (1 + rows, vocab).

@@ -44,8 +44,6 @@ def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward, folder: Pa
     """Return the model's bigrams from their file, or compute and store them.
 
     Args:
-        model: The model.
-        forward: Runs its forward passes.
         folder: Folder of the file; None is the user's cache.
 
     Returns:
@@ -75,8 +73,6 @@ def compute_bigrams(model: PreTrainedModel, forward: Forward, *, seconds: float 
     no BOS token.
 
     Args:
-        model: The model.
-        forward: Runs its forward passes.
         seconds: Time budget; the first forward pass is always run.
     """
     vocab_size = _vocab_size(model)

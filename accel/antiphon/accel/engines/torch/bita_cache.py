@@ -19,7 +19,6 @@ class BitaCache(Cache):
     prefix among the columns has no effect on attention; the mask says which rows attend to it.
 
     Args:
-        cache: The sequence's own cache.
         weights: Keys and values of the prefix.
     """
 

@@ -67,7 +67,7 @@ class BitaWeights:
         """
         wanted = tuple(self.keys.shape), tuple(self.values.shape), tuple(self.masks.shape)
         given = cache_shape(model).tensor_shapes(self.prefix, len(self.masks))
-        remedy = "train them for this model: antiphon bita train"
+        remedy = "train them for this model, see recipes/bita"
         if given != wanted:
             raise ValueError(
                 f"The BiTA weights for {self.model!r} have the shapes {wanted}, "
@@ -126,7 +126,6 @@ class CacheShape:
 
         Args:
             prefix: Length of the prefix.
-            masks: Number of mask tokens.
         """
         states = (self.layers, self.heads, prefix)
         return (*states, self.key), (*states, self.value), (masks, self.hidden)
@@ -163,10 +162,8 @@ def initial_bita_weights(model: PreTrainedModel, *, prefix: int = 16, masks: int
     """Return untrained weights in float32: a random prefix, and mask embeddings near the mean embedding.
 
     Args:
-        model: The model to train them for.
         prefix: Length of the prefix, at least 0.
         masks: Number of mask tokens, at least 1.
-        seed: Seed of the random numbers.
 
     Raises:
         ValueError: The model cannot have BiTA weights (see `cache_shape`), or a number is out of range.
@@ -215,7 +212,6 @@ def embed_tokens(model: PreTrainedModel, tokens: Sequence[int], weights: BitaWei
     """Return the embeddings of tokens, of shape (1, tokens, hidden).
 
     Args:
-        model: The model.
         tokens: Token ids; -1 is the first mask token, -2 the second one, and so on.
         weights: Embeddings of the mask tokens, on the model's device.
     """
@@ -235,7 +231,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise FileNotFoundError(f"There are no BiTA weights at {str(path)!r}; train them: antiphon bita train.")
+        raise FileNotFoundError(f"There are no BiTA weights at {str(path)!r}; train them, see recipes/bita.")
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})["bita"])
@@ -247,6 +243,6 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
             raise ValueError
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise ValueError(
-            f"{str(path)!r} holds no BiTA weights, or is damaged; train them again: antiphon bita train."
+            f"{str(path)!r} holds no BiTA weights, or is damaged; train them again, see recipes/bita."
         ) from error
     return facts, tensors

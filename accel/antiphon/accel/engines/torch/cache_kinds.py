@@ -40,7 +40,6 @@ def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
 
     Args:
         cache: The caller's cache, after its prefill.
-        level: The level of the model itself.
     """
     if level == "plain":
         return level, ""
@@ -104,7 +103,6 @@ def recording_layers(cache: Cache, level: Level) -> list[Any]:
     """Return the layers that record overwritten tokens, so that a draft's rows can be removed again.
 
     Args:
-        cache: The cache.
         level: The cache's level; in "replay", recurrent state has a snapshot instead of a recording.
     """
     return [

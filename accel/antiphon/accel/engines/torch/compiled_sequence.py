@@ -71,8 +71,6 @@ class CompiledSequence:
     cache, as it does at the end. When the slots are used up, it moves to a slot cache of twice the size.
 
     Args:
-        plain: The sequence that prefills.
-        steps: The compiled steps of the model.
         compiles: Compile by `torch.compile`; otherwise capture the model's own kernels as CUDA graphs.
     """
 
@@ -257,8 +255,6 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
     """Return why this model and cache cannot have compiled steps; None if they can.
 
     Args:
-        model: The model.
-        traits: Its traits.
         cache: The cache of a sequence; its prefill may still be to come.
     """
     layers = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not GrowingLayer})
@@ -279,9 +275,6 @@ def cost_by_bucket(cost: StepCost) -> StepCost:
     """Return the cost of all numbers of rows: a step is padded to the next of the `BUCKETS`, and costs as much.
 
     Beyond the last bucket, where steps are not compiled, the cost rises as between the last two.
-
-    Args:
-        cost: Cost of the buckets.
     """
     return StepCost({context: _padded(measured) for context, measured in cost.seconds.items()})
 
@@ -301,10 +294,6 @@ def check_graphs(make: Callable[[], TorchSequence], steps: CompiledSteps) -> str
     """Return why CUDA graphs are not used on this device; an empty string if they are.
 
     A trial on a short prompt must give the logits of plain forward passes, and give them faster.
-
-    Args:
-        make: Makes a new sequence.
-        steps: The compiled steps of the model.
     """
     prompt, draft = list(range(1, 17)), chain(list(range(1, 8)))
     plain, compiled = make(), CompiledSequence(make(), steps, compiles=False)

@@ -54,9 +54,7 @@ def measure_step_cost(
     kind is not timed, because it loads or captures its kernels.
 
     Args:
-        make: Makes a new sequence.
         rows: Numbers of rows, the most important first.
-        contexts: Numbers of cached tokens.
         seconds: Time budget of the timed forward passes.
         steps_of: Returns the sequence whose steps are timed, for one with the cached tokens: itself, or compiled steps.
 

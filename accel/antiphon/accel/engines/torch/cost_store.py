@@ -34,13 +34,7 @@ MAX_MEASUREMENTS = 3
 
 
 def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int = STEP_VERSION) -> dict[str, str]:
-    """Return everything that the cost of a model's forward passes depends on.
-
-    Args:
-        model: The model.
-        graphs: The steps are CUDA graphs.
-        step_version: Version of the code that runs forward passes.
-    """
+    """Return everything that the cost of a model's forward passes depends on."""
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     return {
         "config": hashlib.sha256(model.config.to_json_string().encode()).hexdigest(),
@@ -64,12 +58,7 @@ def cost_file(key: dict[str, str]) -> Path:
 
 
 def load(path: Path, key: dict[str, str]) -> StepCost | None:
-    """Load the cost in a file; None if the file is missing or damaged, or belongs to another key.
-
-    Args:
-        path: The file.
-        key: What the cost depends on.
-    """
+    """Load the cost in a file; None if the file is missing or damaged, or belongs to another key."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         seconds = {
@@ -88,8 +77,6 @@ def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int]
     """Load the cost in a file, unless it was measured while other processes used the machine.
 
     Args:
-        path: The file.
-        key: What the cost depends on.
         plain_seconds: Measures a plain step now: takes the cached tokens and returns seconds.
     """
     cost = load(path, key)
@@ -123,9 +110,6 @@ def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = Tr
     was stored before, by the smaller of each pair of times: the measurements of a few starts together become credible.
 
     Args:
-        path: The file.
-        key: What the cost depends on.
-        cost: The cost.
         combines: Whether to combine it with an earlier one.
     """
     earlier = load(path, key) if combines and not is_credible(cost) else None

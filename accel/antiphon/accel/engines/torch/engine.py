@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -16,8 +17,8 @@ from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import Drafter, Logits, Tokens
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, SequenceOptions
-from antiphon.accel.engines.torch import bigrams, cost_store, determinism
+from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, SequenceOptions, ThreadSettings
+from antiphon.accel.engines.torch import bigrams, cost_store, reproducibility
 from antiphon.accel.engines.torch.attention import EXACT, implementation_of, use_attention
 from antiphon.accel.engines.torch.batched_forward import BatchMode, batched_forward
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, find_bita_weights
@@ -34,6 +35,7 @@ from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.self_test import SelfTest
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slot_cache import BUCKETS, MIN_SLOTS
+from antiphon.accel.engines.torch.thread_settings import thread_context, thread_settings
 from antiphon.accel.engines.torch.traits import Traits
 
 Setting = tuple[object, ...]
@@ -70,7 +72,7 @@ class TorchEngine:
         self._acceptance_stats: dict[StepCost, AcceptanceStats] = {}
         self._bigrams: Bigrams | None = None
         self._has_bigrams = False
-        self._deterministic: set[Setting] = set()
+        self._reproducible: set[Setting] = set()
         self._bita: BitaWeights | None = None
         self._own_bita: tuple[BitaWeights | None, str] | None = None
         self._graphs_refusal: str | None = None
@@ -158,19 +160,10 @@ class TorchEngine:
         acceptance_stats = None if self.batch_mode is None else self.acceptance_stats
         return None if acceptance_stats is None else acceptance_stats.batch_cost
 
-    def budget(
-        self,
-        drafter: Drafter,
-        num_draft_tokens: int | None,
-        cost: StepCost | None = None,
-        *,
-        reproducible: bool = False,
-    ) -> Budget:
+    def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:
         """Return the budget of one request; see `ModelEngine.budget`."""
         if self.traits.level == "plain":
             return FixedBudget(num_draft_tokens or 0)
-        if cost is None and num_draft_tokens is None and reproducible:
-            cost = self.step_cost()
         return make_budget(drafter, num_draft_tokens, cost, lambda: self.acceptance_stats)
 
     @property
@@ -186,36 +179,31 @@ class TorchEngine:
             )
         return self._bigrams
 
-    def deterministic_traits(self, fixed_rows: int, cache: Cache | None = None) -> Traits:
-        """Return the traits under exact attention, after checking that decoding is deterministic.
+    def reproducible_traits(self, cache: Cache | None = None) -> Traits:
+        """Return the traits under exact attention, after checking that decoding is reproducible.
 
-        The check runs once per dtype, device and number of rows.
-
-        Args:
-            fixed_rows: Rows of every forward pass.
-            cache: The caller's cache.
+        The check runs once per dtype and device.
 
         Raises:
-            ValueError: The model, or this cache, cannot be decoded deterministically, and why.
+            ValueError: The model, or this cache, cannot be decoded reproducibly, and why.
         """
-        determinism.check_cache(cache)
+        reproducibility.check_cache(cache)
         model = self.model
-        key = (model.dtype, str(model.device), fixed_rows)
+        key = (model.dtype, str(model.device))
         with use_attention(model, EXACT):
-            if key not in self._deterministic or model.training:
-                determinism.check_determinism(model, fixed_rows, lambda: self.traits)
-                self._deterministic.add(key)
+            if key not in self._reproducible or model.training:
+                reproducibility.check_model(model, lambda: self.traits)
+                self._reproducible.add(key)
             return self.traits
 
-    def check_bita(self, bita: BitaWeights, *, fixed_rows: int = 0) -> None:
+    def check_bita(self, bita: BitaWeights, *, reproducible: bool = False) -> None:
         """Refuse BiTA weights that cannot be used with this model.
 
         Args:
-            bita: The weights.
-            fixed_rows: Fixed rows of deterministic decoding; 0 without it.
+            reproducible: Whether decoding is reproducible.
 
         Raises:
-            ValueError: They belong to another model, the model verifies no trees, or decoding is deterministic.
+            ValueError: They belong to another model, the model verifies no trees, or decoding is reproducible.
         """
         model = self.model
         if self._bita is not bita:
@@ -223,10 +211,8 @@ class TorchEngine:
             self._bita = bita
         if self.traits.level != "tree":
             raise ValueError(f"BiTA verifies trees, which {type(model).__name__} cannot: {self.traits.reason}.")
-        if fixed_rows or self.traits.implementation == EXACT:
-            raise ValueError(
-                "BiTA is not decoded deterministically: leave deterministic out, or choose another drafter."
-            )
+        if reproducible or self.traits.implementation == EXACT:
+            raise ValueError("BiTA is not decoded reproducibly: leave reproducible out, or choose another drafter.")
 
     @property
     def own_bita_weights(self) -> tuple[BitaWeights | None, str]:
@@ -240,37 +226,34 @@ class TorchEngine:
         cache: Cache | None = None,
         *,
         padding: int = 0,
-        fixed_rows: int = 0,
+        reproducible: bool = False,
         bita: BitaWeights | None = None,
         compiled: bool | None = False,
-        can_batch: bool = True,
     ) -> TorchSequence | CompiledSequence:
         """Return a new sequence; see `SequenceOptions` for the arguments.
 
         Args:
             cache: Cache to continue from; None for a new one.
-            padding: Left padding tokens of the prompt.
-            fixed_rows: Rows of every forward pass, for deterministic decoding; 0 for none.
+            reproducible: Decode reproducibly; see `DecodingOptions`.
             bita: Weights of a drafter's mask tokens.
             compiled: Whether to use compiled steps; see `DecodingOptions`.
-            can_batch: The sequence may share forward passes with others.
 
         Raises:
-            ValueError: The model cannot be decoded deterministically, or with these BiTA weights.
+            ValueError: The model cannot be decoded reproducibly, or with these BiTA weights.
         """
-        traits = self.deterministic_traits(fixed_rows, cache) if fixed_rows else self.traits
+        traits = self.reproducible_traits(cache) if reproducible else self.traits
         if bita is not None:
-            self.check_bita(bita, fixed_rows=fixed_rows)
+            self.check_bita(bita, reproducible=reproducible)
         plain = TorchSequence(
             self.model,
             traits,
             cache,
             padding=padding,
-            fixed_rows=fixed_rows,
+            reproducible=reproducible,
             bita=bita,
-            shares=lambda: can_batch and self.batch_mode is not None,
+            shares=lambda: self.batch_mode is not None,
         )
-        return plain if fixed_rows else self._compiled_or_plain(plain, compiled)
+        return plain if reproducible else self._compiled_or_plain(plain, compiled)
 
     @property
     def level(self) -> Level:
@@ -282,13 +265,12 @@ class TorchEngine:
         return self.sequence(
             options.cache,
             padding=options.padding,
-            fixed_rows=options.fixed_rows,
+            reproducible=options.reproducible,
             bita=cast("BitaWeights | None", options.bita),
             compiled=options.compiled,
-            can_batch=options.can_batch,
         )
 
-    def usable_bita(self, fixed_rows: int = 0) -> tuple[BitaWeights | None, str]:
+    def usable_bita(self, *, reproducible: bool = False) -> tuple[BitaWeights | None, str]:
         """Return BiTA's masks from the model's folder, or None and why they are not used."""
         if self.traits.level == "plain":
             return None, f"drafts do not help this model: {self.traits.reason}"
@@ -296,12 +278,20 @@ class TorchEngine:
         if weights is None:
             return None, reason
         try:
-            self.check_bita(weights, fixed_rows=fixed_rows)
+            self.check_bita(weights, reproducible=reproducible)
         except ValueError as error:
             return None, str(error).rstrip(".")
         if self._uses_graphs:
             return None, "its steps are compiled on this GPU, which BiTA's masks forfeit"
         return weights, ""
+
+    def thread_settings(self) -> ThreadSettings:
+        """Return the settings of the calling thread; see `Engine.thread_settings`."""
+        return thread_settings(self.model.device)
+
+    def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[None]:
+        """Return a context with these settings; see `Engine.thread_context`."""
+        return thread_context(self.model.device, settings)
 
     def forward(self, inputs: Sequence[SequenceInput]) -> list[Logits]:
         """Run one forward pass over all sequences; see `Engine.forward`."""
@@ -338,7 +328,6 @@ class TorchEngine:
         """Return the sequence with compiled steps if they are possible; warn if they were requested and are impossible.
 
         Args:
-            plain: The sequence.
             compiled: None uses CUDA graphs of the model's own kernels if they are faster; True compiles.
         """
         model, steps = self.model, self.compiled_steps

@@ -25,7 +25,6 @@ class Buffer:
     all layers in one tensor and their lengths in one array, rows are removed or moved in all layers at once.
 
     Args:
-        layers: Number of layers.
         max_shared_bytes: Maximum size of the tensor if there are several layers.
     """
 
@@ -63,7 +62,6 @@ class Buffer:
         """Append states to one layer.
 
         Args:
-            layer: Index of the layer.
             new_states: Shape (..., tokens, size).
 
         Returns:
@@ -125,7 +123,6 @@ class GrowingLayer(DynamicLayer):
     Args:
         keys: Buffer of the keys; None makes one for this layer alone.
         values: Buffer of the values; None makes one for this layer alone.
-        index: Index of this layer in both buffers.
     """
 
     def __init__(self, keys: Buffer | None = None, values: Buffer | None = None, index: int = 0) -> None:
@@ -205,7 +202,6 @@ def growing_layers(count: int, *, max_shared_bytes: int = MAX_SHARED_BYTES) -> l
     """Return layers that share one buffer of keys and one of values, as long as their states have one shape.
 
     Args:
-        count: Number of layers.
         max_shared_bytes: Maximum size of each buffer.
     """
     keys, values = (Buffer(count, max_shared_bytes=max_shared_bytes) for _ in range(2))

@@ -13,7 +13,6 @@ def attention_mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int 
     Windows and chunks are counted in positions (slots minus padding), not in rows, because siblings share a position.
 
     Args:
-        tree: Rows of the forward pass: pending tokens and draft.
         span: How far the layers look back.
         length: Cached tokens.
         offset: First slot that the layer still holds.
@@ -47,6 +46,5 @@ def additive_mask(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     Args:
         sees: Boolean mask of any shape: True where a row attends.
-        dtype: The model's dtype.
     """
     return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, torch.finfo(dtype).min)

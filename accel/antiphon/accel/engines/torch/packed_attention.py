@@ -50,7 +50,6 @@ def packed_attention(
     that differ by head, biases, and forward passes of other callers.
 
     Args:
-        module: The attention layer.
         query: Shape (batch, heads, rows, size).
         key: Shape (batch, key heads, slots, size).
         value: Shape (batch, key heads, slots, size).

@@ -36,9 +36,6 @@ class SelfTest:
 
     It finds what the config cannot tell: models that ignore a mask, infer positions from the cache, or round
     differently when tokens are fed together.
-
-    Args:
-        model: The model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -72,9 +69,6 @@ class SelfTest:
         """Return how the model can batch sequences of different lengths; None if it cannot.
 
         It needs level "tree", and rotary frequencies that do not depend on the longest sequence.
-
-        Args:
-            traits: Traits that the self-test has found.
         """
         if traits.level != "tree" or traits.rope is not None:
             return None

@@ -16,6 +16,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim
 from antiphon.accel.drafting.tree import Tree, build_tree
+from antiphon.accel.engines.protocol import REPRODUCIBLE_ROWS
 from antiphon.accel.engines.torch.attention import EXACT, override_attention, varying_shapes
 from antiphon.accel.engines.torch.bita_cache import BitaCache
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens
@@ -44,12 +45,9 @@ class TorchSequence:
     the confirmed tokens except the last one.
 
     Args:
-        model: A causal model of transformers.
-        traits: Its traits.
         cache: Cache to continue from; None for a new `DynamicCache`.
-        padding: Left padding tokens of the prompt.
-        fixed_rows: Pad every forward pass after the prefill to this many rows and attend to each row alone (see
-            `antiphon.accel.engines.torch.attention`), so that rounding does not depend on the draft; 0 for neither.
+        reproducible: Pad every forward pass after the prefill to `REPRODUCIBLE_ROWS` and attend to each row alone (see
+            `antiphon.accel.engines.torch.attention`), so that rounding does not depend on the draft.
         bita: Weights of the mask tokens that a drafter drafts as negative tokens; None if it drafts none.
         shares: Returns whether the model can batch sequences; called when it matters.
 
@@ -68,7 +66,7 @@ class TorchSequence:
         cache: Cache | None = None,
         *,
         padding: int = 0,
-        fixed_rows: int = 0,
+        reproducible: bool = False,
         bita: BitaWeights | None = None,
         shares: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -77,10 +75,10 @@ class TorchSequence:
         self.cache = DynamicCache(config=model.config) if cache is None else cache
         make_growing(self.cache)
         self.padding = padding
-        self.fixed_rows = fixed_rows
+        self.reproducible = reproducible
         self.bita = bita and bita.to_model(model)
         self._shares = shares
-        self._is_simple = not fixed_rows and bita is None and only_appends(self.cache)
+        self._is_simple = not reproducible and bita is None and only_appends(self.cache)
         self.argmax: Tensor | None = None
         self.is_prefilled = False
         self.level = traits.level
@@ -100,11 +98,11 @@ class TorchSequence:
     def can_draft_at_prefill(self, context: Tokens) -> bool:
         """See `CachedSequence.can_draft_at_prefill`.
 
-        False if the shape of the prefill matters: with fixed rows, and for models whose rotary frequencies switch.
+        False if the shape of the prefill matters: in reproducible decoding, and for models whose
+        rotary frequencies switch.
         """
-        return (
-            self.level == "tree" and not self.fixed_rows and self.traits.rope is None and len(context) > self.length + 1
-        )
+        shape_matters = self.reproducible or self.traits.rope is not None
+        return self.level == "tree" and not shape_matters and len(context) > self.length + 1
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """Compute the prompt.
@@ -146,7 +144,8 @@ class TorchSequence:
         Returns:
             Logits after the last pending token and after every draft row, of shape (1 + rows, vocab).
         """
-        return self._feed(pending, draft, padding_rows=max(self.fixed_rows - len(pending) - len(draft), 0))
+        rows = REPRODUCIBLE_ROWS if self.reproducible else 0
+        return self._feed(pending, draft, padding_rows=max(rows - len(pending) - len(draft), 0))
 
     def keep(self, path: Sequence[int]) -> None:
         """See `CachedSequence.keep`."""
@@ -220,7 +219,6 @@ class TorchSequence:
         """Store the input of the next forward pass, so that ``keep`` can remove its rows.
 
         Args:
-            pending: Pending tokens.
             draft: Draft below the last of them.
             padding_rows: Number of rows that only fill the fixed shape.
         """
@@ -259,7 +257,7 @@ class TorchSequence:
 
     def _attention(self, tree: Tree | None) -> AbstractContextManager[None]:
         """Override the attention of a forward pass by exact or packed attention, if it needs one of them."""
-        if self.fixed_rows:
+        if self.reproducible:
             return override_attention(self.model, EXACT)
         packs = tree is not None and self.traits.uses_packed_attention
         return override_attention(self.model, PACKED) if packs else nullcontext()
@@ -291,8 +289,6 @@ class TorchSequence:
         """Return the mask of one kind of layer, in the form that the model's attention takes.
 
         Args:
-            tree: The rows.
-            kind: Kind of layer.
             tokens: Tokens of the rows; negative ones are mask tokens.
 
         Returns:
@@ -339,7 +335,6 @@ def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
     """Return the cache among the arguments of a model's forward; None if there is none.
 
     Args:
-        model: The model.
         arguments: Keyword arguments that `generate` of transformers prepared.
     """
     for name in CACHE_ARGUMENTS:

@@ -55,7 +55,6 @@ class SlotLayer(StaticLayer):
     """A full-attention layer of a cache that writes rows to given slots, and returns all slots.
 
     Args:
-        size: Number of slots.
         slots: Slots of the next rows; the same tensor for every step, shape (max rows,).
     """
 
@@ -77,9 +76,7 @@ class SlotCache:
     cache has it until another one acquires it between two steps.
 
     Args:
-        model: The model.
         traits: Its traits; it verifies trees.
-        size: Number of slots.
         compiles: Compile steps by `torch.compile`, also before they are captured.
         backend: Backend of `torch.compile`.
     """
@@ -145,7 +142,6 @@ class SlotCache:
         """Run one step.
 
         Args:
-            model: The model.
             plan: Token, position, slot and ancestors of each row, of shape (4, rows); rows is one of the `BUCKETS`.
             used: Slots that every row attends to, of shape (size,).
 
@@ -247,8 +243,6 @@ class SlotCachePool:
         """Return the smallest cache that fits.
 
         Args:
-            model: The model.
-            traits: Its traits.
             tokens: Slots that are needed.
             compiles: Steps are compiled by `torch.compile`.
         """

@@ -160,12 +160,6 @@ def _register_conversion(whole: Any, model_type: str, model_class: Any, text_typ
 
     That is needed if the checkpoint stores weights in another form, such as each expert separately, and transformers
     converts them for the whole model only.
-
-    Args:
-        whole: The multimodal class.
-        model_type: Its model type.
-        model_class: The causal class.
-        text_type: Model type of the text model.
     """
     conversion = [each for key in (whole.__name__, model_type) for each in get_checkpoint_conversion_mapping(key) or ()]
     is_renaming = all(isinstance(each, WeightRenaming) for each in conversion)

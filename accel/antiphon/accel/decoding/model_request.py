@@ -1,0 +1,242 @@
+"""A request to a model of transformers, assembled for decoding from what `generate` prepares, and its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import (
+    Cache,
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from antiphon.accel.decoding.drafter_choice import drafter_factory
+from antiphon.accel.decoding.generate_arguments import (
+    Reference,
+    check_passed_on,
+    check_supported,
+    left_padding,
+    option,
+    reference_tokens,
+)
+from antiphon.accel.decoding.options import DecodingOptions
+from antiphon.accel.decoding.request import Request
+from antiphon.accel.decoding.scheduler import Batch, scheduler_of
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory
+from antiphon.accel.drafting.drafters import RecyclingTable
+from antiphon.accel.drafting.drafters.recycling_table import SharesTable, recycling_table_of
+from antiphon.accel.engines.protocol import AnonymousTenant, ModelEngine, SequenceOptions
+from antiphon.accel.engines.selection import select_engine
+from antiphon.accel.engines.torch.bita_weights import bita_weights_of
+from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.engines.torch.sequence import CACHE_ARGUMENTS, cache_of, cached_length
+
+Made = TypeVar("Made")
+
+
+class ModelRequest(Request):
+    """One request to a model. The thread that creates it holds the engine's lock.
+
+    The first arguments are those of a custom decoding function of transformers.
+
+    Args:
+        model: The causal model.
+        input_ids: Token ids of the prompt, shape (1, length).
+        logits_processor: Logits processors, in the order of plain decoding.
+        stopping_criteria: Stopping criteria.
+        generation_config: The generation settings.
+        references: Texts, or token ids, that drafts may be copied from.
+        tokenizer: Needed if references are texts.
+        generator: Source of random numbers; None: torch's global one.
+        options: How to decode; None: the defaults.
+        tenant: An engine with one KV cache for all requests reuses prefixes within a tenant; None: reuse none.
+        recycling: True: the drafter keeps its own recycling table; a table: it is shared with other requests, unless
+            the drafter was made with one; False: none.
+        is_cache_given: Whether the caller passed a cache, which is then filled even if it is empty.
+        **arguments: What `generate` would pass to the model: cache, attention mask and others.
+
+    Raises:
+        ValueError, TypeError: An option is not supported; a reference is not a text or has tokens that the model does
+            not know; the model cannot be decoded reproducibly, or is not the one that a drafter was trained for.
+    """
+
+    __slots__ = ("config", "engine", "history", "model")
+    sampler: Sampler
+    output: RequestOutput
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        *,
+        references: Sequence[Reference] = (),
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        generator: torch.Generator | None = None,
+        options: DecodingOptions | None = None,
+        tenant: Hashable = None,
+        recycling: bool | RecyclingTable = True,
+        is_cache_given: bool = False,
+        **arguments: Any,
+    ) -> None:
+        check_supported(model, input_ids, generation_config, arguments)
+        self.model, self.config, options = model, generation_config, options or DecodingOptions()
+        cache, padding = cache_of(model, arguments), left_padding(arguments.get("attention_mask"))
+        selected = select_engine(model, options.engine_choice).engine
+        drafter = drafter_factory(options, selected)()
+        is_filled = type(cache) is not DynamicCache or cached_length(cache) > 0
+        needs_torch = bool(padding or (cache is not None and (is_cache_given or is_filled)))
+        needs_torch = needs_torch or bita_weights_of(drafter) is not None
+        self.engine = engine = _engine_for(model, selected, options, needs_torch=needs_torch)
+        if recycling is not True and isinstance(drafter, SharesTable):
+            drafter.use_table(recycling or None)
+        table = recycling_table_of(drafter)
+        if table is not None and options.max_draft_rows != 0:
+            table.prior = engine.bigrams
+        self.history = TokenHistory(input_ids)
+        is_detailed = bool(generation_config.return_dict_in_generate)
+        sampler = Sampler(
+            self.history,
+            logits_processor,
+            sample=bool(generation_config.do_sample),
+            generator=generator,
+            keep_scores=is_detailed and bool(generation_config.output_scores),
+            keep_logits=is_detailed and bool(generation_config.output_logits),
+        )
+        wanted = SequenceOptions(
+            cache=cache,
+            padding=padding,
+            reproducible=options.reproducible,
+            bita=bita_weights_of(drafter),
+            compiled=options.compiled,
+            tenant=AnonymousTenant() if tenant is None else tenant,
+        )
+        super().__init__(
+            sequence=engine.new_sequence(self.history.tokens, wanted),
+            drafter=drafter,
+            sampler=sampler,
+            # No reference to this request: a cycle would keep the KV cache until Python's garbage collector runs.
+            output=RequestOutput(self.history, stopping_criteria, lambda: _as_tuple(sampler.scores)),
+            budget=engine.budget(drafter, options.max_draft_rows, options.cost),
+            references=reference_tokens(references, tokenizer, model.config.get_text_config(decoder=True).vocab_size),
+            prefill_chunk=generation_config.prefill_chunk_size,
+        )
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps of this request; forward passes are shared with other requests to the same model."""
+        return self.release_after(scheduler_of(self.engine).steps(self))
+
+    def release_after(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """Yield the given steps, and release the request's memory when they end or the iterator is closed."""
+        try:
+            yield from steps
+        finally:
+            scheduler_of(self.engine).after_forward(self, partial(self.engine.release, self.sequence))
+
+    @property
+    def cache(self) -> Cache | None:
+        """The KV cache of the request; None if the engine has no cache of transformers."""
+        return self.engine.cache_of(self.sequence)
+
+    def result(self) -> Tensor | GenerateDecoderOnlyOutput:
+        """Return what `generate` returns, once every step is done."""
+        if not self.config.return_dict_in_generate:
+            return self.history.ids
+        fields: dict[str, Any] = {
+            "sequences": self.history.ids,
+            "scores": _as_tuple(self.sampler.scores),
+            "logits": _as_tuple(self.sampler.logits),
+            "past_key_values": self.cache,
+        }
+        return GenerateDecoderOnlyOutput(**fields)
+
+
+def prepare(
+    model: PreTrainedModel,
+    input_ids: Tensor | Sequence[int],
+    make: Callable[..., Made],
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    stop_strings: str | Sequence[str] | None = None,
+    stopping_criteria: Sequence[Any] | None = None,
+    **arguments: Any,
+) -> Made:
+    """Return what ``make`` makes of that which `generate` prepares before its decoding loop.
+
+    Args:
+        model: The causal model.
+        input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
+        make: `ModelRequest`, or another function with its arguments.
+        tokenizer: Needed for ``stop_strings``.
+        stop_strings: Texts after which generation stops.
+        stopping_criteria: Further stopping criteria.
+        **arguments: Everything else that `generate` takes.
+
+    Raises:
+        ValueError: An option is not supported, or `generate` would drop or misread it; the message names it.
+    """
+    check_passed_on(model, arguments)
+    if not isinstance(input_ids, Tensor):
+        input_ids = torch.tensor([list(input_ids)], device=model.device)
+    criteria = StoppingCriteriaList(stopping_criteria or [])
+    configured = option(model, arguments, "stop_strings")
+    if configured:  # handled here, because `generate` does not pass the tokenizer to custom decoding
+        stop_strings, arguments["stop_strings"] = stop_strings or configured, None
+    if stop_strings:
+        if tokenizer is None:
+            raise ValueError("stop_strings were given without a tokenizer; pass tokenizer= as well.")
+        strings = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
+        criteria.append(StopStringCriteria(tokenizer, strings))
+    is_given = any(arguments.get(name) is not None for name in CACHE_ARGUMENTS)
+    generate: Any = model.generate  # the stubs of transformers leave it out of PreTrainedModel
+    custom = partial(make, is_cache_given=is_given)
+    made: Made = generate(input_ids, stopping_criteria=criteria, custom_generate=custom, **arguments)
+    return made
+
+
+def decode_together(requests: Sequence[ModelRequest], size: int | None = None) -> list[Iterator[Step]]:
+    """Return the steps of each request; they share forward passes if the model supports it.
+
+    Args:
+        requests: The requests.
+        size: Maximum number of requests that are decoded at the same time; None: all.
+    """
+    engines = {request.engine for request in requests}
+    engine = engines.pop() if len(engines) == 1 and len(requests) > 1 else None
+    if engine is None or not engine.lock.run(lambda: all(request.sequence.can_batch for request in requests)):
+        return [request.steps() for request in requests]
+    batch = Batch(scheduler_of(engine), size=size or len(requests))
+    return [
+        request.release_after(batch.add(request, partial(engine.release, request.sequence))) for request in requests
+    ]
+
+
+def _engine_for(
+    model: PreTrainedModel, selected: ModelEngine, options: DecodingOptions, *, needs_torch: bool
+) -> ModelEngine:
+    """Return the selected engine, or torch if the request needs a feature of torch; see `DecodingOptions`."""
+    if not (needs_torch or model.training or torch.is_autocast_enabled(model.device.type)):
+        return selected
+    if options.weights is not None:
+        raise ValueError(
+            f"weights is {options.weights!r}, which OpenVINO alone has, and this request needs torch: it has "
+            "left padding, a cache of its own or a drafter with BiTA's weights, or the model is in training."
+        )
+    return engine_of(model)
+
+
+def _as_tuple(tensors: list[Tensor] | None) -> tuple[Tensor, ...] | None:
+    return None if tensors is None else tuple(tensors)

@@ -1,0 +1,203 @@
+"""The tokens of one request: how the next one is chosen, and when the request ends. Independent of drafts and text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
+
+from antiphon.accel.decoding.stats import FinishReason, Step
+from antiphon.accel.drafting.draft import Logits
+
+NO_TOKEN = (
+    "probability tensor contains either `inf`, `nan` or element < 0: every token is forbidden by the request's logits "
+    "processors, or the model's logits are not numbers."
+)
+"""Error of a request that allows no token; it begins like torch's error on a CPU."""
+
+
+class TokenHistory:
+    """Prompt and emitted tokens of one request, as a list for drafters and as a tensor for logits processors.
+
+    Args:
+        prompt: Token ids of the prompt, shape (1, length).
+
+    Attributes:
+        tokens: Prompt and emitted tokens as a list that only grows; drafters get it as their context.
+    """
+
+    def __init__(self, prompt: Tensor) -> None:
+        self.tokens: list[int] = prompt[0].tolist()
+        self._buffer = prompt
+        self._filled = len(self.tokens)
+
+    def append(self, token: int) -> None:
+        """Append one confirmed token."""
+        self.tokens.append(token)
+
+    @property
+    def ids(self) -> Tensor:
+        """All tokens as a tensor of shape (1, length) on the prompt's device, built only when it is read."""
+        length = len(self.tokens)
+        if length > self._buffer.shape[1]:
+            spare = self._buffer.new_empty((1, max(length, 256)))
+            self._buffer = torch.cat([self._buffer[:, : self._filled], spare], dim=1)
+        if length > self._filled:
+            self._buffer[0, self._filled : length] = self._buffer.new_tensor(self.tokens[self._filled :])
+            self._filled = length
+        return self._buffer[:, :length]
+
+
+class Sampler:
+    """Chooses tokens as `generate` of transformers does, only at the rows that verification visits.
+
+    Logits processors get all tokens up to the row, shape (1, length), and float32 logits, shape (1, vocab), in the
+    order of plain decoding, so stateful ones stay correct. There is one draw per emitted token: a seed gives the same
+    text with and without drafts.
+
+    Args:
+        processors: The logits processors that `generate` prepared.
+        sample: Draw tokens; False: take the most likely one.
+        generator: Source of random numbers; None: torch's global one.
+        keep_scores: Collect the processed scores of every emitted token in ``scores``, each of shape (1, vocab).
+        keep_logits: Collect the raw logits of every emitted token in ``logits``, each of shape (1, vocab).
+    """
+
+    def __init__(
+        self,
+        history: TokenHistory,
+        processors: LogitsProcessorList,
+        *,
+        sample: bool = False,
+        generator: torch.Generator | None = None,
+        keep_scores: bool = False,
+        keep_logits: bool = False,
+    ) -> None:
+        self.history = history
+        self.processors: Any = processors  # the type stub declares a LongTensor
+        self.sample = sample
+        self.generator = generator
+        self.scores: list[Tensor] | None = [] if keep_scores else None
+        self.logits: list[Tensor] | None = [] if keep_logits else None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is chosen and no other logits are read."""
+        return not self.sample and not self.processors and self.scores is None and self.logits is None
+
+    def bind(self, logits: Logits) -> Callable[[int], int]:
+        """Return a function from a row of one forward pass to the model's next token after that row."""
+        if self.is_greedy:
+            return logits.argmax
+        tensor = logits.tensor()
+        return lambda row: self._choose(tensor[row + 1 : row + 2])
+
+    @torch.no_grad()
+    def _choose(self, row: Tensor) -> int:
+        ids = self.history.ids
+        raw = row.to(copy=True, dtype=torch.float32, device=ids.device)
+        scores = self.processors(ids, raw)
+        if self.scores is not None:
+            self.scores.append(scores)
+        if self.logits is not None:
+            self.logits.append(raw)
+        if not self.sample:
+            return int(scores.argmax(dim=-1))
+        probabilities = scores.softmax(dim=-1)
+        if probabilities[0, 0].isnan():
+            if scores.isposinf().any():  # an extreme penalty made a score infinite
+                return int(scores.argmax(dim=-1))
+            if scores.device.type != "cpu":  # a GPU's assertion would end all work of this process on it
+                raise RuntimeError(NO_TOKEN)
+        return int(torch.multinomial(probabilities, num_samples=1, generator=self.generator))
+
+
+class RequestOutput:
+    """Appends emitted tokens to the history and decides after each one whether generation stops.
+
+    Transformers evaluates its stopping criteria once per forward pass. Here they are evaluated after every accepted
+    token, so a run of accepted tokens is cut exactly where plain decoding would have stopped. End-of-sequence tokens
+    and the length are compared as integers; every other criterion is called with the ids, shape (1, length), and the
+    scores so far.
+
+    Args:
+        history: The tokens of the request.
+        criteria: The stopping criteria that `generate` prepared.
+        scores: Returns the processed scores of the emitted tokens, each of shape (1, vocab), or None if not recorded.
+    """
+
+    def __init__(
+        self, history: TokenHistory, criteria: StoppingCriteriaList, scores: Callable[[], tuple[Tensor, ...] | None]
+    ) -> None:
+        self.history = history
+        self.finish: FinishReason | None = None
+        self.scores = scores
+        self.max_length = min((c.max_length for c in criteria if type(c) is MaxLengthCriteria), default=sys.maxsize)
+        self.eos_tokens = {int(i) for c in criteria if type(c) is EosTokenCriteria for i in c.eos_token_id.flatten()}
+        compared = (MaxLengthCriteria, EosTokenCriteria)
+        self.other_criteria = StoppingCriteriaList([c for c in criteria if type(c) not in compared])
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and emitted tokens."""
+        return self.history.tokens
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Number of tokens that may still be emitted."""
+        return max(self.max_length - len(self.history.tokens), 0)
+
+    def commit(self, token: int) -> bool:
+        """Append a token and return whether generation stops with it."""
+        self.history.append(token)
+        # Before the end-of-sequence check: plain decoding calls criteria for that token too, and they may keep counts.
+        is_stopped = bool(self.other_criteria) and bool(self.other_criteria(self.history.ids, self.scores()).all())
+        if is_stopped or token in self.eos_tokens:
+            self.finish = "stop"
+        elif not self.remaining_tokens:
+            self.finish = "length"
+        return self.finish is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of one emitted token.
+
+    Attributes:
+        token: The token id.
+        logprob: Natural logarithm of its probability.
+        top: The most likely tokens with their log-probabilities, best first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def collect_logprobs(
+    steps: Iterator[Step], logits: list[Tensor], count: int, logprobs: list[TokenLogprob]
+) -> Iterator[Step]:
+    """Yield the same steps and append the log-probability of each emitted token to ``logprobs``.
+
+    Args:
+        steps: The steps of one request.
+        logits: Raw logits of the last step's tokens, each of shape (1, vocab); cleared after each step.
+        count: Number of most likely tokens to report for each token.
+        logprobs: List that is filled.
+    """
+    for step in steps:
+        logprobs += [_logprob(*pair, count) for pair in zip(step.tokens, logits, strict=False)]
+        logits.clear()
+        yield step
+
+
+def _logprob(token: int, row: Tensor, count: int) -> TokenLogprob:
+    logprobs = row[0].float().log_softmax(dim=-1)
+    values, tokens = logprobs.topk(min(count, logprobs.numel()))
+    top = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+    return TokenLogprob(token, float(logprobs[token]), top)

@@ -1,0 +1,183 @@
+"""A report on one model: verification level, cost of its steps, and advice. Independent of how it is printed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from antiphon.accel.decoding.drafter_choice import choose_drafter
+from antiphon.accel.drafting.cost_model import StepCost
+from antiphon.accel.drafting.tree import AttentionSpan
+from antiphon.accel.engines.protocol import Level
+from antiphon.accel.engines.selection import EngineChoice, SelectedEngine, select_engine
+from antiphon.accel.engines.torch.attention import HALF_DTYPES
+from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
+from antiphon.accel.engines.torch.traits import MASKABLE, RopeSwitch, Traits
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """Layers of one kind.
+
+    Attributes:
+        name: Name of the kind in the model's configuration.
+        layers: Number of layers.
+        span: How far they attend; None if they do not attend.
+        state: Whether they keep a recurrent or convolutional state.
+    """
+
+    name: str
+    layers: int
+    span: AttentionSpan | None
+    state: bool
+
+    def __str__(self) -> str:
+        does = [_describe_span(self.span)] if self.span else []
+        does += ["keeps recurrent or convolutional state"] if self.state else []
+        return f"{self.layers} {self.name}: {', '.join(does) or 'keeps nothing'}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What was found out about one loaded model.
+
+    Attributes:
+        model: Class of the model.
+        family: Its family in transformers.
+        parameters: Number of parameters.
+        dtype: Data type of the weights.
+        device: Devices of the weights.
+        engine: The engine that runs the model here, and why.
+        level: Verification level.
+        reason: Why it is this level.
+        attention: Attention implementation.
+        mask: Attention mask of a draft, on torch.
+        layers: Kinds of layers.
+        rope: Change of rotary frequencies with the length of the text; None if there is none.
+        max_positions: Length of the context in tokens; None if unlimited.
+        queries_per_key_head: Query heads per key head; None if the cache has no keys.
+        packing_reason: Why torch does not pack the query heads of a key head into rows; empty if it does.
+        compiling_reason: Why torch does not compile the steps; empty if it does.
+        cost: Measured cost of the engine's forward passes.
+        auto_drafter: The drafter that "auto" selects, and why.
+        advice: What would help.
+    """
+
+    model: str
+    family: str
+    parameters: int
+    dtype: str
+    device: str
+    engine: str
+    level: Level
+    reason: str
+    attention: str
+    mask: str
+    layers: tuple[LayerKind, ...]
+    rope: RopeSwitch | None
+    max_positions: int | None
+    queries_per_key_head: int | None
+    packing_reason: str
+    compiling_reason: str
+    cost: StepCost
+    auto_drafter: str
+    advice: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields by name, for JSON."""
+        return asdict(self) | {"cost": self.cost.as_dict()}
+
+
+def inspect_model(model: PreTrainedModel, *, engine: EngineChoice = "torch") -> ModelReport:
+    """Inspect a model and measure its steps; the new measurements replace the stored ones.
+
+    Raises:
+        ValueError: The model is not a causal language model with a KV cache, or the engine cannot run it.
+    """
+    selected = select_engine(model, engine)
+    return selected.engine.lock.run(lambda: _inspect(engine_of(model), selected, engine))
+
+
+def _inspect(engine: TorchEngine, selected: SelectedEngine, choice: EngineChoice) -> ModelReport:
+    model, traits = engine.model, engine.traits
+    cost = selected.engine.step_cost(remeasure=True)
+    return ModelReport(
+        engine=f"{selected.engine.name}: {selected.reason}",
+        model=type(model).__name__,
+        family=model.config.model_type,
+        parameters=model.num_parameters(),
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=", ".join(sorted({str(parameter.device) for parameter in model.parameters()})),
+        level=traits.level,
+        reason=traits.reason,
+        attention=traits.implementation,
+        mask=_mask(traits),
+        layers=_layers(traits),
+        rope=traits.rope,
+        max_positions=traits.max_positions,
+        queries_per_key_head=_queries_per_key_head(engine),
+        packing_reason=traits.packing_reason,
+        compiling_reason=engine.why_not_compiled(),
+        cost=cost,
+        auto_drafter=str(choose_drafter(model, engine=choice)),
+        advice=tuple(_advice(model, traits)),
+    )
+
+
+def _mask(traits: Traits) -> str:
+    if traits.level != "tree":
+        return "none: only chains are drafted" if traits.level != "plain" else "none: nothing is drafted"
+    kind = "boolean" if traits.takes_boolean_masks else "additive"
+    return (
+        f"one {kind} mask"
+        if len(traits.attention_spans) == 1
+        else f"{len(traits.attention_spans)} {kind} masks, by kind of layer"
+    )
+
+
+def _layers(traits: Traits) -> tuple[LayerKind, ...]:
+    return tuple(
+        LayerKind(kind, count, traits.attention_spans.get(kind), kind in traits.state_kinds)
+        for kind, count in Counter(traits.layer_kinds).items()
+    )
+
+
+def _describe_span(span: AttentionSpan) -> str:
+    if span.window is not None:
+        return f"looks back {span.window:,} tokens"
+    return f"looks back to the start of its chunk of {span.chunk:,}" if span.chunk else "looks back to the start"
+
+
+@torch.no_grad()
+def _queries_per_key_head(engine: TorchEngine) -> int | None:
+    """Count key heads in the cache, because their name in the configuration differs between families."""
+    heads = getattr(engine.model.config.get_text_config(decoder=True), "num_attention_heads", None)
+    sequence = engine.sequence()
+    sequence.prefill([0, 0])
+    layers: list[Any] = list(sequence.cache.layers)
+    shared = [layer.keys.shape[1] for layer in layers if getattr(layer, "keys", None) is not None]
+    return heads // shared[0] if shared and isinstance(heads, int) else None
+
+
+def _advice(model: PreTrainedModel, traits: Traits) -> list[str]:
+    advice = []
+    if model.training:
+        advice.append("Call model.eval(): no draft is verified in training mode.")
+    elif traits.level == "plain":
+        advice.append("Use the drafter 'nothing': this model cannot verify drafts.")
+    if traits.implementation not in MASKABLE:
+        advice.append("Load it with attn_implementation='sdpa': its attention takes no tree mask.")
+    if model.dtype in HALF_DTYPES:
+        advice.append(
+            f"Load it in float32 if every token has to equal plain decoding's: in {model.dtype} rounding can swap two "
+            "tokens that are almost equally likely."
+        )
+    if traits.level == "replay":
+        advice.append("Draft only what is likely: a partly accepted draft costs a second forward pass.")
+    if traits.rope is not None and traits.rope.dynamic:
+        advice.append(f"Keep prompt and answer within {traits.rope.position:,} tokens: nothing is drafted after that.")
+    return advice

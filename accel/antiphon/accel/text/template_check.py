@@ -1,0 +1,133 @@
+"""Check which conversations a model's chat template can express: one row of the table of templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from antiphon.accel.text.chat_template import apply_chat_template
+from antiphon.accel.text.template_traits import template_traits
+from antiphon.accel.text.thinking_switch import template_variables, thinking_traits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["CASES", "CaseResult", "TemplateCase", "check_template", "describe_traits"]
+
+
+def _turns(*turns: tuple[str, str]) -> list[dict[str, Any]]:
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "count",
+        "description": "Count the bees of a hive.",
+        "parameters": {"type": "object", "properties": {"hive": {"type": "string"}}, "required": ["hive"]},
+    },
+}
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+
+_SYSTEM, _USER = ("system", "You keep bees."), ("user", "How do bees live?")
+_CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"type": "function", "id": "call_bees_1", "function": {"name": "count", "arguments": {"hive": "oak hive"}}}
+    ],
+}
+_RESULT = {"role": "tool", "tool_call_id": "call_bees_1", "content": "sixty thousand"}
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateCase:
+    """A conversation that a model should take.
+
+    Attributes:
+        name: Name of the column.
+        messages: The messages.
+        texts: Texts that the prompt has to have, in this order.
+        tools: Tools that the model may call.
+        schema: Schema of the answer; None for any answer.
+        thinking: Whether thinking is turned on or off; None for neither.
+    """
+
+    name: str
+    messages: Sequence[Mapping[str, Any]]
+    texts: Sequence[str]
+    tools: Sequence[Mapping[str, Any]] = ()
+    schema: Mapping[str, Any] | None = None
+    thinking: bool | None = None
+
+
+CASES = (
+    TemplateCase("question", _turns(_SYSTEM, _USER), [_SYSTEM[1], _USER[1]]),
+    TemplateCase(
+        "two turns",
+        _turns(_SYSTEM, _USER, ("assistant", "In colonies."), ("user", "And why?")),
+        [_USER[1], "In colonies.", "And why?"],
+    ),
+    TemplateCase("tools", [*_turns(_USER), _CALL, _RESULT], ["oak hive", "sixty thousand"], tools=[TOOL]),
+    TemplateCase("schema", _turns(_USER), [_USER[1]], schema=SCHEMA),
+    TemplateCase("thinking on", _turns(_USER), [_USER[1]], thinking=True),
+    TemplateCase("thinking off", _turns(_USER), [_USER[1]], thinking=False),
+    TemplateCase("system only", _turns(_SYSTEM), [_SYSTEM[1]]),
+    TemplateCase("two users", _turns(_USER, ("user", "And why?")), [_USER[1], "And why?"]),
+)
+"""The columns of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """Whether a template takes a conversation, and if not, the message of its refusal."""
+
+    name: str
+    passes: bool
+    message: str = ""
+
+
+def check_template(tokenizer: PreTrainedTokenizerBase) -> list[CaseResult]:
+    """Return for each of `CASES` whether the chat template writes it completely."""
+    return [_check(case, tokenizer) for case in CASES]
+
+
+def _check(case: TemplateCase, tokenizer: PreTrainedTokenizerBase) -> CaseResult:
+    if case.thinking is not None and (message := missing_switch(tokenizer)):
+        return CaseResult(case.name, False, message)
+    variables = template_variables(tokenizer, {}, case.thinking)
+    try:
+        text = apply_chat_template(case.messages, case.tools, tokenizer, variables=variables)
+    except ValueError as error:
+        return CaseResult(case.name, False, str(error))
+    places = [text.find(part) for part in case.texts]
+    lost = [part for part, place in zip(case.texts, places, strict=True) if place < 0]
+    if lost:
+        return CaseResult(case.name, False, f"The chat template drops {lost[0]!r}.")
+    is_ordered = places == sorted(places)
+    return CaseResult(case.name, is_ordered, "" if is_ordered else "The chat template changes the order.")
+
+
+def missing_switch(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return why thinking cannot be turned on and off with this template; empty if it can."""
+    traits = thinking_traits(tokenizer)
+    if traits.switch:
+        return ""
+    return "The model does not think." if traits.format is None else "The chat template has no switch for thinking."
+
+
+def describe_traits(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Return the traits of a chat template as text, by name."""
+    if tokenizer.chat_template is None:
+        return {"template": "none: prompts are plain text"}
+    traits = template_traits(tokenizer)
+    results = check_template(tokenizer)
+    refused = [f"{each.name}: {each.message}" for each in results if not each.passes]
+    return {
+        "system role": "yes" if traits.has_system_role else "no: instructions are put before the next question",
+        "turns": "have to alternate: others are merged" if traits.alternates else "in any order",
+        "thinking": str(thinking_traits(tokenizer)),
+        "template takes": ", ".join(each.name for each in results if each.passes),
+        **({"template refuses": "\n".join(refused)} if refused else {}),
+    }

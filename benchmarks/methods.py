@@ -1,0 +1,85 @@
+"""Further decoding methods of the speed study: a drafter that stays warm, and windows of lookahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from antiphon.accel.drafting.drafters import Blend, Lookahead, RecyclingTable
+from antiphon.pipelines.benchmark.methods import GREEDY, AntiphonGenerate, method_by_name, parse_method
+from antiphon.pipelines.benchmark.openvino_genai import GenAIPipelines
+from antiphon.pipelines.models.drafters import window_size
+
+if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
+    from antiphon.accel.engines.selection import EngineName
+    from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
+
+WARM = "blend-warm"
+
+
+class WarmBlend:
+    """`Blend` as `LanguageModel` uses it: its recycling table learns from each request and serves the next ones.
+
+    The table is cleared when a job is decoded a second time, so no prompt is drafted from its own earlier answer.
+
+    Args:
+        name: Name on the command line.
+        num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
+        engine: Engine that runs the model.
+    """
+
+    is_baseline = False
+
+    def __init__(self, name: str, num_draft_tokens: int | None, engine: EngineName = "torch") -> None:
+        self.name = name
+        self.engine = engine
+        self._table = RecyclingTable()
+        self._generate = AntiphonGenerate(name, partial(Blend, recycling=self._table), num_draft_tokens, engine)
+        self._decoded: set[Job] = set()
+
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
+        """Decode a job after the earlier jobs of the round. See `Method`."""
+        if job in self._decoded:
+            self._table.clear()
+            self._decoded.clear()
+        self._decoded.add(job)
+        return self._generate(language_model, job, limit)
+
+
+def study_methods(
+    names: Sequence[str], num_draft_tokens: int | None, windows: Sequence[str] = (), *, unread: bool = False
+) -> tuple[Method, ...]:
+    """Return the methods of these names, after greedy decoding, and lookahead with these windows.
+
+    Args:
+        names: Names of `methods_by_name`, or ``blend-warm``.
+        num_draft_tokens: Maximum number of draft tokens of methods that name none; None: selected by the cost model.
+        windows: Lookahead windows, such as "7,5,7", each with all the rows that it needs.
+        unread: Add each window a second time, without n-grams of the prompt.
+
+    Raises:
+        ValueError: see `methods_by_name` and `window_size`.
+    """
+    pipelines = GenAIPipelines()
+    named = [_method(name, num_draft_tokens, pipelines) for name in dict.fromkeys((GREEDY, *names))]
+    return (*named, *lookahead_methods(windows, unread=unread))
+
+
+def _method(name: str, num_draft_tokens: int | None, pipelines: GenAIPipelines) -> Method:
+    if not name.startswith(WARM):
+        return method_by_name(name, num_draft_tokens, pipelines)
+    _, engine, maximum = parse_method(name, num_draft_tokens)
+    return WarmBlend(name, maximum, engine)
+
+
+def lookahead_methods(windows: Sequence[str], *, unread: bool = False) -> list[Method]:
+    """Return Lookahead with each of these windows; see `study_methods`."""
+    methods: list[Method] = []
+    for window in dict.fromkeys(windows):
+        for reads_prompt in (True, False) if unread else (True,):
+            drafter = partial(Lookahead, *window_size(window), prompt_as_reference=reads_prompt)
+            name = f"lookahead:{window}" if reads_prompt else f"lookahead:{window},unread"
+            methods.append(AntiphonGenerate(name, drafter, drafter().max_rows))
+    return methods

@@ -1,0 +1,167 @@
+"""Speed study: `antiphon bench speed` with further methods and models, llama.cpp, and the start of each program.
+
+python -m benchmarks.speed
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from antiphon.pipelines.benchmark.facts import run_facts
+from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
+from antiphon.pipelines.benchmark.shapes import ARCHITECTURES
+from antiphon.pipelines.cli import bench, console
+from antiphon.pipelines.cli.options import Device, Limit, Precision, Task
+from antiphon.pipelines.rendering.tables import result_table
+from benchmarks.llama_bench import check_llama_bench, compare, measure_llama_bench
+from benchmarks.program import program
+from benchmarks.random_weights import ModelOrArchitecture, TokenizerName, load_model_or_random
+
+Windows = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Add lookahead with this window: columns, n-gram and guesses, as 7,5,7; may be repeated. Without "
+        "--method, only these and greedy decoding are measured."
+    ),
+]
+Unread = Annotated[
+    bool, typer.Option("--unread", help="Measure each --lookahead a second time, without n-grams of the prompt.")
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="As in `antiphon bench speed`; or blend-warm, which learns from the requests before it in a round, as a "
+        "LanguageModel does.",
+        show_default="all",
+    ),
+]
+Gguf = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Also measure llama.cpp's plain decoding with this GGUF file, such as the model in Q4_K_M, by its program "
+        "llama-bench; may be repeated."
+    ),
+]
+LLAMA_CPP = {
+    "model": "llama.cpp",
+    "gb": "GB",
+    "tokens_per_s": "tokens/s",
+    "first_token_ms": "first token\nms",
+    "speedup": "Antiphon\n×",
+    "speedup_whole": "Antiphon ×,\nend to end",
+}
+STARTS = {
+    "program": "program",
+    "seconds": "first token s",
+    "peak_gb": "peak GB",
+    "resident_gb": "afterwards GB,\nwithout mapped files",
+}
+
+
+def speed(
+    file: bench.Answers = "python-docs",
+    model: ModelOrArchitecture = "reader",
+    shape: bench.Shape = None,
+    method: Methods = None,
+    lookahead: Windows = None,
+    unread: Unread = False,
+    dtype: Precision = "auto",
+    num_draft_tokens: bench.NumDraftTokens = "auto",
+    task: Task = None,
+    limit: Limit = None,
+    max_new_tokens: bench.NewTokens = 256,
+    passages: bench.Passages = None,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Give every question the references of another.")] = False,
+    rounds: bench.Rounds = 3,
+    warm_up: bench.WarmUp = 1,
+    tokenizer: TokenizerName = None,
+    device: Device = None,
+    gguf: Gguf = None,
+    as_json: bench.AsJsonToo = False,
+) -> None:
+    """Compare the decoding speed of several programs; with --shape, also their start-up and memory.
+
+    An architecture has random weights; it computes, and emits the recorded answers. Ctrl-C shows the figures so far.
+    The exit code is 1 if one of our outputs in float32 differs from greedy decoding.
+    """
+    from antiphon.pipelines.benchmark.jobs import make_jobs
+    from antiphon.pipelines.benchmark.methods import parse_num_draft_tokens
+    from antiphon.pipelines.cli.preparation import dtype_named
+    from benchmarks.methods import study_methods
+    from benchmarks.start_up import start_arguments
+
+    console.quiet_libraries()
+    check_llama_bench(gguf or ())
+    names = method or (() if lookahead else bench.default_methods(shape))
+    methods = study_methods(names, parse_num_draft_tokens(num_draft_tokens), lookahead or (), unread=unread)
+    samples = load_samples(file, task=task, limit=limit)
+    if shuffle:
+        samples = with_other_references(samples)
+        passages = max(len(sample.references) for sample in samples) if passages is None else passages
+    place: dict[str, Any] = {"device": device, "dtype": dtype_named(dtype)}
+    loaded = bench.load_shape(shape, **place) if shape else load_model_or_random(model, tokenizer=tokenizer, **place)
+    name = shape or model
+    prompts: dict[str, Any] = {"passages": passages, "replayed": name in ARCHITECTURES}
+    jobs = make_jobs(loaded, samples, limit=max_new_tokens, **prompts)
+    facts = run_facts("speed", name, loaded.model, program="python -m benchmarks.speed")
+    facts |= {"file": Path(file).name, "task": task, "shuffled": shuffle, "rows": num_draft_tokens} | prompts
+    facts |= bench.compare_speed(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up)
+    bench.show_speed(facts)
+    facts |= _show_llama_cpp(gguf or (), facts)
+    if shape is not None:
+        programs = start_arguments(loaded.name, loaded.model)
+        del loaded, methods  # the programs that start now need their memory
+        facts |= {"starts": _show_starts(programs)}
+    if as_json:
+        typer.echo(json.dumps(facts))
+    raise typer.Exit(0 if bench.is_lossless(facts["dtype"], facts["methods"]) else 1)
+
+
+def with_other_references(samples: Sequence[RecordedSample]) -> list[RecordedSample]:
+    """Give every sample the references of the sample half a list further on, so that there is almost nothing to copy.
+
+    Raises:
+        ValueError: there is a single sample.
+    """
+    if len(samples) < 2:
+        raise ValueError("There is only 1 sample; shuffling references needs at least 2.")
+    half = len(samples) // 2
+    others = [*samples[half:], *samples[:half]]
+    return [replace(sample, references=other.references) for sample, other in zip(samples, others, strict=True)]
+
+
+def _show_llama_cpp(files: Sequence[Path], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure llama.cpp with each file at the mean lengths of prompts and answers, print and return its figures."""
+    if not files:
+        return {}
+    lengths = {
+        "prompt_tokens": round(facts["prompt_tokens"]),
+        "new_tokens": round(facts["methods"][0]["tokens"] / facts["samples"]),
+    }
+    with console.err.status("llama-bench"):
+        theirs = measure_llama_bench(files, **lengths, threads=facts["threads"], rounds=facts["rounds"])
+    compared = compare(theirs, facts["methods"])
+    console.out.print(result_table("llama.cpp without drafts", LLAMA_CPP, compared))
+    return {"llama_cpp": compared}
+
+
+def _show_starts(programs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Start each program in a new process, and print seconds to the first token and memory."""
+    from benchmarks.start_up import measure_starts
+
+    with console.err.status("Starting each program"):
+        starts = measure_starts(programs)
+    console.out.print(result_table("New process, from its start to the first token", STARTS, starts))
+    return starts
+
+
+app = program(speed)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,71 @@
+"""The results of the tools; the JSON Schemas that clients receive are made of these classes."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+
+class Result(BaseModel, extra="forbid"):
+    """A result, or a part of one."""
+
+
+class PassageFields(Result):
+    """The fields of a passage."""
+
+    id: str = Field(description="Id for read_passage.")
+    source: str = Field(description="The document.")
+    title: str = Field(description="The headings above the passage; may be empty.")
+    location: str = Field(description="The place in the document, such as 'page 3'; may be empty.")
+    text: str
+
+
+class FoundPassage(PassageFields):
+    """A passage that a search found."""
+
+    score: float | None = Field(description="Similarity of query and passage, from 0 to 1.")
+
+
+class SearchResult(Result):
+    """The result of the tool `search`."""
+
+    collection: str
+    passages: list[FoundPassage] = Field(description="The best passages, best first.")
+
+
+class Quote(Result):
+    """A text of a passage, with its place."""
+
+    text: str
+    passage_id: str = Field(description="Id for read_passage.")
+    source: str = Field(description="The document.")
+    location: str = Field(description="'p. 3', a heading or another place; may be empty.")
+
+
+class CitedSpan(Quote):
+    """A span of an answer that is quoted verbatim from a passage."""
+
+    start: int = Field(description="First character of the span in the answer.")
+    end: int = Field(description="End of the span in the answer.")
+
+
+class AskResult(Result):
+    """The result of the tool `ask`."""
+
+    collection: str
+    answer: str
+    is_refusal: bool = Field(description="Whether the documents do not contain the answer.")
+    citations: list[CitedSpan] = Field(description="The quotes in the answer, in its order.")
+    nearest: list[Quote] = Field(description="For a refusal: the nearest sentences.")
+    passage_ids: list[str] = Field(description="Ids of the passages of the answer, best first.")
+    produced_by: str = Field(description="What produced the answer, and its cost.")
+    is_complete: bool = Field(description="Whether the answer ended before its maximum length.")
+
+
+class PassageResult(PassageFields):
+    """The result of the tool `read_passage`."""
+
+    collection: str
+    start: int = Field(description="First character of the passage in its document.")
+    end: int = Field(description="End of the passage in its document.")
+    also_in: list[str] = Field(description="Further documents with the same passage.")
+    document: str = Field(description="URI of the resource with the whole document.")

@@ -1,1 +1,0 @@
-"""Training: a resumable training loop, and BiTA's mask tokens."""

@@ -1,0 +1,249 @@
+"""Write index folders: embed passages, reuse the vectors of the old index, and save the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.retrieval.collection import (
+    keep_last_of_each_id,
+    require_distinct,
+    require_same_embedder,
+    require_savable,
+)
+from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
+from antiphon.retrieval.embedders.ray_embedder import RayEmbedder
+from antiphon.retrieval.embedding import embed_resumably, embed_texts
+from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
+from antiphon.retrieval.index_folder.disk_space import require_free_space
+from antiphon.retrieval.index_folder.store import StoredIndex, read_index, write_index
+from antiphon.retrieval.index_folder.unfinished import read_unfinished, remove_unfinished
+from antiphon.retrieval.index_folder.write_lock import lock_for_writing, require_index_folder
+from antiphon.retrieval.load import Progress
+from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.token_counts import recounted, require_token_embedder, token_counts
+from antiphon.retrieval.vector_index.build import (
+    build_from_normalized,
+    check_setting,
+    describe_index,
+    rebuild_index,
+    setting_of_saved_index,
+)
+from antiphon.retrieval.vector_index.flat import Vectors, normalized
+from antiphon.retrieval.vector_index.settings import IndexSetting
+
+
+class FolderTarget:
+    """An index folder that `build_index` replaces.
+
+    Args:
+        folder: The index folder.
+        setting: How vectors are searched; see `choose_setting`.
+        add: Documents are added to the index, which must be readable and made with the same embedder.
+
+    Raises:
+        ValueError: The folder contains other things than an index.
+    """
+
+    def __init__(self, folder: Path, setting: str | IndexSetting, *, add: bool) -> None:
+        require_index_folder(folder)
+        self.location = str(folder)
+        self.excluded = [folder]
+        self._folder, self._setting, self._add = folder, setting, add
+        self._old: StoredIndex | None = None
+
+    def embedder(self) -> str | None:
+        """Return the name of the embedder that the documents need, or None if there is a choice."""
+        try:
+            return read_index(self._folder).embedder if self._add else None
+        except IndexNotFound:
+            return None
+
+    @contextmanager
+    def opened(self, embedder: Embedder) -> Iterator[Mapping[str, int]]:
+        """Lock the folder, and yield the number of passages of each document in it."""
+        with lock_for_writing(self._folder):
+            try:
+                self._old = read_index(self._folder)
+                if self._add:
+                    require_same_embedder(f"The index in {self._folder}", self._old.fingerprint, embedder.fingerprint)
+            except IndexNotFound:
+                pass
+            except (IndexCorrupt, IndexMismatch):
+                if self._add:
+                    raise  # without it, an index that cannot be read is replaced
+            yield {} if self._old is None else self._old.sources()
+
+    def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
+        """Replace the index; return how many passages were not embedded again.
+
+        Args:
+            passages: The passages of the documents that were read.
+            kept: The sources of the documents that stay as they are; all others are dropped.
+            embedder: The embedder.
+            report: Called with the stages ``embed`` and ``save``.
+        """
+        old = () if self._old is None else self._old.passages
+        before = [passage for passage in old if passage.source in kept]
+        reused = _write_index([*before, *passages], self._folder, embedder, None, self._setting, report)
+        return max(0, reused - len(before))
+
+
+def index_passages(
+    passages: Sequence[Passage],
+    out: str | Path,
+    embedder: Embedder,
+    *,
+    vectors: Vectors | None = None,
+    setting: str | IndexSetting = "auto",
+) -> int:
+    """Index passages. An existing index is replaced atomically when the new one is complete.
+
+    Args:
+        passages: The passages.
+        out: The index folder.
+        embedder: The embedder.
+        vectors: The embedder's vectors of the passages, of shape (passages, dim), if they are known already.
+        setting: How vectors are searched; see `choose_setting`.
+
+    Returns:
+        The number of passages whose vectors were reused from the old index.
+
+    Raises:
+        ValueError: There is no passage, two have the same id, a vector is zero or not finite, or the setting is unknown
+            or needs more passages.
+        ImportError: FAISS is needed and not installed; the message has the command.
+        BlockingIOError: Another process is writing to ``out``. Raised before anything is embedded.
+        OSError: The disk is full.
+    """
+    out = Path(out)
+    with lock_for_writing(out):
+        return _write_index(passages, out, embedder, vectors, setting, _silent)
+
+
+def _write_index(
+    passages: Sequence[Passage],
+    out: Path,
+    embedder: Embedder,
+    vectors: Vectors | None,
+    setting: str | IndexSetting,
+    report: Progress,
+) -> int:
+    """Check, embed and save passages; return how many vectors were reused from the old index or interrupted run."""
+    # All checks come before the embedding, which may take hours.
+    require_distinct(passages)
+    require_savable(passages)
+    suited = check_setting(setting, len(passages), embedder.dim)
+    texts = [passage.text_with_headings for passage in passages]
+    require_free_space(out, _least_bytes(texts, embedder.dim, suited))
+    known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
+    if vectors is None:
+        known |= read_unfinished(out, embedder.fingerprint, texts)
+        vectors = embed_resumably(texts, embedder, known, report, out)
+    else:
+        vectors = normalized(vectors, dim=embedder.dim)
+    report("save", 0, 1)
+    plain = embedder.plain if isinstance(embedder, RayEmbedder) else embedder
+    counts = token_counts(texts, plain) if isinstance(plain, TokenEmbedder) else None
+    index = build_from_normalized(vectors, suited)
+    write_index(
+        out,
+        passages,
+        index,
+        description=describe_index(index, suited),
+        embedder=embedder.name,
+        fingerprint=embedder.fingerprint,
+        token_counts=counts,
+    )
+    remove_unfinished(out)
+    report("save", 1, 1)
+    return sum(text in known for text in texts)
+
+
+def update_index(
+    folder: str | Path,
+    embedder: Embedder,
+    *,
+    upsert: Sequence[Passage] = (),
+    vectors: Vectors | None = None,
+    remove: Sequence[str] = (),
+) -> None:
+    """Change the index in a folder atomically.
+
+    A trained index is trained again only if it has grown so much that its setting would use more lists.
+
+    Args:
+        folder: The index folder.
+        embedder: The embedder that made it.
+        upsert: Passages to insert; a passage whose id exists is replaced.
+        vectors: The vectors of ``upsert``, of shape (passages, dim). None: new texts are embedded.
+        remove: The ids of passages to remove.
+
+    Raises:
+        IndexNotFound: The folder contains no index.
+        IndexCorrupt: The index is damaged.
+        IndexMismatch: Another embedder made the index, or the installed version of FAISS cannot read it.
+        ValueError: The numbers of vectors and passages differ, a vector is zero or not finite, or there are too few
+            passages to train the setting again.
+        ImportError: FAISS is needed and not installed; the message has the command.
+        BlockingIOError: Another process is writing to the folder, or has changed it meanwhile.
+    """
+    require_savable(upsert)
+    store = read_index(folder)
+    require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
+    require_token_embedder(store, embedder)
+    if vectors is None:
+        texts = [passage.text_with_headings for passage in upsert]
+        vectors = embed_texts(texts, embedder, _known(store, set(texts)), _silent)
+    else:
+        vectors = normalized(vectors, dim=embedder.dim)
+    upsert, vectors = keep_last_of_each_id(upsert, vectors)
+    gone = {*remove, *(passage.id for passage in upsert)}
+    before = list(store.passages)
+    kept = [row for row, passage in enumerate(before) if passage.id not in gone]
+    old = normalized(store.vectors[kept].astype(np.float32))
+    suited = setting_of_saved_index(store.description, max(1, len(old) + len(vectors)))
+    index = rebuild_index(store.open_vectors(), np.concatenate([old, vectors]), suited)
+    counts = recounted(store.token_counts, [p for p in before if p.id in gone], upsert, embedder)
+    with lock_for_writing(Path(folder)):
+        write_index(
+            Path(folder),
+            [*(before[row] for row in kept), *upsert],
+            index,
+            description=describe_index(index, suited),
+            embedder=store.embedder,
+            fingerprint=store.fingerprint,
+            token_counts=counts,
+            after=store,
+            has_headings=store.has_headings,
+        )
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def _least_bytes(texts: Sequence[str], dim: int, setting: IndexSetting) -> int:
+    """Return a lower bound of the size of the index on disk: the vectors and the texts."""
+    return len(texts) * dim * (4 if setting.is_flat else 2) + sum(map(len, texts))
+
+
+def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str, Vectors]:
+    """Return the vectors of the wanted texts in the old index, if the same embedder made it."""
+    try:
+        store = read_index(out)
+    except (IndexNotFound, IndexCorrupt, IndexMismatch):
+        return {}  # no vectors can be reused; the old index will be replaced anyway
+    return _known(store, wanted) if store.fingerprint == embedder.fingerprint else {}
+
+
+def _known(store: StoredIndex, wanted: set[str]) -> dict[str, Vectors]:
+    if not store.has_headings:
+        return {}  # the old vectors were computed without headings
+    read = ((row, passage.text_with_headings) for row, passage in enumerate(store.passages))
+    texts = {row: text for row, text in read if text in wanted}
+    vectors = normalized(store.vectors[list(texts)].astype(np.float32))
+    return dict(zip(texts.values(), vectors, strict=True))

@@ -1,0 +1,162 @@
+"""A minimal engine without a model: a function returns the next token of a text. Imports no torch.
+
+It implements `antiphon.accel.engines.protocol.Engine` completely, as an example and for tests of the scheduler.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
+
+import numpy as np
+
+from antiphon.accel.decoding.stats import FinishReason
+from antiphon.accel.drafting.cost_model import CostModel
+from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
+from antiphon.accel.engines.fair_lock import FairLock
+from antiphon.accel.engines.numpy_logits import NumpyLogits
+from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, ThreadSettings
+
+__all__ = ["GreedySampler", "TableEngine", "TableOutput", "TableSequence"]
+
+
+class TableSequence:
+    """The cached tokens of one sequence. Implements `antiphon.accel.engines.protocol.CachedSequence`."""
+
+    level: Level = "tree"
+    can_batch = True
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.is_prefilled = False
+        self._input: tuple[Tokens, Draft] | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of cached tokens."""
+        return len(self.tokens)
+
+    def can_draft_at_prefill(self, context: Tokens) -> bool:
+        """Return whether there is an uncached token before the last one."""
+        return len(context) > self.length + 1
+
+    def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
+        """Return the most likely rows of the draft; this engine verifies any tree."""
+        return trim(draft, rows, depth, sys.maxsize)
+
+    def begin_forward(self, pending: Tokens, draft: Draft) -> None:
+        """Store the rows of a forward pass until `keep` is called.
+
+        Raises:
+            RuntimeError: `keep` was not called after the previous forward pass.
+        """
+        if self._input is not None:
+            raise RuntimeError("A forward pass started before the rows of the previous one were kept; call keep first.")
+        self.is_prefilled = True
+        self._input = (tuple(pending), draft)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Cache the pending tokens and the rows of the path."""
+        pending, draft = self._input or ((), Draft())
+        self.tokens += [*pending, *(draft.tokens[row] for row in path)]
+        self._input = None
+
+    def discard(self) -> None:
+        """Cache nothing of the last forward pass."""
+        self._input = None
+
+    def reset(self) -> None:
+        """Drop everything."""
+        self.tokens, self.is_prefilled, self._input = [], False, None
+
+    def is_evicted(self, context: Tokens) -> bool:
+        """Return False: this engine evicts nothing."""
+        return False
+
+
+class TableEngine:
+    """An engine whose model is a Python function.
+
+    Attributes:
+        forwards: The sequences of every forward pass.
+    """
+
+    def __init__(
+        self,
+        follows: Callable[[Tokens], int],
+        vocab_size: int,
+        *,
+        batch_cost: CostModel | None = None,
+        prefill_batch_tokens: int = 0,
+        watch: Callable[[Sequence[SequenceInput]], None] = lambda inputs: None,
+    ) -> None:
+        self.follows = follows
+        self.vocab_size = vocab_size
+        self.batch_cost = batch_cost
+        self.prefill_batch_tokens = prefill_batch_tokens
+        self.watch = watch
+        self.lock = FairLock()
+        self.scheduler: object | None = None
+        self.forwards: list[list[CachedSequence]] = []
+
+    def thread_settings(self) -> ThreadSettings:
+        """Return the defaults: this engine has no settings of threads."""
+        return ThreadSettings()
+
+    def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[None]:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+    def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
+        """Return logits of 1 for the token that follows each row, and 0 for all others."""
+        if not self.lock.is_held:
+            raise RuntimeError("The calling thread does not hold the engine's lock; use lock.run.")
+        self.forwards.append([each.sequence for each in inputs])
+        for each in inputs:
+            cast(TableSequence, each.sequence).begin_forward(each.pending, each.draft)
+        self.watch(inputs)
+        return [self._logits(each) for each in inputs]
+
+    def _logits(self, given: SequenceInput) -> Logits:
+        context = [*cast(TableSequence, given.sequence).tokens, *given.pending]
+        rows = np.zeros((1 + len(given.draft), self.vocab_size), dtype=np.float32)
+        for row in range(-1, len(given.draft)):
+            path = [given.draft.tokens[each] for each in path_to(given.draft, row)]
+            rows[row + 1, self.follows([*context, *path])] = 1.0
+        return NumpyLogits(rows)
+
+
+class TableOutput:
+    """The tokens of a request. Implements `antiphon.accel.decoding.request.Output`."""
+
+    def __init__(self, prompt: Tokens, new_tokens: int, ends: Sequence[int] = ()) -> None:
+        self.tokens = list(prompt)
+        self.finish: FinishReason | None = None
+        self._max_length = len(prompt) + new_tokens
+        self._ends = frozenset(ends)
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Number of tokens that may still be emitted."""
+        return self._max_length - len(self.tokens)
+
+    def commit(self, token: int) -> bool:
+        """Append a token and return whether generation stops with it."""
+        self.tokens.append(token)
+        if token in self._ends:
+            self.finish = "stop"
+        elif not self.remaining_tokens:
+            self.finish = "length"
+        return self.finish is not None
+
+
+class GreedySampler:
+    """Chooses the most likely token after every row."""
+
+    is_greedy = True
+
+    def bind(self, logits: Logits) -> Callable[[int], int]:
+        """See `antiphon.accel.decoding.request.TokenSampler.bind`."""
+        return logits.argmax

@@ -1,0 +1,149 @@
+"""Certificates: they hold for the output of any decoder, measure regret as defined, and find wrong tokens."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
+
+from antiphon.accel.generate import generate
+from antiphon.accel.testing.drafters import RandomTreeDrafter
+from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCAB_SIZE, tiny_model
+from benchmarks.certificate import certify
+
+pytestmark = pytest.mark.slow
+
+PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
+LENGTH = PROMPT.shape[1]
+BITS = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23}
+
+
+def decoded(model: Any, prompt: Tensor = PROMPT, **options: Any) -> Tensor:
+    settings = {"max_new_tokens": 80, "do_sample": False, "eos_token_id": None, "pad_token_id": PAD} | options
+    output = model.generate(prompt, **settings)
+    assert isinstance(output, Tensor)
+    return output
+
+
+def regrets_by_hand(model: Any, tokens: Sequence[int], first: int) -> list[float]:
+    """Compute regrets by their definition, one forward pass per token, in Python floats."""
+    found = []
+    for place in range(first, len(tokens)):
+        logits = model(torch.tensor([tokens[:place]])).logits[0, -1].tolist()
+        size = max(1.0, abs(max(logits)))
+        ulp = 2.0 ** (math.floor(math.log2(size)) - BITS[model.dtype])
+        found.append((max(logits) - logits[tokens[place]]) / ulp)
+    return found
+
+
+CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.float16), ("llama", torch.float32)]
+
+
+@pytest.mark.parametrize(("family", "dtype"), CASES)
+def test_certificates_hold_for_plain_and_drafted_outputs(family: str, dtype: torch.dtype) -> None:
+    model: Any = tiny_model(family)
+    model.to(dtype)
+    plain = decoded(model)
+    text = plain[0].tolist()
+    options: dict[str, Any] = {"max_new_tokens": 80, "do_sample": False, "eos_token_id": None}
+    drafted = generate(
+        model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 1, VOCAB_SIZE), **options
+    )
+    assert isinstance(drafted, Tensor)
+    for output in (plain, drafted):
+        certificate = certify(model, output, LENGTH)
+        assert certificate.holds, certificate
+        assert certificate.tokens == tuple(output[0, LENGTH:].tolist())
+        assert len(certificate.regrets) == 80
+        assert certificate.allowed == (64 if dtype is torch.float32 else 2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", BITS)
+def test_a_regret_is_the_distance_from_the_best_logit_in_the_dtypes_own_spacing(dtype: torch.dtype) -> None:
+    model: Any = tiny_model()
+    model.to(dtype)
+    tokens = torch.randint(0, VOCAB_SIZE, (LENGTH + 70,), generator=torch.Generator().manual_seed(1)).tolist()
+    certificate = certify(model, torch.tensor([tokens]), LENGTH)
+    expected = regrets_by_hand(model, tokens, LENGTH)
+    noise = 40 if dtype is torch.float32 else 3
+    assert max(expected) > 100
+    torch.testing.assert_close(certificate.regrets, tuple(expected), atol=noise, rtol=0)
+
+
+@pytest.mark.parametrize("place", [0, 17, 64, 79])
+def test_a_token_that_the_model_did_not_choose_is_found(place: int) -> None:
+    model = tiny_model()
+    output = decoded(model)
+    output[0, LENGTH + place] = (int(output[0, LENGTH + place]) + 1) % VOCAB_SIZE
+    certificate = certify(model, output[:, : LENGTH + place + 1], LENGTH)
+    assert not certificate.holds
+    assert [at for at, regret in enumerate(certificate.regrets) if regret] == [place]
+
+
+def test_a_certificate_depends_on_the_prompt() -> None:
+    model = tiny_model()
+    output = decoded(model)
+    output[0, LENGTH // 2] += 1
+    assert not certify(model, output, LENGTH).holds
+
+
+class Counting(LogitsProcessor):
+    """A stateful processor: the tokens that it forbids depend on the number of calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, ...]] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        assert scores.dtype == torch.float32
+        self.calls.append(tuple(input_ids[0].tolist()))
+        scores[:, len(self.calls) % VOCAB_SIZE] = -torch.inf
+        return scores
+
+
+def test_processors_are_called_as_in_decoding_and_a_forbidden_token_has_infinite_regret() -> None:
+    model = tiny_model()
+    theirs, mine = Counting(), Counting()
+    output = decoded(model, logits_processor=LogitsProcessorList([theirs]))
+    assert certify(model, output, LENGTH, LogitsProcessorList([mine])).worst == 0
+    assert mine.calls == theirs.calls
+    output[0, LENGTH + 4] = 5
+    fresh = LogitsProcessorList([Counting()])
+    certificate = certify(model, output[:, : LENGTH + 5], LENGTH, fresh)
+    assert certificate.worst == certificate.regrets[4] == math.inf
+
+
+def test_a_penalty_is_respected_and_its_absence_noticed() -> None:
+    model = tiny_model()
+    output = decoded(model, repetition_penalty=1.4)
+    penalty = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.4)])
+    assert certify(model, output, LENGTH, penalty).worst == 0
+    assert not certify(model, output, LENGTH).holds
+
+
+def test_if_rotary_frequencies_switch_once_each_part_is_certified_separately() -> None:
+    rope = {"rope_type": "longrope", "long_factor": [4.0] * 8, "short_factor": [1.0] * 8, "rope_theta": 10000.0}
+    model: Any = tiny_model(
+        "phi3", rope_parameters=rope | {"original_max_position_embeddings": 64}, original_max_position_embeddings=64,
+        max_position_embeddings=512,
+    )  # fmt: skip
+    output = decoded(model)
+    assert certify(model, output, LENGTH).worst == 0
+    with torch.no_grad():
+        whole = model(output[:, :-1]).logits[0, LENGTH - 1 :].argmax(dim=-1)
+    differing = (whole != output[0, LENGTH:]).nonzero().flatten().tolist()
+    assert differing
+    # A single forward pass has other logits for the tokens before rotary frequencies switch.
+    assert max(differing) <= 64 - LENGTH
+
+
+def test_if_rotary_frequencies_change_at_every_step_a_longer_output_is_refused() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    model = tiny_model("llama", rope_parameters=rope, max_position_embeddings=64)
+    output = decoded(model)
+    assert certify(model, output[:, :64], LENGTH).worst == 0
+    with pytest.raises(ValueError, match="after 64 tokens while its cache keeps the old ones"):
+        certify(model, output, LENGTH)

@@ -1,0 +1,68 @@
+"""The page of model families: its rows, and that it is what its command prints today."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from antiphon.accel.engines.openvino.conversion import windows_of
+from antiphon.accel.engines.openvino.runtime import is_installed
+from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.pipelines.cli.doctor_report import LEVELS
+from tests.families.check import ComparisonResult, FamilyResult, OpenVINOResult, check_family
+from tests.families.page import families_page
+from tests.families.table import ALL_FAMILIES, tiny_model
+
+pytestmark = pytest.mark.slow
+
+PAGE = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
+STAYS = OpenVINOResult({}, "it is another engine")
+
+
+def test_a_family_is_checked_on_both_engines() -> None:
+    results = [check_family(family) for family in ("llama", "bloom", "mamba2")]
+    assert [(result.family, result.traits.level) for result in results] == [
+        ("llama", "tree"), ("bloom", "linear"), ("mamba2", "replay"),
+    ]  # fmt: skip
+    assert all(result.passes(mode) for result in results for mode in ("greedy", "sampled"))
+    assert [result.results["greedy"]["oracle"].steps for result in results] == [9, 9, 9]
+    if is_installed():
+        assert (results[0].openvino.reason, results[0].openvino.results["sampled"]["random trees"].same) == ("", True)
+        assert "| 9 | no | " in families_page(results[1:])
+
+
+def result_of(
+    family: str, greedy: ComparisonResult, sampled: ComparisonResult, openvino: OpenVINOResult = STAYS
+) -> FamilyResult:
+    modes = {"greedy": {"oracle": greedy}, "sampled": {"oracle": sampled}}
+    return FamilyResult(family, traits_of(tiny_model(family)), modes, openvino)
+
+
+GOOD = ComparisonResult(same=True, tokens=48, steps=9, error=3e-6)
+
+
+def test_a_family_that_is_not_exact_stands_out() -> None:
+    other = ComparisonResult(same=False, tokens=48, steps=12, error=float("inf"))
+    drifting = ComparisonResult(same=True, tokens=48, steps=9, error=0.02)
+    rows = [result_of("llama", GOOD, other, OpenVINOResult({"greedy": {"oracle": drifting}}))]
+    rows.append(result_of("gemma3", drifting, GOOD))
+    page = families_page(rows)
+    assert "| llama | tree | full | same | differs | inf | 9 | differs |" in page
+    assert "| gemma3 | tree | sliding + full | differs | same | 2e-02 | 9 | no: it is another engine |" in page
+
+
+def test_the_page_of_families_is_what_its_command_prints_today() -> None:
+    """The page's measured columns are taken as they are; names, levels, layers and reasons are computed again."""
+    rows = []
+    for family in sorted(ALL_FAMILIES, key=lambda each: list(LEVELS).index(traits_of(tiny_model(each)).level)):
+        row = rf"^\| {family} \|.*\| (\d+) \| (no: |)([^|]*) \| [^|]* \|$"
+        steps, refused, said = re.findall(row, PAGE, flags=re.MULTILINE)[0]
+        traits = traits_of(tiny_model(family))
+        comparison = ComparisonResult(same=True, tokens=48, steps=int(steps), error=3e-6)
+        reason = said if refused else "" if said.startswith("same") else traits.reason
+        windows = [] if reason else [window for window in windows_of(traits) if window]
+        openvino = OpenVINOResult({}, reason, None if reason else min(windows, default=None))
+        rows.append(result_of(family, comparison, comparison, openvino))
+    assert families_page(rows) == PAGE

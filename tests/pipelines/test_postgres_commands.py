@@ -1,0 +1,199 @@
+"""Commands with an index in PostgreSQL: two servers share it, and each says what is wrong if the database is away."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from typer.testing import CliRunner, Result
+
+from antiphon.pipelines.cli import app
+from antiphon.pipelines.server.errors import NO_DATABASE
+from tests.load.servers import Command, RunningServer, serving
+from tests.retrieval.servers import postgres, table_address
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SECRET = "s3cr3t"
+QUESTION, ANSWER = "How many eggs does a queen lay?", "A queen lays as many as two thousand eggs on a summer's day."
+SECOND, ADDED = "What do ants farm for honeydew?", "Ants farm aphids for honeydew, which they drink."
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with postgres() as started:
+        yield started
+
+
+@pytest.fixture
+def url(server: Any) -> str:
+    """The address of a table with a password, which this server does not ask for and no output may repeat."""
+    return table_address(server, "docs").replace("postgres:@", f"postgres:{SECRET}@")
+
+
+@pytest.fixture(autouse=True)
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in {"bees/eggs.md": f"---\nlang: en\n---\n{ANSWER}\n", "ants/farms.txt": ADDED}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str, code: int = 0, said: str | None = None) -> Result:
+    done = CliRunner().invoke(app, arguments, input=said)
+    assert done.exit_code == code, done.stderr
+    assert SECRET not in done.output
+    return done
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def ask(server: RunningServer, question: str) -> httpx.Response:
+    body = {"model": "extractive+docs", "messages": [{"role": "user", "content": question}]}
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120)
+
+
+def answer(server: RunningServer, question: str) -> str:
+    response = ask(server, question)
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+def test_documents_are_indexed_listed_described_asked_and_removed(url: str) -> None:
+    shown = one_line(run("index", "bees", "--out", url, "--embedder", "minilm").stderr)
+    assert "1 files, 1 passages, embedder minilm" in shown
+    assert "postgresql:///postgres?host=" in shown
+    assert "1 passages (1 of them embedded before)" in one_line(run("index", "bees", "--out", url).stderr)
+    assert "1 passages of other documents kept" in one_line(run("index", "ants", "--out", url, "--add").stderr)
+    assert run("index", "--list", url).stdout.splitlines() == ["      1  ants/farms.txt", "      1  bees/eggs.md"]
+    described = run("index", "--describe", url).stdout
+    assert "2 vectors of 384 numbers" in described
+    assert "HNSW" in described
+    found = json.loads(run("ask", QUESTION, "--index", url, "--json").stdout)
+    assert "two thousand eggs" in found["text"]
+    assert found["citations"][0]["source"] == "bees/eggs.md"
+    filtered = json.loads(run("ask", SECOND, "--index", url, "--where", "lang=en", "--json").stdout)
+    assert [passage["source"] for passage in filtered["passages"]] == ["bees/eggs.md"]
+    assert "aphids" in run("chat", "--index", url, said=f"{SECOND}\nexit\n").stdout
+    refused = run("index", "bees", "--out", url, "--embedder", "hash", code=2).stderr
+    assert "was made with the embedder minilm" in one_line(refused)
+    assert "would drop 1 of the 2 documents" in one_line(run("index", "ants", "--out", url, code=2).stderr)
+    assert "1 documents removed: postgresql:///postgres" in one_line(
+        run("index", "bees", "--out", url, "--remove").stderr
+    )
+    assert run("index", "--list", url).stdout.splitlines() == ["      1  ants/farms.txt"]
+
+
+def test_two_servers_answer_from_one_table_and_see_additions(url: str, server: Any, tmp_path: Path) -> None:
+    run("index", "bees", "--out", url, "--embedder", "minilm")
+    logs = [tmp_path / "first.log", tmp_path / "second.log"]
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serving(Command.antiphon("extractive", ("--index", url)), log)) for log in logs]
+        for each in servers:
+            assert "two thousand eggs" in answer(each, QUESTION)
+            assert "aphids" not in answer(each, SECOND)
+        run("index", "ants", "--out", url, "--add")
+        for each in servers:
+            assert "aphids" in answer(each, SECOND)
+            listed = httpx.get(f"{each.url}/documents").json()
+            assert [document["name"] for document in listed["data"]] == ["farms.txt", "eggs.md"]
+            assert listed["read_only"]
+        passage = ask(servers[0], SECOND).json()["choices"][0]["message"]["annotations"][0]["url_citation"][
+            "passage_id"
+        ]
+        for each in servers:
+            shown = httpx.get(f"{each.url}/passages/{passage}/context").json()
+            assert shown["passages"][0]["text"] == ADDED
+        server.stop()
+        for each in servers:
+            for response in (ask(each, QUESTION), httpx.get(f"{each.url}/documents")):
+                assert (response.status_code, response.json()["error"]["message"]) == (503, NO_DATABASE)
+        server.start()
+        for each in servers:
+            assert "two thousand eggs" in answer(each, QUESTION)
+    for log in logs:
+        text = log.read_text()
+        assert SECRET not in text
+        assert "Uploads are disabled: add documents to PostgreSQL" in text
+
+
+async def test_an_agent_searches_the_table_and_reads_its_passages(url: str, tmp_path: Path) -> None:
+    run("index", "bees", "ants", "--out", url, "--embedder", "minilm")
+    arguments = ["-m", "antiphon.pipelines.cli", "mcp", "--index", url]
+    parameters = StdioServerParameters(command=sys.executable, args=arguments, cwd=tmp_path)
+    with (tmp_path / "stderr").open("w") as stderr:
+        async with Client(stdio_client(parameters, errlog=stderr)) as client:
+            found = await client.call_tool("search", {"query": QUESTION, "k": 1, "where": {"lang": "en"}})
+            passage = found.structured_content["passages"][0]
+            read = await client.call_tool("read_passage", {"id": passage["id"]})
+            resources = (await client.list_resources()).resources
+    assert (passage["source"], read.structured_content["text"]) == ("bees/eggs.md", passage["text"])
+    assert sorted(resource.name for resource in resources) == ["eggs.md", "farms.txt"]
+    assert SECRET not in (tmp_path / "stderr").read_text()
+
+
+def test_a_collection_of_a_key_file_is_a_table(url: str, tmp_path: Path) -> None:
+    run("index", "bees", "--out", url, "--embedder", "minilm")
+    (tmp_path / "keys.toml").write_text(f'[collections.bees]\nindex = "{url}"\n')
+    command = Command.antiphon("extractive", ("--collections", str(tmp_path / "keys.toml")))
+    with serving(command, tmp_path / "log") as running:
+        [collection] = httpx.get(f"{running.url}/collections").json()["data"]
+    assert collection == {"name": "bees", "documents": 1, "may_write": False}
+
+
+def test_every_command_says_that_the_table_is_missing_or_the_database_away(server: Any, url: str) -> None:
+    commands = [
+        ("index", "bees", "--remove", "--out"),
+        ("index", "--list"),
+        ("index", "--describe"),
+        ("ask", QUESTION, "--index"),
+        ("chat", "--index"),
+        ("serve", "--model", "extractive", "--index"),
+        ("mcp", "--http", "0", "--index"),
+    ]
+    for command in commands:
+        missing = one_line(run(*command, url, code=2).stderr)
+        assert "holds no index, because the table does not exist; make one: antiphon index PATH..." in missing, command
+    server.stop()
+    for command in (*commands, ("index", "bees", "--embedder", "hash", "--out")):
+        away = one_line(run(*command, url, code=2).stderr)
+        assert "&table=docs does not answer: " in away, command
+        assert away.endswith("Is PostgreSQL running, and is this its address?"), command
+
+
+@pytest.mark.parametrize("command", [("ask", QUESTION, "--index"), ("index", "bees", "--out"), ("serve", "--index")])
+def test_a_malformed_address_is_refused_without_repeating_it(command: tuple[str, ...], documents: Path) -> None:
+    for address in (f"postgresql://me:{SECRET}/1@h/db", f"mysql://me:{SECRET}@h/db", f"me:{SECRET}@h/db"):
+        assert "The address of the index cannot be read" in one_line(run(*command, address, code=2).stderr)
+    assert sorted(path.name for path in documents.iterdir()) == ["ants", "bees"]
+
+
+def test_a_conversation_goes_on_after_the_database_was_away(
+    url: str, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("index", "bees", "--out", url, "--embedder", "minilm")
+    questions = iter([QUESTION, QUESTION, "exit"])
+
+    def next_question(_: str) -> str:
+        question = next(questions)
+        if question == QUESTION:
+            server.stop() if not stopped else server.start()
+            stopped.append(True)
+        return question
+
+    stopped: list[bool] = []
+    monkeypatch.setattr("builtins.input", next_question)
+    shown = run("chat", "--index", url)
+    assert "does not answer" in shown.stderr
+    assert "two thousand eggs" in shown.stdout

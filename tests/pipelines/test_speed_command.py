@@ -1,0 +1,151 @@
+"""`antiphon bench speed`: samples, tables, one line of JSON, models' sizes, and errors of one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.accel.engines.openvino.runtime import is_installed
+from antiphon.accel.processor import processor_name
+from antiphon.pipelines.benchmark import speed
+from antiphon.pipelines.benchmark.methods import NAMES
+from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
+from antiphon.pipelines.benchmark.shapes import ARCHITECTURES, stored_shape
+from benchmarks.record import as_line
+from tests.pipelines.recorded import SAMPLES, antiphon
+
+pytestmark = pytest.mark.slow
+
+SHORT = ("--num-draft-tokens", 8, "--limit", 1, "--max-new-tokens", 2, "--rounds", 1)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("speed") / "rows.jsonl"
+    path.write_text("\n".join(map(as_line, SAMPLES)), encoding="utf-8")
+    return path
+
+
+def test_speed_is_shown_as_tables_and_one_line(file: Path, tiny_folder: Path) -> None:
+    options = ("--num-draft-tokens", 8, "--task", "rag", "--limit", 2, "--max-new-tokens", 6, "--rounds", 1, "--json")
+    shown = antiphon("bench", "speed", file, "--model", tiny_folder, *options)
+    assert shown.exit_code == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    facts = json.loads(lines[-1])
+    assert all(any(f" {name} " in line for line in lines) for name in NAMES)
+    assert (facts["kind"], facts["file"], facts["task"], facts["samples"]) == ("speed", "rows.jsonl", "rag", 2)
+    assert (facts["replayed"], facts["dtype"], facts["device"], facts["rows"]) == (False, "float32", "cpu", "8")
+    assert facts["processor"] == processor_name()
+    assert any(processor_name() in line for line in lines)
+    assert [each["method"] for each in facts["methods"]] == list(NAMES)
+    assert all(each["identical"] == 1 and each["tokens_per_s"] > 0 for each in facts["methods"])
+
+
+def test_different_outputs_in_float32_end_with_exit_code_1(
+    file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "_identical", lambda one, other: 0.5)
+    options = (*SHORT, "--method", "nothing")
+    assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "float32").exit_code == 1
+    assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "bfloat16").exit_code == 0
+
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 49_152,
+}
+
+
+@pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+def test_all_programs_emit_the_recorded_answers_at_the_size_of_a_model(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino_genai")
+    monkeypatch.setitem(ARCHITECTURES, "qwen2.5-1.5b", ARCHITECTURES["qwen2.5-1.5b"] | SMALL)
+    options = ("--shape", "qwen2.5-1.5b", "--dtype", "float32", "--max-new-tokens", 40, "--rounds", 1, "--json")
+    shown = antiphon("bench", "speed", file, *options)
+    assert shown.exit_code == 0, shown.stderr
+    facts = json.loads(shown.stdout.splitlines()[-1])
+    names = [each["method"] for each in facts["methods"]]
+    lookups = [f"openvino-genai-lookup:{tokens}" for tokens in (3, 5, 8, 10)]
+    assert names == ["hf-greedy", "openvino-genai", *lookups, "blend@openvino"]
+    assert facts["replayed"]
+    assert {each["identical"] for each in facts["methods"]} == {1}
+    assert len({each["tokens"] for each in facts["methods"]}) == 1
+    folder = stored_shape("qwen2.5-1.5b")
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    assert stored_shape("qwen2.5-1.5b") == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before, "random weights are made once"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--num-draft-tokens", "many"), "num_draft_tokens is 'many'"),
+        (("--method", "bushel"), "There is no method 'bushel'"),
+        (("--shape", "qwen-9000b"), "There is no architecture 'qwen-9000b'; choose one of llama-3.1-8b"),
+    ],
+)
+def test_invalid_options_are_refused_with_one_line(arguments: tuple[object, ...], complaint: str) -> None:
+    shown = antiphon("bench", "speed", *arguments)
+    assert shown.exit_code == 2
+    assert complaint in " ".join(shown.stderr.split())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_samples_are_found_by_name(name: str) -> None:
+    samples = load_samples(name)
+    assert len(samples) == {"python-docs": 40, "translation": 12, "genres": 12, "edits": 21}[name]
+    assert all(sample.prompt and sample.response for sample in samples)
+    if name == "python-docs":
+        assert all(len(sample.references) == 3 and sample.query in sample.prompt for sample in samples)
+
+
+ROW: dict[str, Any] = json.loads(as_line(SAMPLES[0]))
+
+
+def written(path: Path, *rows: Any) -> Path:
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+def test_samples_are_read_in_order_and_chosen_by_task_and_number(tmp_path: Path) -> None:
+    others = {**ROW, "id": "two", "task": "chat", "turn": 1}, {**ROW, "id": "three"}
+    path = written(tmp_path / "rows.jsonl", ROW, "", *others)
+    assert [sample.id for sample in load_samples(path)] == ["1", "two", "three"]
+    assert [sample.id for sample in load_samples(path, task="rag")] == ["1", "three"]
+    assert [sample.id for sample in load_samples(path, task="rag", limit=1)] == ["1"]
+    assert load_samples(path)[0] == SAMPLES[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{", "rows.jsonl, line 2 is not JSON"),
+        ("[1]", "line 2 has no id, task, query, prompt, response, references; a sample needs"),
+        ({**ROW, "prompt": 3}, "line 2: prompt needs to be text"),
+        ({**ROW, "references": [1]}, "line 2: references needs to be a list of texts"),
+    ],
+)
+def test_a_broken_line_is_named_by_its_number(tmp_path: Path, row: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_samples(written(tmp_path / "rows.jsonl", ROW, row))
+
+
+def test_a_file_without_samples_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*none\.jsonl; give a JSONL file"):
+        load_samples(tmp_path / "none.jsonl")
+    path = written(tmp_path / "rows.jsonl", ROW)
+    with pytest.raises(ValueError, match="no samples of task 'chat'; the tasks in it: rag"):
+        load_samples(path, task="chat")
+    with pytest.raises(ValueError, match="has no samples; the tasks in it: none"):
+        load_samples(written(tmp_path / "empty.jsonl"))
+    with pytest.raises(ValueError, match="limit is 0"):
+        load_samples(path, limit=0)

@@ -1,0 +1,131 @@
+"""BiTA's recipe: the loss of the mask tokens, prompts, answers, and a run of both programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import DynamicCache
+from typer.testing import CliRunner
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.drafters import BITA_FILE, Bita
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
+from antiphon.accel.generate import generate
+from antiphon.accel.testing.tiny import tiny_model
+from recipes.bita.__main__ import app
+from recipes.bita.answers import OwnAnswer, own_answers
+from recipes.bita.evaluate import WIDEST, ranks, steps
+from recipes.bita.prompts import read_prompts
+from recipes.bita.train import Learner, MaskGroups, mask_logits
+
+PROMPT = (5, 6, 7)
+ANSWER = OwnAnswer(PROMPT, (10, 11, 12, 13, 14))
+
+
+def loud(model: Any, masks: int = 2) -> BitaWeights:
+    """Return random weights a hundred times larger than untrained ones, so that they change the logits clearly."""
+    learned = initial_bita_weights(model, prefix=4, masks=masks)
+    return replace(learned, keys=100 * learned.keys, values=100 * learned.values, masks=100 * learned.masks)
+
+
+def one_group(model: Any, learned: BitaWeights, tokens: list[int], masks: int) -> Tensor:
+    """Return the masks' logits after these tokens, by one causal forward pass of the tokens and one of the masks.
+
+    The prefix comes first here, as in the paper, and is hidden from the tokens by a second, causal cache.
+    """
+    plain, whole = DynamicCache(), DynamicCache()
+    model(torch.tensor([tokens]), past_key_values=plain)
+    layers: list[Any] = plain.layers
+    for layer, states in enumerate(layers):
+        keys, values = (torch.cat([own[None], cached], dim=2) for own, cached in (
+            (learned.keys[layer], states.keys), (learned.values[layer], states.values)))  # fmt: skip
+        whole.update(keys, values, layer)
+    positions = torch.arange(len(tokens), len(tokens) + masks)[None]
+    logits: Tensor = model(
+        inputs_embeds=learned.masks[:masks][None], past_key_values=whole, position_ids=positions
+    ).logits[0]
+    return logits
+
+
+def test_the_loss_is_that_of_separate_forwards_with_ordinary_causal_masks() -> None:
+    model = tiny_model().double()
+    learned = loud(model).to_model(model)
+    example = MaskGroups(ANSWER, 0, 3)
+    separate = [one_group(model, learned, [*PROMPT, *ANSWER.answer[:start]], 2) for start in range(3)]
+    torch.testing.assert_close(mask_logits(model, learned, example), torch.cat(separate), atol=1e-9, rtol=1e-9)
+    targets = torch.tensor([11, 12, 12, 13, 13, 14])  # group i skips 10 + i, the model's own token
+    loss = Learner(model, learned)(example)
+    torch.testing.assert_close(loss, cross_entropy(torch.cat(separate).float(), targets, reduction="sum"))
+
+
+def test_steps_follow_the_best_candidate_of_each_mask() -> None:
+    assert steps([[0, 0, 0], [9, 9, 9], [9, 9, 9], [9, 9, 9], [4], [9]], (5, 4, 3)) == 2
+    assert steps([[0, 1, 0], [9], [9], [9]], (5, 1, 1)) == 3
+
+
+@pytest.mark.parametrize("shape", ["triangle", "chain"])
+def test_decoding_takes_the_steps_that_the_evaluation_counts(shape: Any) -> None:
+    model = tiny_model(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    learned = initial_bita_weights(model, prefix=4)
+    drafter = Bita(learned, WIDEST, shape=shape)
+    taken: list[Step] = []
+    how: dict[str, Any] = {"num_draft_tokens": 60, "max_new_tokens": 60, "do_sample": False}
+    output: Any = generate(model, [*PROMPT], drafter=lambda: drafter, on_step=taken.append, **how)
+    answer = OwnAnswer(PROMPT, tuple(output[0, len(PROMPT) :].tolist())[:48])
+    emitted = accumulate(len(step.tokens) for step in taken[:-1])
+    decoded = sum(tokens < len(answer.answer) for tokens in emitted)  # steps after the answer do not count
+    assert decoded == steps(ranks(model, learned, answer), drafter.level_widths)
+    assert decoded < 47
+
+
+def test_prompts_are_read_from_lines_and_from_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One\nTwo\n", encoding="utf-8")
+    (tmp_path / "a.jsonl").write_text('{"prompt": "One\\ntwo", "id": 3}\n', encoding="utf-8")
+    assert read_prompts(tmp_path / "a.txt") == ["One", "Two"]
+    assert read_prompts(tmp_path / "a.jsonl") == ["One\ntwo"]
+    for content, complaint in (("", "has no prompts"), ('{"text": "One"}\n', "Line 1 of .* no object with a prompt")):
+        (tmp_path / "b.jsonl").write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=complaint):
+            read_prompts(tmp_path / "b.jsonl")
+
+
+def test_stored_answers_are_read_and_checked(tiny: LanguageModel, tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    first = own_answers(tiny, ["One?"], file, max_new_tokens=4)
+    assert own_answers(tiny, ["One?", "Two?"], file, max_new_tokens=4)[:1] == first
+    for asked, length, complaint in (
+        (["One?"], 4, "holds 2 answers, and there are 1 prompts"),
+        (["One?", "Two?"], 5, "'max_new_tokens': 4}, and this is"),
+        (["Another?", "Two?"], 4, "Answer 1 in .* is to another prompt"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            own_answers(tiny, asked, file, max_new_tokens=length)
+
+
+@pytest.mark.exhaustive
+def test_the_programs_train_and_evaluate(tmp_path: Path, tiny_folder: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("Who sings?\n\nWhat melts?\n", encoding="utf-8")
+    options = ["--model", tiny_folder, "--data", file, "--max-new-tokens", 12]
+    size = ["--steps", 2, "--answers", 2, "--masks", 2, "--prefix", 4]
+    for words in (
+        ["train", *options, "--out", tmp_path / "out", *size],
+        ["evaluate", tmp_path / "out" / BITA_FILE, *options, "--json"],
+    ):
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        assert done.exit_code == 0, done.output
+    learned = BitaWeights.load(tmp_path / "out" / BITA_FILE)
+    assert (learned.prefix, len(learned.masks), learned.model) == (4, 2, tiny_folder.name)
+    figures = json.loads(done.stdout)
+    assert figures.keys() == {"trained", "untrained"}
+    assert figures["trained"]["tokens"] == 2 * 11
+    assert figures["trained"]["tokens_per_step"].keys() == {"triangle", "rectangle", "chain"}

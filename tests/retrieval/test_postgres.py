@@ -1,0 +1,348 @@
+"""The index in PostgreSQL: indexing again, several writers, errors of the server, and what a client may do."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.retrieval import (
+    DatabaseError,
+    DatabaseUnavailable,
+    HashEmbedder,
+    IndexMismatch,
+    IndexNotFound,
+    MaxSimReranker,
+    MiniLMEmbedder,
+    Passage,
+    PostgresIndex,
+    Retriever,
+    WouldDropDocuments,
+    build_index,
+    index_passages,
+    remove_documents,
+)
+from antiphon.retrieval.vector_index.flat import Vectors
+from tests.retrieval.servers import free_port, postgres, silence, table_address
+
+pytestmark = pytest.mark.slow
+
+EMBEDDER = HashEmbedder(16)
+PASSAGES = [Passage.at(f"file{number % 7}.txt", 10 * number, f"Owl number {number} sleeps.") for number in range(40)]
+VECTORS = EMBEDDER.embed_documents([passage.text for passage in PASSAGES])
+QUERY = EMBEDDER.embed_queries(["owl number 7"])[0]
+
+
+class Counting(HashEmbedder):
+    """Records the texts that it embeds; stops at one that it is told."""
+
+    def __init__(self, stop_at: str = "") -> None:
+        super().__init__(16)
+        self.texts: list[str] = []
+        self.block = 1
+        self.stop_at = stop_at
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        if self.stop_at and any(self.stop_at in text for text in texts):
+            raise KeyboardInterrupt
+        self.texts += texts
+        return super().embed_documents(texts)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    with postgres() as started:
+        yield started
+
+
+@pytest.fixture
+def url(server: Any, request: pytest.FixtureRequest) -> str:
+    return table_address(server, f"t{abs(hash(request.node.name))}")
+
+
+@pytest.fixture
+def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/one.txt", "a/two.txt", "b/three.txt"):
+        write(tmp_path / name, f"The text of {Path(name).stem}.")
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+
+def sources(url: str) -> list[str]:
+    return list(PostgresIndex(url).sources())
+
+
+def test_documents_are_replaced_added_and_removed_and_only_new_texts_are_embedded(docs: Path, url: str) -> None:
+    embedder = Counting()
+    first = build_index(["a"], url, embedder=embedder)
+    assert (first.files, first.passages, first.reused, first.location) == (2, 2, 0, PostgresIndex(url).location)
+    write(docs / "a" / "two.txt", "Another text of two.")
+    write(docs / "a" / "four.txt", "The text of four.")
+    second = build_index(["a"], url, embedder=embedder)
+    assert (second.passages, second.reused, second.kept, second.dropped) == (3, 1, 0, ())
+    assert embedder.texts == ["The text of one.", "The text of two.", "Another text of two.", "The text of four."]
+    added = build_index(["b"], url, embedder=embedder, add=True)
+    assert (added.passages, added.kept, added.dropped) == (1, 3, ())
+    assert sources(url) == ["a/four.txt", "a/one.txt", "a/two.txt", "b/three.txt"]
+    (docs / "a" / "one.txt").unlink()
+    again = build_index(["a"], url, embedder=embedder, add=True)
+    assert (again.dropped, sources(url)) == (("a/one.txt",), ["a/four.txt", "a/two.txt", "b/three.txt"])
+    with pytest.raises(WouldDropDocuments, match=rf"drop 1 of the 3 documents in {again.location[:13]}.*: b/three.txt"):
+        build_index(["a"], url, embedder=embedder, confirm=lambda _: False)
+    assert build_index(["a"], url, embedder=embedder, confirm=lambda _: True).dropped == ("b/three.txt",)
+    assert remove_documents(url, ["a/two.txt"]) == ("a/two.txt",)
+    assert sources(url) == ["a/four.txt"]
+    with pytest.raises(ValueError, match=r"has no document 'b'; it has a/four.txt"):
+        remove_documents(url, ["b"])
+    assert len(embedder.texts) == 5
+
+
+def test_a_moved_text_and_one_with_other_metadata_are_not_embedded_again(docs: Path, url: str) -> None:
+    embedder = Counting()
+    build_index(["a"], url, embedder=embedder)
+    (docs / "a" / "one.txt").rename(docs / "a" / "moved.txt")
+    report = build_index(["a"], url, embedder=embedder)
+    assert (report.reused, report.dropped, sources(url)) == (2, ("a/one.txt",), ["a/moved.txt", "a/two.txt"])
+    assert len(embedder.texts) == 2
+    index = PostgresIndex(url)
+    passage = index.passage(index.ids_of("a/two.txt")[0])
+    assert passage is not None
+    assert (passage.text, passage.source, passage.start) == ("The text of two.", "a/two.txt", 0)
+    assert index.passage("nothing") is None
+
+
+def test_an_interrupted_run_goes_on_from_its_vectors(docs: Path, url: str) -> None:
+    interrupted = Counting(stop_at="The text of two.")
+    with pytest.raises(KeyboardInterrupt):
+        build_index(["a", "b"], url, embedder=interrupted)
+    with pytest.raises(IndexNotFound, match="holds no index"):
+        PostgresIndex(url)
+    embedder = Counting()
+    report = build_index(["a", "b"], url, embedder=embedder)
+    assert interrupted.texts
+    assert report.reused == len(interrupted.texts)
+    assert sorted(embedder.texts + interrupted.texts) == [f"The text of {name}." for name in ("one", "three", "two")]
+    assert not list((docs / "cache").rglob("*.npz"))
+
+
+def test_a_table_keeps_its_embedder_and_refuses_another(docs: Path, url: str) -> None:
+    build_index(["a"], url, embedder="hash")
+    assert build_index(["a", "b"], url).embedder == "hash"
+    with pytest.raises(IndexMismatch, match=r"made with the embedder hash .* is not minilm .*\(\?table=NAME\)"):
+        build_index(["a"], url, embedder="minilm")
+    with pytest.raises(IndexMismatch, match=r"made with the embedder hash .* is not"):
+        Retriever.open(url, embedder=EMBEDDER)
+    with pytest.raises(ValueError, match="The setting is 'flat'; PostgreSQL searches a table by its own index"):
+        build_index(["a"], url, setting="flat")
+    assert sources(url) == ["a/one.txt", "a/two.txt", "b/three.txt"]
+
+
+def test_nothing_is_created_if_no_document_can_be_read(docs: Path, url: str) -> None:
+    write(docs / "c" / "empty.txt", "")
+    with pytest.raises(ValueError, match="Nothing in c can be read"):
+        build_index(["c"], url, embedder="hash")
+    with pytest.raises(IndexNotFound):
+        PostgresIndex(url)
+
+
+def test_the_ranking_is_that_of_a_folder(tmp_path: Path, url: str) -> None:
+    embedder = MiniLMEmbedder("cpu")
+    facts = ("honey", "wax", "pollen", "a queen", "drones", "frames", "smoke", "nectar")
+    texts = [
+        f"The {place} hive of the {side} garden has {fact}."
+        for place in ("old", "new")
+        for side in ("north", "south")
+        for fact in facts
+    ]
+    passages = [Passage.at(f"{number}.txt", 0, text) for number, text in enumerate(texts)]
+    index_passages(passages, tmp_path / "index", embedder)
+    PostgresIndex(url, embedder).upsert(passages, embedder.embed_documents(texts))
+    folder, table = Retriever.open(tmp_path / "index", embedder=embedder), Retriever.open(url, embedder=embedder)
+    assert isinstance(table.reranker, MaxSimReranker)
+    assert isinstance(folder.reranker, MaxSimReranker)
+    assert table.reranker._idf == pytest.approx(folder.reranker._idf)
+    for question in (
+        "Which hive has drones?",
+        "What does the new north hive have?",
+        "where is smoke in the old garden",
+    ):
+        expected, found = folder.search(question, 3), table.search(question, 3)
+        assert found[0].text == expected[0].text
+        assert found[0].score == pytest.approx(expected[0].score, abs=2e-3)
+    [only] = table.search("drones", 1, where={"source": "4.txt"})
+    assert only.source == "4.txt"
+
+
+def test_words_without_spaces_between_them_and_names_of_files_are_searched(url: str) -> None:
+    index = PostgresIndex(url, EMBEDDER)
+    passages = [
+        Passage.at("蜂.txt", 0, "蜜蜂の巣箱には女王蜂がいます。"),
+        Passage.at("guides/brewing.txt", 0, "Pour water."),
+    ]
+    index.upsert(passages, EMBEDDER.embed_documents([passage.text for passage in passages]))
+    assert [passage.source for passage in index.keyword_search("女王蜂はどこ", 5)] == ["蜂.txt"]
+    assert [passage.source for passage in index.keyword_search("How does brewing work?", 5)] == ["guides/brewing.txt"]
+
+
+def test_two_writers_at_once_lose_nothing(docs: Path, url: str) -> None:
+    build_index(["a"], url, embedder="hash")
+    for number in range(6):
+        write(docs / f"new{number}" / "doc.txt", f"The text of document {number}.")
+    failures: list[BaseException] = []
+
+    def add(number: int) -> None:
+        try:
+            build_index([f"new{number}"], url, add=True)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failures.append(error)
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert sources(url) == ["a/one.txt", "a/two.txt", *(f"new{number}/doc.txt" for number in range(6))]
+
+
+def test_a_change_is_refused_if_another_process_has_removed_what_it_keeps(url: str) -> None:
+    index = PostgresIndex(url, EMBEDDER)
+    index.upsert(PASSAGES[:5], VECTORS[:5])
+    index.remove([PASSAGES[0].id])
+    with pytest.raises(BlockingIOError, match=r"Another process has changed .* meanwhile; try again"):
+        index.replace_documents(["file0.txt"], PASSAGES[7:8], VECTORS[7:8], unchanged=[PASSAGES[0].id])
+    assert len(index) == 4
+
+
+def test_processes_may_create_a_table_at_once(url: str) -> None:
+    opened: list[PostgresIndex] = []
+    threads = [threading.Thread(target=lambda: opened.append(PostgresIndex(url, EMBEDDER))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 6
+    opened[0].upsert(PASSAGES[:3], VECTORS[:3])
+    assert [len(index) for index in opened] == [3] * 6
+
+
+def test_a_table_of_something_else_is_refused(server: Any) -> None:
+    server.psql("create table foreign_table (id text); comment on table foreign_table is 'of the shop';")
+    for embedder in (None, EMBEDDER):
+        with pytest.raises(IndexMismatch, match=r"table=foreign_table is no index of this version of Antiphon"):
+            PostgresIndex(table_address(server, "foreign_table"), embedder)
+
+
+def test_a_missing_table_is_named_also_if_it_is_dropped_while_it_is_used(server: Any, url: str) -> None:
+    with pytest.raises(IndexNotFound, match=r"holds no index, because the table does not exist; make one: antiphon"):
+        Retriever.open(url)
+    index = PostgresIndex(url, EMBEDDER)
+    server.psql(f"drop table {url.rpartition('=')[2]};")
+    with pytest.raises(IndexNotFound, match="holds no index"):
+        index.vector_search(QUERY, 3)
+
+
+def test_a_user_who_may_only_read_searches_and_cannot_change(server: Any, url: str) -> None:
+    PostgresIndex(url, EMBEDDER).upsert(PASSAGES, VECTORS)
+    server.psql(f"create role reader login; grant select on {url.rpartition('=')[2]} to reader;")
+    index = PostgresIndex(url.replace("postgres:@", "reader:@"))
+    assert len(index.vector_search(QUERY, 3)) == 3
+    with pytest.raises(DatabaseError, match="permission denied for table"):
+        index.remove([PASSAGES[0].id])
+    with pytest.raises(DatabaseError, match="permission denied for schema public"):
+        PostgresIndex(table_address(server, "another").replace("postgres:@", "reader:@"), EMBEDDER)
+
+
+def test_a_database_without_pgvector_is_refused_with_the_remedy(server: Any) -> None:
+    server.psql("create role guest login; create database bare;")
+    address = table_address(server, "passages").replace("postgres:@/postgres?", "guest:@/bare?")
+    with pytest.raises(DatabaseError, match=r"permission denied to create extension .*create extension vector$"):
+        PostgresIndex(address, EMBEDDER)
+
+
+def test_a_wrong_password_and_a_missing_database_are_named_and_no_password_is_repeated(server: Any) -> None:
+    server.psql("create role locked login password 'right';")
+    rules = Path(server.pgdata) / "pg_hba.conf"
+    rules.write_text(f"local all locked scram-sha-256\n{rules.read_text()}")
+    server.psql("select pg_reload_conf();")
+    address = table_address(server, "passages")
+    with pytest.raises(
+        DatabaseUnavailable, match=r'refuses the login: .*failed for user "locked".*PGPASSWORD'
+    ) as wrong:
+        PostgresIndex(address.replace("postgres:@", "locked:s3cr3t@"), EMBEDDER)
+    with pytest.raises(DatabaseUnavailable, match=r"refuses the login: .*no password supplied"):
+        PostgresIndex(address.replace("postgres:@", "locked@"), EMBEDDER)
+    with pytest.raises(
+        DatabaseUnavailable, match=r'refuses the connection: database "nowhere" does not exist'
+    ) as missing:
+        PostgresIndex(address.replace("/postgres?", "/nowhere?").replace("postgres:@", "postgres:s3cr3t@"), EMBEDDER)
+    assert "s3cr3t" not in f"{wrong.value} {missing.value}"
+
+
+def test_without_psycopg_the_error_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ImportError, match=r"pip install 'antiphon\[postgres\]'"):
+        Retriever.open("postgresql://127.0.0.1:1/db")
+
+
+def test_a_missing_or_silent_server_is_a_clear_error_and_never_hangs() -> None:
+    with silence() as mute:
+        for port in (free_port(), mute):
+            began = time.monotonic()
+            with pytest.raises(DatabaseUnavailable, match=rf"//127\.0\.0\.1:{port}/db\?table=passages does not answer"):
+                PostgresIndex(f"postgresql://me:secret@127.0.0.1:{port}/db", EMBEDDER, timeout=3)
+            assert time.monotonic() - began < 60
+
+
+def test_a_stopped_server_is_a_clear_error_and_a_restarted_one_is_used_again() -> None:
+    with postgres() as server:
+        index = PostgresIndex(server.get_uri(), EMBEDDER)
+        index.upsert(PASSAGES[:5], VECTORS[:5])
+        server.stop()
+        for call in (lambda: index.vector_search(QUERY, 3), lambda: index.upsert(PASSAGES[:1], VECTORS[:1])):
+            with pytest.raises(DatabaseUnavailable, match=r"table=passages does not answer"):
+                call()
+        server.start()
+        assert len(index.vector_search(QUERY, 9)) == 5
+        server.stop()
+        server.start()
+        assert len(index.vector_search(QUERY, 9)) == 5, "the broken connection is opened again"
+
+
+def test_connection_options_of_the_caller_are_kept(server: Any) -> None:
+    server.psql("create extension if not exists vector; create schema one; create schema two;")
+    tenants = []
+    for number, schema in enumerate(("one", "two"), 1):
+        tenants.append(PostgresIndex(f"{server.get_uri()}&options=-csearch_path%3D{schema}%2Cpublic", EMBEDDER))
+        tenants[-1].upsert(PASSAGES[:number], VECTORS[:number])
+    assert [len(tenant) for tenant in tenants] == [1, 2]
+
+
+def test_a_long_change_succeeds_and_a_slow_query_is_an_error(server: Any, url: str) -> None:
+    from psycopg import connect
+
+    table = url.rpartition("=")[2]
+    index = PostgresIndex(url, EMBEDDER, timeout=0.5)
+    server.psql(
+        "create function wait() returns trigger language plpgsql as"
+        " 'begin perform pg_sleep(1); return null; end';"
+        f"create trigger slow before insert on {table} for each statement execute function wait();"
+    )
+    index.upsert(PASSAGES[:3], VECTORS[:3])
+    assert len(index) == 3
+    with connect(server.get_uri()) as other:
+        other.execute(f"lock table {table}")
+        with pytest.raises(DatabaseError, match="statement timeout"):
+            len(index)
+        with pytest.raises(DatabaseError, match="lock timeout"):
+            index.upsert(PASSAGES[:1], VECTORS[:1])
+    assert len(index) == 3
