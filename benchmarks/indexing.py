@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import log2
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -26,7 +27,7 @@ from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.tables import result_table
 from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import GroundTruth, ground_truth
-from antiphon.retrieval.vector_index.settings import IndexSetting, choose_setting
+from antiphon.retrieval.vector_index.settings import PER_LIST, IndexSetting, choose_setting
 from benchmarks.program import program
 from benchmarks.vector_sets import held_out, load_vectors
 
@@ -115,12 +116,18 @@ def settings(count: int, dim: int, names: Sequence[str] = ()) -> list[IndexSetti
         names: Names of settings to compare instead.
     """
     if names:
-        return [choose_setting(name, count, dim) for name in names]
+        return [_paper(count) if name == "paper" else choose_setting(name, count, dim) for name in names]
     auto, compact = choose_setting("auto", count, dim), choose_setting("compact", count, dim)
-    papers = [choose_setting("paper", count, dim)] if dim % 64 == 0 else []
+    papers = [_paper(count)] if dim % 64 == 0 else []
     ours = [auto, compact] if auto.is_flat else [auto]
     looks = [replace(compact, name=f"compact, k * {times}", rescored=times) for times in (0, 8)]
     return [choose_setting("flat", count, dim), *papers, *ours, *looks]
+
+
+def _paper(count: int) -> IndexSetting:
+    """Return IVF4096,PQ64 with 16 probes, or with as many lists as there are vectors to train them."""
+    lists = min(4096, 1 << int(log2(max(1, count / PER_LIST))))
+    return IndexSetting("paper", f"IVF{lists},PQ64", 0, min(16, lists), 0, "it is the paper's setting")
 
 
 def measure_indexes(

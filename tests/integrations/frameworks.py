@@ -98,7 +98,7 @@ class Model:
 
 
 class LangChainChat(Model):
-    kind = langchain.ChatAntiphon
+    kind: ClassVar[Any] = langchain.ChatAntiphon
 
     def ask(self, prompt: Any, **given: Any) -> Reply:
         return self.reply(self.model.invoke(prompt, **given))

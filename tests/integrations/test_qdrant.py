@@ -6,7 +6,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 import pytest
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import BaseNode, TextNode
 
 from antiphon.integrations.llama_index import VectorStorePassages
 from antiphon.retrieval import HashEmbedder, Passage, Retriever
@@ -44,7 +44,7 @@ def retriever() -> Iterator[Retriever]:
     client = QdrantClient(":memory:")
     store = QdrantVectorStore("passages", client=client)
     vectors = EMBEDDER.embed_documents([passage.text for passage in PASSAGES])
-    nodes = [
+    nodes: list[BaseNode] = [
         TextNode(
             id_=str(uuid5(NAMESPACE_OID, passage.id)),  # Qdrant's ids are UUIDs
             text=passage.text,

@@ -30,7 +30,7 @@ def test_the_default_index_is_found_here_and_in_folders_above(tmp_path: Path, mo
     below.mkdir(parents=True)
     for folder in (tmp_path / "project", below):
         monkeypatch.chdir(folder)
-        assert find_index(None).resolve() == made.resolve()
+        assert Path(find_index(None)).resolve() == made.resolve()
 
 
 def test_a_nearer_index_and_a_given_one_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_a_nearer_index_and_a_given_one_come_first(tmp_path: Path, monkeypatch: 
     near = make_index(tmp_path / "docs" / DEFAULT_INDEX)
     given = make_index(tmp_path / "my-index")
     monkeypatch.chdir(tmp_path / "docs")
-    assert find_index(None).resolve() == near.resolve()
+    assert Path(find_index(None)).resolve() == near.resolve()
     assert find_index(given) == given
 
 

@@ -38,7 +38,7 @@ WRAPPED = "Wax melts\nin the sun. It is yellow\nor white."
     ("source", "text"),
     [
         ("a.rst", f"Wax\n~~~\n\n{WRAPPED}"),
-        ("a.rst", f".. tip::\n   :class: wide\n\n   {WRAPPED}"),
+        ("a.rst", ".. tip::\n   :class: wide\n\n   " + WRAPPED.replace("\n", "\n   ")),
         ("a.md", WRAPPED),
         ("a.txt", f"Wax\n~~~~\n\n{WRAPPED}"),
         ("a.md", f"> [!NOTE]\n> {WRAPPED}".replace("\n", "\n> ").replace("> > ", "> ")),

@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from antiphon.retrieval import HashEmbedder, IndexNotFound, Passage, index_passages, read_index, update_index
 from antiphon.retrieval.vector_index.flat import Vectors
@@ -61,15 +63,22 @@ def test_whichever_file_fills_the_disk_the_old_index_stays_and_one_error_is_rais
         index_passages(passages(before), index, HashEmbedder())
     files = sorted(index.rglob("*"))
     full = 0
+
+    class Filling(HashEmbedder):
+        """Fills the disk after everything is embedded, when tokens are counted and before anything is written."""
+
+        free = 0
+
+        def token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+            if not (small_disk / "filling").exists():
+                fill(small_disk, self.free)
+            return super().token_ids(texts)
+
     for step in range(STEPS):
-
-        def report(stage: str, done: int, total: int, step: int = step) -> None:
-            if (stage, done) == ("save", 0):
-                fill(small_disk, step * 96_000)
-
         told = ""
         try:
-            index_passages(passages(300, 1), index, HashEmbedder(), setting=setting, progress=report)
+            Filling.free = step * 96_000
+            index_passages(passages(300, 1), index, Filling(), setting=setting)
         except OSError as error:
             told = str(error)
         if told:

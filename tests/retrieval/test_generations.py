@@ -12,6 +12,7 @@ import pytest
 
 from antiphon.retrieval import IndexCorrupt, IndexMismatch, IndexNotFound
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
+from antiphon.retrieval.index_folder.write_lock import lock_for_writing
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,8 @@ def put(folder: Path, text: str) -> Path:
         (beside / "a.txt").write_text(text)
         (beside / "b.txt").write_text(text[::-1])
 
-    return write_generation(folder, write, {"text": text})
+    with lock_for_writing(folder):
+        return write_generation(folder, write, {"text": text})
 
 
 def get(folder: Path) -> str:
@@ -173,7 +175,8 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
             put(tmp_path, "second")
         (beside / "a.txt").write_text("first")
 
-    write_generation(tmp_path, write, {})
+    with lock_for_writing(tmp_path):
+        write_generation(tmp_path, write, {})
     assert (read_generation(tmp_path).folder / "a.txt").read_text() == "first"
 
 

@@ -19,10 +19,9 @@ from antiphon.retrieval.embedders.ray_embedder import RayEmbedder
 from antiphon.retrieval.embedding import embed_resumably, embed_texts
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from antiphon.retrieval.index_folder.disk_space import require_free_space
-from antiphon.retrieval.index_folder.generations import require_index_folder
 from antiphon.retrieval.index_folder.store import StoredIndex, read_index, write_index
 from antiphon.retrieval.index_folder.unfinished import read_unfinished, remove_unfinished
-from antiphon.retrieval.index_folder.write_lock import WriteLock, lock_for_writing
+from antiphon.retrieval.index_folder.write_lock import lock_for_writing, require_index_folder
 from antiphon.retrieval.load import Progress
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.token_counts import recounted, require_token_embedder, token_counts
@@ -54,7 +53,6 @@ class FolderTarget:
         self.location = str(folder)
         self.excluded = [folder]
         self._folder, self._setting, self._add = folder, setting, add
-        self._held: WriteLock | None = None
         self._old: StoredIndex | None = None
 
     def embedder(self) -> str | None:
@@ -67,7 +65,7 @@ class FolderTarget:
     @contextmanager
     def opened(self, embedder: Embedder) -> Iterator[Mapping[str, int]]:
         """Lock the folder, and yield the number of passages of each document in it."""
-        with lock_for_writing(self._folder) as self._held:
+        with lock_for_writing(self._folder):
             try:
                 self._old = read_index(self._folder)
                 if self._add:
@@ -90,7 +88,7 @@ class FolderTarget:
         """
         old = () if self._old is None else self._old.passages
         before = [passage for passage in old if passage.source in kept]
-        reused = _write_index([*before, *passages], self._folder, embedder, None, self._setting, report, self._held)
+        reused = _write_index([*before, *passages], self._folder, embedder, None, self._setting, report)
         return max(0, reused - len(before))
 
 
@@ -101,7 +99,6 @@ def index_passages(
     *,
     vectors: Vectors | None = None,
     setting: str | IndexSetting = "auto",
-    progress: Progress | None = None,
 ) -> int:
     """Index passages. An existing index is replaced atomically when the new one is complete.
 
@@ -111,7 +108,6 @@ def index_passages(
         embedder: The embedder.
         vectors: The embedder's vectors of the passages, of shape (passages, dim), if they are known already.
         setting: How vectors are searched; see `choose_setting`.
-        progress: Called with the stages ``embed`` and ``save``.
 
     Returns:
         The number of passages whose vectors were reused from the old index.
@@ -124,9 +120,8 @@ def index_passages(
         OSError: The disk is full.
     """
     out = Path(out)
-    require_index_folder(out)
-    with lock_for_writing(out) as held:
-        return _write_index(passages, out, embedder, vectors, setting, progress or _silent, held)
+    with lock_for_writing(out):
+        return _write_index(passages, out, embedder, vectors, setting, _silent)
 
 
 def _write_index(
@@ -136,7 +131,6 @@ def _write_index(
     vectors: Vectors | None,
     setting: str | IndexSetting,
     report: Progress,
-    held: WriteLock | None,
 ) -> int:
     """Check, embed and save passages; return how many vectors were reused from the old index or interrupted run."""
     # All checks come before the embedding, which may take hours.
@@ -163,7 +157,6 @@ def _write_index(
         embedder=embedder.name,
         fingerprint=embedder.fingerprint,
         token_counts=counts,
-        held=held,
     )
     remove_unfinished(out)
     report("save", 1, 1)
@@ -177,7 +170,6 @@ def update_index(
     upsert: Sequence[Passage] = (),
     vectors: Vectors | None = None,
     remove: Sequence[str] = (),
-    progress: Progress | None = None,
 ) -> None:
     """Change the index in a folder atomically.
 
@@ -189,7 +181,6 @@ def update_index(
         upsert: Passages to insert; a passage whose id exists is replaced.
         vectors: The vectors of ``upsert``, of shape (passages, dim). None: new texts are embedded.
         remove: The ids of passages to remove.
-        progress: Called with the stages ``embed`` and ``save``.
 
     Raises:
         IndexNotFound: The folder contains no index.
@@ -200,14 +191,13 @@ def update_index(
         ImportError: FAISS is needed and not installed; the message has the command.
         BlockingIOError: Another process is writing to the folder, or has changed it meanwhile.
     """
-    report: Progress = progress or _silent
     require_savable(upsert)
     store = read_index(folder)
     require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
     require_token_embedder(store, embedder)
     if vectors is None:
         texts = [passage.text_with_headings for passage in upsert]
-        vectors = embed_texts(texts, embedder, _known(store, set(texts)), report)
+        vectors = embed_texts(texts, embedder, _known(store, set(texts)), _silent)
     else:
         vectors = normalized(vectors, dim=embedder.dim)
     upsert, vectors = keep_last_of_each_id(upsert, vectors)
@@ -215,21 +205,21 @@ def update_index(
     before = list(store.passages)
     kept = [row for row, passage in enumerate(before) if passage.id not in gone]
     old = normalized(store.vectors[kept].astype(np.float32))
-    report("save", 0, 1)
     suited = setting_of_saved_index(store.description, max(1, len(old) + len(vectors)))
     index = rebuild_index(store.open_vectors(), np.concatenate([old, vectors]), suited)
-    write_index(
-        Path(folder),
-        [*(before[row] for row in kept), *upsert],
-        index,
-        description=describe_index(index, suited),
-        embedder=store.embedder,
-        fingerprint=store.fingerprint,
-        token_counts=recounted(store.token_counts, [p for p in before if p.id in gone], upsert, embedder),
-        after=store,
-        has_headings=store.has_headings,
-    )
-    report("save", 1, 1)
+    counts = recounted(store.token_counts, [p for p in before if p.id in gone], upsert, embedder)
+    with lock_for_writing(Path(folder)):
+        write_index(
+            Path(folder),
+            [*(before[row] for row in kept), *upsert],
+            index,
+            description=describe_index(index, suited),
+            embedder=store.embedder,
+            fingerprint=store.fingerprint,
+            token_counts=counts,
+            after=store,
+            has_headings=store.has_headings,
+        )
 
 
 def _silent(stage: str, done: int, total: int) -> None:

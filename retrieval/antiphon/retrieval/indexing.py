@@ -84,8 +84,8 @@ def build_index(
         device: Where to load the embedder. None: a GPU if there is one.
         max_tokens: The longest passage, in tokens of the embedder. None: 128, or the embedder's limit if that is less.
         overlap: How many sentences a passage repeats from the one before it.
-        setting: How vectors are searched: auto, flat, compact, paper or a factory string of FAISS; see
-            `choose_setting`. A table is searched by PostgreSQL, and has no setting.
+        setting: How vectors are searched: auto, flat, compact or a factory string of FAISS; see `choose_setting`.
+            A table is searched by PostgreSQL, and has no setting.
         ray: Embed on a Ray cluster with this address; see `RayEmbedder`. The embedder must be given by its name.
         follow_links: Also follow symbolic links that lead out of ``paths``.
         add: Keep all documents of the index that are not below ``paths``. The default embedder is that of the index.

@@ -37,21 +37,18 @@ class LocalIndex:
     Args:
         store: The content of the folder, from `read_index`.
         embedder: The embedder that made it.
-        gpu: Search on the first GPU of FAISS.
 
     Raises:
         ImportError: FAISS is needed and not installed; the message has the command.
-        RuntimeError: A GPU is requested and FAISS finds none.
     """
 
-    def __init__(self, store: StoredIndex, embedder: Embedder, *, gpu: bool = False) -> None:
+    def __init__(self, store: StoredIndex, embedder: Embedder) -> None:
         self._folder = store.folder
         self._embedder = embedder
-        self._gpu = gpu
         self._lock = Lock()
         self._stale = ""
         self._version = index_version(store.folder)
-        self._content: _Content = store.open_vectors(gpu=gpu), store.passages, store.vectors
+        self._content: _Content = store.open_vectors(), store.passages, store.vectors
         if self._version[0] != store.files.name:  # replaced since it was read
             self._version = ("", "")
 
@@ -143,7 +140,7 @@ class LocalIndex:
     def _read(self, version: tuple[str, str]) -> None:
         store = read_index(self._folder)
         require_same_embedder(f"The index in {self._folder}", store.fingerprint, self._embedder.fingerprint)
-        self._content = store.open_vectors(gpu=self._gpu), store.passages, store.vectors
+        self._content = store.open_vectors(), store.passages, store.vectors
         self._version, self._stale = version, ""
 
 

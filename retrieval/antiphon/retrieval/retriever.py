@@ -61,7 +61,6 @@ class Retriever:
         fusion: Fusion | None = convex_combination,
         device: str | None = None,
         embedder: Embedder | None = None,
-        gpu: bool = False,
     ) -> Retriever:
         """Open an index with the embedder that made it.
 
@@ -72,14 +71,12 @@ class Retriever:
             fusion: Merges the rankings of vector search and keyword search. None: vector search only.
             device: Where models run, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
             embedder: The embedder that made the index; needed only if it cannot be loaded by its name.
-            gpu: Search the vectors of a folder on the first GPU of FAISS.
 
         Raises:
             IndexNotFound: There is no index.
             IndexCorrupt: A file of the index is missing or damaged.
             IndexMismatch: Another embedder made the index.
             ImportError: A package is missing; the message has the command.
-            RuntimeError: A GPU is requested and FAISS finds none.
             ValueError: The address is malformed.
             DatabaseUnavailable: The database server does not answer, or refuses the connection.
         """
@@ -91,7 +88,7 @@ class Retriever:
             texts = [passage.text_with_headings for passage in store.sample()]
             counts, count = token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None, len(texts)
         else:
-            index = LocalIndex(store, embedder, gpu=gpu)
+            index = LocalIndex(store, embedder)
             counts, count = store.token_counts, len(index)
         suited = load_reranker(reranker, embedder, token_counts=counts, passages=count, device=device)
         return cls(index, embedder, suited, fusion=fusion)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from antiphon.pipelines.server.documents import stored_path
 from antiphon.retrieval import HashEmbedder, build_index, read_index
 from antiphon.retrieval.index_folder import write_lock
 from antiphon.retrieval.index_folder.write_lock import lock_uploads
+from antiphon.retrieval.local_index import LocalIndex
 from tests.pipelines.server.conftest import Serve
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
@@ -54,7 +56,7 @@ def restore(archive: Path, folder: Path) -> tuple[set[str], dict[Path, str]]:
 def collection_of(client: Any) -> Collection:
     [(name, collection)] = client.app.state.service.collections.items()
     assert collection.index is not None
-    folder = collection.index.folder
+    folder = index_folder(collection)
     collection = replace(collection, uploads=folder.with_name(f"{folder.name}-uploads"))
     client.app.state.service.collections[name] = collection
     assert isinstance(collection, Collection)
@@ -62,7 +64,7 @@ def collection_of(client: Any) -> Collection:
 
 
 def index_folder(collection: Collection) -> Path:
-    assert collection.index is not None
+    assert isinstance(collection.index, LocalIndex)
     return collection.index.folder
 
 
@@ -70,7 +72,8 @@ def test_a_backup_during_changes_has_each_upload_in_both_places_or_in_none(
     serve: Serve, script: Path, tmp_path: Path
 ) -> None:
     with serve() as client, ThreadPoolExecutor(2) as pool:
-        folder, seen = index_folder(collection_of(client)), set()
+        folder = index_folder(collection_of(client))
+        seen: set[frozenset[str]] = set()
         writers = [pool.submit(change_documents, client), pool.submit(grow_index, folder, tmp_path)]
         while not all(writer.done() for writer in writers):
             back_up(script, folder, tmp_path / "b.tar.gz")
@@ -91,9 +94,9 @@ def change_documents(client: TestClient) -> None:
     """Upload documents, and remove every second one again; a client that is told to try again does so."""
     for number in range(12):
         name, text = f"{number}.txt", f"Visit {number}.".encode()
-        until_done(lambda name=name, text=text: client.post("/documents", files={"file": (name, text)}))
+        until_done(partial(client.post, "/documents", files={"file": (name, text)}))
         if number % 2:
-            until_done(lambda name=name: client.delete("/documents", params={"id": f"uploaded/{name}"}))
+            until_done(partial(client.delete, "/documents", params={"id": f"uploaded/{name}"}))
 
 
 def until_done(request: Callable[[], Any]) -> None:

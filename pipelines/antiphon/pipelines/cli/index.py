@@ -48,7 +48,7 @@ def index(
     ] = "auto",
     device: Device = None,
     setting: Annotated[
-        str, typer.Option(help="Vector index: auto, flat, compact, paper, or a FAISS factory string.")
+        str, typer.Option(help="Vector index: auto, flat, compact, or a FAISS factory string.")
     ] = "auto",
     ray: Annotated[
         str | None,

@@ -24,6 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOut
 
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
+from antiphon.retrieval.index_folder.write_lock import lock_for_writing
 
 if TYPE_CHECKING:
     import openvino
@@ -179,7 +180,9 @@ def _load_or_convert(model: PreTrainedModel, output: str, folder: Path) -> openv
     graph = _convert(model, output)
     with suppress(OSError, ValueError):  # if the cache is not writable, the next process converts the model again
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_generation(folder, lambda target: _save(graph, target), {"model": type(model).__name__, "output": output})
+        with lock_for_writing(folder):
+            facts = {"model": type(model).__name__, "output": output}
+            write_generation(folder, lambda target: _save(graph, target), facts)
     return graph
 
 

@@ -5,7 +5,6 @@ Each generation has a manifest with checksums. If a writer is killed at any time
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
@@ -18,18 +17,14 @@ from typing import Any
 from antiphon.accel.files import TEMPORARY, sync_file, sync_folder, temporary_folder, write_file
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from antiphon.retrieval.index_folder.disk_space import explain_full_disk
-from antiphon.retrieval.index_folder.write_lock import WriteLock, file_mode, folder_mode, lock_for_writing
+from antiphon.retrieval.index_folder.write_lock import GENERATION, POINTER, file_mode, folder_mode
 
 FORMAT = 3
 """The version of the file format; increased by every incompatible change."""
 
-POINTER = "CURRENT"
-"""The name of the file that names the current generation."""
-
 MANIFEST = "manifest.json"
 """The name of the file with the checksums of a generation."""
 
-_GENERATION = re.compile(r"gen-(\d{6,})")
 _KEPT = 2  # generations to keep, so that readers of the previous one are not interrupted
 
 
@@ -52,29 +47,25 @@ def write_generation(
     facts: Mapping[str, Any],
     *,
     after: str | None = None,
-    held: WriteLock | None = None,
 ) -> Path:
     """Write a new generation and make it the current one, atomically.
 
     Args:
-        folder: The index folder. A missing folder is created so that only its owner can read it; in an existing one,
-            files and subfolders get its permissions.
+        folder: The index folder, which the caller has locked with `lock_for_writing`. Files and subfolders get its
+            permissions.
         write: Writes the files into the empty folder that it is given.
         facts: Metadata for the manifest.
         after: The generation that the new one was derived from. If it is not current any more, an error is raised.
-        held: The lock, if the caller holds it already.
 
     Returns:
         The subfolder of the new generation.
 
     Raises:
-        ValueError: The folder contains other things than an index.
-        BlockingIOError: Another process is writing to the folder, or has changed it since ``after``.
+        BlockingIOError: Another process has changed the folder since ``after``.
         OSError: The disk is full.
     """
-    require_index_folder(folder)
-    with contextlib.nullcontext() if held else lock_for_writing(folder), explain_full_disk(folder):
-        if after is not None and _current(folder) != after:
+    with explain_full_disk(folder):
+        if after is not None and index_version(folder)[0] != after:
             raise BlockingIOError(f"Another process has changed the index in {folder} meanwhile; try again.")
         _remove_stale(folder)
         with temporary_folder(folder, TEMPORARY) as temporary:
@@ -117,23 +108,6 @@ def index_version(folder: Path) -> tuple[str, str]:
     except OSError:
         return "", ""
     return name, digest
-
-
-def require_index_folder(folder: Path) -> None:
-    """Refuse a path if writing an index there would touch unrelated files.
-
-    Raises:
-        ValueError: It is a file, or a folder that contains other things than an index.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; an index needs a folder of its own.")
-    foreign = sorted(path.name for path in folder.glob("*") if not _is_ours(path.name)) if folder.exists() else []
-    if foreign:
-        raise ValueError(f"{folder} holds {foreign[0]}, which is no part of an index; give a new or an empty folder.")
-
-
-def _is_ours(name: str) -> bool:
-    return name == POINTER or name.startswith(".") or bool(_GENERATION.fullmatch(name))
 
 
 def _write_manifest(folder: Path, facts: Mapping[str, Any], mode: int) -> str:
@@ -189,19 +163,13 @@ def _corrupt(folder: Path, path: Path, problem: str) -> IndexCorrupt:
 
 
 def _last_number(folder: Path) -> int:
-    return max((int(match[1]) for path in folder.iterdir() if (match := _GENERATION.fullmatch(path.name))), default=0)
-
-
-def _current(folder: Path) -> str:
-    """Return the name of the current generation, or an empty string if there is none."""
-    pointer = folder / POINTER
-    return pointer.read_bytes().split(b" ")[0].decode("ascii", "replace") if pointer.is_file() else ""
+    return max((int(match[1]) for path in folder.iterdir() if (match := GENERATION.fullmatch(path.name))), default=0)
 
 
 def _remove_stale(folder: Path) -> None:
     """Remove the files of killed writers, and all generations except the current one and the one before it."""
-    generations = sorted(path for path in folder.iterdir() if _GENERATION.fullmatch(path.name))
-    current = _current(folder)
+    generations = sorted(path for path in folder.iterdir() if GENERATION.fullmatch(path.name))
+    current, _ = index_version(folder)
     names = [path.name for path in generations]
     stale: list[Path] = []
     if current in names:  # without a valid pointer it is unknown which generations are stale
@@ -219,6 +187,6 @@ def _set_current(folder: Path, generation: Path, digest: str) -> None:
     try:
         write_file(folder / POINTER, f"{generation.name} {digest}\n".encode(), mode=file_mode(folder))
     except BaseException:  # nothing refers to this generation, so it is removed
-        if _current(folder) != generation.name:
+        if index_version(folder)[0] != generation.name:
             shutil.rmtree(generation, ignore_errors=True)
         raise

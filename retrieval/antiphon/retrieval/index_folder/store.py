@@ -21,7 +21,6 @@ from antiphon.retrieval.errors import IndexCorrupt
 from antiphon.retrieval.filters import MetadataFilter, json_metadata
 from antiphon.retrieval.index_folder.filter_sql import sql_condition
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
-from antiphon.retrieval.index_folder.write_lock import WriteLock
 from antiphon.retrieval.keywords import search_terms
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_index.build import LocalVectorIndex
@@ -92,18 +91,14 @@ class StoredIndex:
         """Return a description of the index as lines of text."""
         return self.description.lines()
 
-    def open_vectors(self, *, gpu: bool = False) -> LocalVectorIndex:
+    def open_vectors(self) -> LocalVectorIndex:
         """Open the vector index as it was built.
-
-        Args:
-            gpu: Search on the first GPU of FAISS.
 
         Raises:
             ImportError: FAISS is needed and not installed; the message has the command.
-            RuntimeError: A GPU is requested and FAISS finds none.
             IndexMismatch: The installed version of FAISS cannot read the index.
         """
-        return open_vectors(self.files, self.vectors, self.description, gpu=gpu)
+        return open_vectors(self.files, self.vectors, self.description)
 
 
 class PassageTable:
@@ -192,13 +187,12 @@ def write_index(
     fingerprint: str,
     token_counts: NDArray[np.int64] | None = None,
     after: StoredIndex | None = None,
-    held: WriteLock | None = None,
     has_headings: bool = True,
 ) -> None:
     """Write an index as a new generation; an existing index is replaced atomically.
 
     Args:
-        folder: The index folder.
+        folder: The index folder, which the caller has locked with `lock_for_writing`.
         passages: The passages.
         vectors: The vector index; row ``i`` belongs to passage ``i``.
         description: How the vectors are searched.
@@ -206,12 +200,11 @@ def write_index(
         fingerprint: The fingerprint of that embedder.
         token_counts: For each token id the number of passages that contain it.
         after: The index that this one was derived from. If it is not current any more, an error is raised.
-        held: The lock, if the caller holds it already.
         has_headings: Whether the passages were embedded with their headings.
 
     Raises:
         ValueError: The numbers of passages and vectors differ, or the folder contains other things than an index.
-        BlockingIOError: Another process is writing to the folder, or has changed it since ``after``.
+        BlockingIOError: Another process has changed the folder since ``after``.
         OSError: The disk is full.
     """
     if len(passages) != len(vectors):
@@ -232,7 +225,7 @@ def write_index(
         "search": description.as_dict(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    write_generation(folder, write, facts, after=None if after is None else after.files.name, held=held)
+    write_generation(folder, write, facts, after=None if after is None else after.files.name)
 
 
 def read_index(folder: str | Path) -> StoredIndex:
@@ -247,7 +240,7 @@ def read_index(folder: str | Path) -> StoredIndex:
     facts = generation.facts
     passages = PassageTable(generation.folder / _PASSAGES)
     description = IndexDescription.from_dict(facts["search"])
-    vectors = read_vectors(generation.folder, in_memory=description.in_memory)
+    vectors = read_vectors(generation.folder)
     tokens = generation.folder / _TOKENS
     expected = (facts["passages"], facts["dim"])
     if vectors.shape != expected or len(passages) != facts["passages"]:

@@ -6,12 +6,18 @@ A backup holds both locks with ``flock(1)`` while it copies, as the page on oper
 from __future__ import annotations
 
 import contextlib
+import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.retrieval.index_folder.disk_space import explain_full_disk
+
+POINTER = "CURRENT"
+"""The name of the file that names the current generation."""
+
+GENERATION = re.compile(r"gen-(\d{6,})")
+"""The names of the folders of generations."""
 
 LOCK = ".lock"
 """The name of the file that is locked."""
@@ -23,26 +29,21 @@ _PRIVATE = 0o700
 _UPLOADS_SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLock:
-    """Proof that its holder is the only writer of ``folder``; only `lock_for_writing` creates it."""
-
-    folder: Path
-
-
 @contextlib.contextmanager
-def lock_for_writing(folder: Path) -> Iterator[WriteLock]:
+def lock_for_writing(folder: Path) -> Iterator[None]:
     """Lock a folder against other writers; the system releases the lock of a process that dies.
 
     A missing folder is created so that only its owner can read it. If nothing is written into it, folder and lock are
     removed again.
 
     Raises:
+        ValueError: It is a file, or a folder that contains other things than an index.
         BlockingIOError: Another process is writing to the folder.
         OSError: The folder or the lock cannot be created.
     """
     from filelock import FileLock, Timeout
 
+    require_index_folder(folder)
     with explain_full_disk(folder):
         created = _create(folder)
         lock = FileLock(folder / LOCK, timeout=0, mode=file_mode(folder), fallback_to_soft=False)
@@ -53,7 +54,7 @@ def lock_for_writing(folder: Path) -> Iterator[WriteLock]:
                 f"Another process is writing to the index in {folder}; wait until it is done."
             ) from error
     try:
-        yield WriteLock(folder)
+        yield
     finally:
         if [path.name for path in folder.iterdir()] == [LOCK]:
             _remove(created, folder / LOCK)
@@ -89,6 +90,23 @@ def folder_mode(folder: Path) -> int:
 def file_mode(folder: Path) -> int:
     """Return the permissions for files in an index folder: those of the folder, without execution."""
     return folder_mode(folder) & 0o666
+
+
+def require_index_folder(folder: Path) -> None:
+    """Refuse a path if writing an index there would touch unrelated files.
+
+    Raises:
+        ValueError: It is a file, or a folder that contains other things than an index.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; an index needs a folder of its own.")
+    foreign = sorted(path.name for path in folder.glob("*") if not _is_ours(path.name)) if folder.exists() else []
+    if foreign:
+        raise ValueError(f"{folder} holds {foreign[0]}, which is no part of an index; give a new or an empty folder.")
+
+
+def _is_ours(name: str) -> bool:
+    return name == POINTER or name.startswith(".") or bool(GENERATION.fullmatch(name))
 
 
 def _create(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from antiphon.retrieval.vector_index.settings import EXACT_ROWS, FLAT_NUMBERS
+from antiphon.retrieval.vector_index.settings import EXACT_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,8 @@ class IndexDescription:
         recall_10: The share of the exact 10 nearest vectors among the first 10 results, on queries not used for tuning.
         recall_100: The same at 100.
         sampled: The number of those queries; 0 if the search is exact.
-        curve: Pairs (number of probes, recall at 100), from which the number of probes was chosen.
         faiss: The version of FAISS.
         exact_rows: If a filter allows at most this many rows, all of them are scored exactly.
-        in_memory: An index whose vectors have at most this many numbers in total is read into memory when it is opened.
     """
 
     setting: str
@@ -52,10 +50,8 @@ class IndexDescription:
     recall_10: float = 1.0
     recall_100: float = 1.0
     sampled: int = 0
-    curve: tuple[tuple[int, float], ...] = ()
     faiss: str = ""
     exact_rows: int = EXACT_ROWS
-    in_memory: int = FLAT_NUMBERS
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
@@ -64,8 +60,7 @@ class IndexDescription:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> IndexDescription:
         """Return a description from the fields that `as_dict` returned; missing fields get their defaults."""
-        known = {field.name: facts[field.name] for field in fields(cls) if field.name in facts}
-        return cls(**known | {"curve": tuple((int(probes), float(recall)) for probes, recall in facts["curve"])})
+        return cls(**{field.name: facts[field.name] for field in fields(cls) if field.name in facts})
 
     def lines(self) -> list[str]:
         """Return the description as lines of text."""

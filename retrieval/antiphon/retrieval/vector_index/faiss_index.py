@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch
 from antiphon.retrieval.vector_index.description import IndexDescription
-from antiphon.retrieval.vector_index.faiss_library import GpuIndex, import_faiss
+from antiphon.retrieval.vector_index.faiss_library import import_faiss
 from antiphon.retrieval.vector_index.flat import (
     Hits,
     RowMask,
@@ -27,7 +27,6 @@ from antiphon.retrieval.vector_index.flat import (
 
 _BLOCK = 65_536
 _FEWEST_HITS = 100  # for a smaller k as many candidates are rescored as for this one, so that recall is as good
-_GPU_DEPTH = 2048  # the limit of FAISS on GPUs
 
 
 class FaissIndex:
@@ -37,18 +36,12 @@ class FaissIndex:
         index: The FAISS index.
         vectors: The vectors in it, of shape (n, dim), which are read only to rescore the best hits.
         description: How the index is searched.
-        gpu: Search on the first GPU.
-
-    Raises:
-        ImportError: FAISS is not installed, or two packages of it are.
-        RuntimeError: A GPU is requested and FAISS finds none, or does not support this kind of index on GPUs.
     """
 
-    def __init__(self, index: Any, vectors: StoredVectors, description: IndexDescription, *, gpu: bool = False) -> None:
+    def __init__(self, index: Any, vectors: StoredVectors, description: IndexDescription) -> None:
         self.vectors = vectors
         self.description = description
         self._index = index
-        self._gpu = GpuIndex(index) if gpu else None
 
     @property
     def dim(self) -> int:
@@ -104,10 +97,7 @@ class FaissIndex:
 
     def _estimated(self, queries: Vectors, k: int, allowed: RowMask | None) -> list[Hits]:
         params = search_parameters(self._index, self.description.probes, allowed)
-        if self._gpu is None or allowed is not None:  # FAISS has no filters on GPUs
-            scores, rows = self._index.search(queries, k, params=params)
-        else:
-            scores, rows = self._gpu.search(queries, min(k, _GPU_DEPTH), params=params)
+        scores, rows = self._index.search(queries, k, params=params)
         return [drop_padding(row, score) for row, score in zip(rows, scores, strict=True)]
 
     def _rescored(self, query: Vectors, rows: NDArray[np.int64], k: int) -> Hits:
@@ -117,16 +107,8 @@ class FaissIndex:
         return top_k(rows, self.vectors[rows].astype(np.float32) @ query, k)
 
 
-def read_faiss_index(
-    path: Path, vectors: StoredVectors, description: IndexDescription, *, gpu: bool = False
-) -> FaissIndex:
-    """Read an index that `FaissIndex.save` wrote.
-
-    Args:
-        path: The file.
-        vectors: The vectors that it was built from, of shape (n, dim).
-        description: Its description.
-        gpu: Search on the first GPU.
+def read_faiss_index(path: Path, vectors: StoredVectors, description: IndexDescription) -> FaissIndex:
+    """Read an index of these vectors that `FaissIndex.save` wrote.
 
     Raises:
         IndexMismatch: The installed version of FAISS cannot read it.
@@ -144,7 +126,7 @@ def read_faiss_index(
             f"The index is damaged: {path} has {index.ntotal} vectors of {index.d} numbers, not {vectors.shape}. "
             "Make it again."
         )
-    return FaissIndex(index, vectors, description, gpu=gpu)
+    return FaissIndex(index, vectors, description)
 
 
 def search_parameters(index: Any, probes: int | None, allowed: RowMask | None = None) -> Any:

@@ -20,12 +20,7 @@ _BLOCK = 65_536
 
 
 def write_vectors(folder: Path, index: LocalVectorIndex) -> None:
-    """Write an index into a folder.
-
-    Args:
-        folder: An existing folder.
-        index: The index to write.
-    """
+    """Write an index into an existing folder."""
     if isinstance(index, FlatIndex):
         write_array(folder / _FLOAT32, index.vectors, np.float32)
         return
@@ -38,7 +33,7 @@ def read_vectors(folder: Path, *, in_memory: int = FLAT_NUMBERS) -> StoredVector
 
     Args:
         folder: The folder that was written.
-        in_memory: A file with more numbers than this is memory-mapped; a smaller one is read into memory.
+        in_memory: A file with more numbers than this is memory-mapped; another one is read into memory.
 
     Raises:
         IndexCorrupt: The folder contains no vectors.
@@ -50,37 +45,23 @@ def read_vectors(folder: Path, *, in_memory: int = FLAT_NUMBERS) -> StoredVector
     return cast(StoredVectors, mapped if mapped.size > in_memory else np.array(mapped))
 
 
-def open_vectors(
-    folder: Path, vectors: StoredVectors, description: IndexDescription, *, gpu: bool = False
-) -> LocalVectorIndex:
-    """Open the index that `write_vectors` wrote, without building it again.
-
-    Args:
-        folder: The folder that was written.
-        vectors: From `read_vectors`.
-        description: The description of the index.
-        gpu: Search on the first GPU of FAISS.
+def open_vectors(folder: Path, vectors: StoredVectors, description: IndexDescription) -> LocalVectorIndex:
+    """Open the index that `write_vectors` wrote, without building it again, for the vectors of `read_vectors`.
 
     Raises:
         ImportError: FAISS is needed and not installed; the message has the command.
-        RuntimeError: A GPU is requested and FAISS finds none.
         IndexMismatch: The installed version of FAISS cannot read it.
         IndexCorrupt: The files do not belong together.
     """
     if description.factory == "Flat":
-        return FlatIndex(cast(Vectors, vectors), gpu=gpu, are_normalized=True)
-    return read_faiss_index(folder / _FAISS, vectors, description, gpu=gpu)
+        return FlatIndex(cast(Vectors, vectors), are_normalized=True)
+    return read_faiss_index(folder / _FAISS, vectors, description)
 
 
 def write_array(path: Path, array: NDArray[np.generic], dtype: DTypeLike) -> None:
     """Write an array as ``.npy``, converted block by block, because a converted copy of the whole needs more memory.
 
     Unlike `numpy.save`, a full disk raises an ``OSError`` with its errno.
-
-    Args:
-        path: The file to write.
-        array: The array.
-        dtype: The type of the numbers in the file.
     """
     kind = np.dtype(dtype).newbyteorder("<")
     header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": array.shape}

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.retrieval.vector_index.faiss_library import GpuIndex, exact_faiss_index, import_faiss
+from antiphon.retrieval.vector_index.faiss_library import import_faiss
 
 Vectors = NDArray[np.float32]
 """Float32 vectors of shape (n, dim)."""
@@ -59,24 +59,19 @@ class FlatIndex:
     Args:
         vectors: Of shape (n, dim), in memory or memory-mapped; not copied unless they have to be normalized.
         faiss: Use FAISS (True) or numpy (False). None: by the number of vectors.
-        gpu: Search on the first GPU of FAISS.
         are_normalized: The vectors have length 1 and need no check.
 
     Raises:
         ImportError: FAISS is needed and not installed, or two packages of it are; the message has the command.
-        RuntimeError: A GPU is requested and FAISS finds none.
         ValueError: numpy is requested for more than 50,000 vectors.
     """
 
-    def __init__(
-        self, vectors: Vectors, *, faiss: bool | None = None, gpu: bool = False, are_normalized: bool = False
-    ) -> None:
+    def __init__(self, vectors: Vectors, *, faiss: bool | None = None, are_normalized: bool = False) -> None:
         self.vectors = vectors if are_normalized else normalized(vectors)
-        by_faiss = gpu or (len(vectors) > NUMPY_LIMIT if faiss is None else faiss)
+        by_faiss = len(vectors) > NUMPY_LIMIT if faiss is None else faiss
         if not by_faiss and len(vectors) > NUMPY_LIMIT:
             raise ValueError(f"{len(vectors)} vectors are too many for numpy (at most {NUMPY_LIMIT}); use FAISS.")
         self._faiss: Any = import_faiss() if by_faiss else None
-        self._gpu: GpuIndex | None = GpuIndex(exact_faiss_index(self.vectors)) if gpu else None
 
     @property
     def dim(self) -> int:
@@ -94,10 +89,7 @@ class FlatIndex:
             return search_rows(self.vectors, queries, np.flatnonzero(allowed), k)
         if self._faiss is None:
             return [top_k(np.arange(len(self)), row, k) for row in queries @ self.vectors.T]
-        if self._gpu is not None:
-            scores, rows = self._gpu.search(queries, k)
-        else:
-            scores, rows = self._faiss.knn(queries, self.vectors, k, metric=self._faiss.METRIC_INNER_PRODUCT)
+        scores, rows = self._faiss.knn(queries, self.vectors, k, metric=self._faiss.METRIC_INNER_PRODUCT)
         return [drop_padding(row, score) for row, score in zip(rows, scores, strict=True)]
 
 

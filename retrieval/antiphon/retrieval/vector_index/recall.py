@@ -31,21 +31,14 @@ class GroundTruth:
     own: NDArray[np.int64]
     nearest: tuple[NDArray[np.int64], ...]
 
-    def recall(self, search: Search, k: int) -> float:
-        """Return the recall at ``k``: the mean share of the exact ``k`` nearest rows in the first ``k`` results.
-
-        Args:
-            search: Called with queries of shape (n, dim) and the number of hits.
-            k: The number of results to look at, at most `DEPTH`.
-        """
-        return self.recalls(search, k)[0]
-
     def recalls(self, search: Search, *depths: int) -> list[float]:
-        """Return the recall at each of several depths, with one search.
+        """Return the recall at each of several depths ``k``, at most `DEPTH`, with one search.
+
+        It is the mean share of the exact ``k`` nearest rows in the first ``k`` results.
 
         Args:
             search: Called with queries of shape (n, dim) and the number of hits.
-            *depths: The depths, each at most `DEPTH`.
+            *depths: The depths.
         """
         hits = search(self.queries, DEPTH + 1)
         rows = [_others(hit.rows, own) for hit, own in zip(hits, self.own, strict=True)]
@@ -59,9 +52,7 @@ class GroundTruth:
         return GroundTruth(self.queries[which], self.own[which], self.nearest[which])
 
 
-def ground_truth(
-    vectors: Vectors, count: int, *, queries: Vectors | None = None, seed: int = 0, faiss: bool = True
-) -> GroundTruth:
+def ground_truth(vectors: Vectors, count: int, *, queries: Vectors | None = None, seed: int = 0) -> GroundTruth:
     """Return queries with the exact results that they should have.
 
     Vectors of the corpus are closer to their neighbours than questions are, so recall measured with them is slightly
@@ -72,13 +63,12 @@ def ground_truth(
         count: How many of the vectors to use as queries if ``queries`` is None.
         queries: Real questions, of shape (m, dim).
         seed: The seed of the sample.
-        faiss: Search with FAISS instead of numpy.
     """
     own = np.full(0 if queries is None else len(queries), -1, np.int64)
     if queries is None:
         own = np.sort(np.random.default_rng(seed).choice(len(vectors), min(count, len(vectors)), replace=False))
         queries = np.ascontiguousarray(vectors[own])
-    hits = FlatIndex(vectors, faiss=faiss, are_normalized=True).search(queries, DEPTH + 1)
+    hits = FlatIndex(vectors, faiss=True, are_normalized=True).search(queries, DEPTH + 1)
     nearest = tuple(_others(hit.rows, row) for hit, row in zip(hits, own, strict=True))
     return GroundTruth(queries, own, nearest)
 

@@ -21,7 +21,7 @@ TARGET = 0.95
 SEED = 1
 """The seed of all random numbers, so that the same vectors give the same index."""
 
-_MARGIN = 0.02  # added to the target if the queries are indexed vectors, whose neighbours are easier to find
+_MARGIN = 0.02  # added to the target, because the queries are indexed vectors
 _TOLERANCE = 0.005  # if the target cannot be reached: recall below the best possible that is accepted for fewer probes
 _SAMPLED = 256
 _DOUBLINGS = 2  # of the rescored candidates, at most: 12 * k read 2.4 MB at dimension 1,024 and k = 100
@@ -29,26 +29,18 @@ _BLOCK = 65_536
 _PER_LIST, _TRAINED = 64, 65_536  # numbers of training vectors: for each inverted list, and at least in total
 
 
-def train_index(
-    vectors: Vectors,
-    setting: IndexSetting,
-    *,
-    target: float = TARGET,
-    queries: Vectors | None = None,
-    gpu: bool = False,
-) -> FaissIndex:
-    """Train the index of a setting, with as many probes as the target recall needs. The result is deterministic.
+def train_index(vectors: Vectors, setting: IndexSetting) -> FaissIndex:
+    """Train the index of a setting, with as many probes as `TARGET` needs. The result is deterministic.
+
+    Recall is measured with a sample of the vectors as queries, and the target is raised by 0.02 because their
+    neighbours are easier to find than those of questions.
 
     Args:
         vectors: Of shape (n, dim) and length 1.
         setting: The setting, not flat.
-        target: The recall at 100 to reach.
-        queries: Real questions, of shape (n, dim). None: a sample of the vectors, with a target that is 0.02 higher.
-        gpu: Search on the first GPU of FAISS. Training runs on the CPU.
 
     Raises:
         ImportError: FAISS is not installed; the message has the command.
-        RuntimeError: A GPU is requested and FAISS finds none.
         ValueError: FAISS does not know the setting, or needs more vectors; the message says how many.
     """
     # 1. Create, train and fill the index.
@@ -56,13 +48,12 @@ def train_index(
     trained_on = _train(index, vectors, setting)
     for first in range(0, len(vectors), _BLOCK):
         index.add(vectors[first : first + _BLOCK])
-    made = FaissIndex(index, vectors, _describe(index, vectors, setting, trained_on), gpu=gpu)
+    made = FaissIndex(index, vectors, _describe(index, vectors, setting, trained_on))
     # 2. Choose the number of probes on one half of the queries.
-    exact = ground_truth(vectors, _SAMPLED, queries=queries, seed=SEED)
+    exact = ground_truth(vectors, _SAMPLED, seed=SEED)
     tuning, held_out = exact.halves() if len(exact.queries) > 1 else (exact, exact)
-    aim = target if queries is not None else min(1.0, target + _MARGIN)
-    if inverted_file_of(index) is not None:
-        made = made.with_description(_tune(made, tuning, aim))
+    if inverted_file_of(index) is not None and setting.probes is None:
+        made = _tuned(made, tuning, TARGET + _MARGIN)
     # 3. Measure the recall on the other half.
     at_10, at_100 = (round(recall, 4) for recall in held_out.recalls(made.search, 10, 100))
     sampled = len(held_out.queries)
@@ -130,47 +121,35 @@ def _train(index: Any, vectors: Vectors, setting: IndexSetting) -> int:
         linear.is_trained = True
     elif index.is_trained:
         return 0
-    learned = [(rotation, _quiet_quantizer(rotation)) for rotation in _opq_rotations_of(index)]
-    for rotation, quantizer in learned:
-        rotation.pq = quantizer
     index.train(chosen)
-    for rotation, _ in learned:
-        rotation.pq = None  # Python owns the quantizer; FAISS would keep a dangling pointer
     return len(chosen)
 
 
-def _tune(made: FaissIndex, exact: GroundTruth, aim: float) -> IndexDescription:
-    """Return the description with the fewest probes, a power of two, whose recall at 100 reaches ``aim``.
+def _tuned(made: FaissIndex, exact: GroundTruth, aim: float) -> FaissIndex:
+    """Return the index with the fewest probes, a power of two, whose recall at 100 reaches ``aim``.
 
     If even a search of all lists does not reach it, the number of rescored candidates is doubled once or twice, which
-    needs no additional memory.
+    needs no additional memory. If that does not help either, the fewest probes with nearly the best recall are taken.
     """
     rough = made.description
-    if rough.probes is not None:
-        return replace(rough, probes_why="this many belong to the setting")
-    tuned = _choose_probes(made, exact, aim)
-    for _ in range(_DOUBLINGS if rough.rescored else 0):
-        if max(recall for _, recall in tuned.curve) >= aim:
-            break
-        tuned = _choose_probes(made.with_description(replace(tuned, rescored=2 * tuned.rescored)), exact, aim)
-    return tuned
+    curve: list[tuple[float, FaissIndex]] = []
+    for doublings in range(1 + (_DOUBLINGS if rough.rescored else 0)):
+        curve = []
+        for probes in _powers_of_two(rough.lists or 1):
+            tuned = replace(rough, probes=probes, rescored=rough.rescored << doublings)
+            index = made.with_description(tuned)
+            recall = round(exact.recalls(index.search, 100)[0], 4)
+            curve.append((recall, index))
+            if recall >= aim:
+                return _explained(index, f"reach a recall@100 of {aim:.2f}", recall)
+    least = max(recall for recall, _ in curve) - _TOLERANCE
+    recall, index = next(pair for pair in curve if pair[0] >= least)
+    return _explained(index, f"come as near as its codes allow to a recall@100 of {aim:.2f}", recall)
 
 
-def _choose_probes(made: FaissIndex, exact: GroundTruth, aim: float) -> IndexDescription:
-    """Return the description with the fewest probes that reach ``aim`` or, if none do, nearly the best recall."""
-    rough = made.description
-    curve: list[tuple[int, float]] = []
-    for probes in _powers_of_two(rough.lists or 1):
-        recall = exact.recall(made.with_description(replace(rough, probes=probes)).search, 100)
-        curve.append((probes, round(recall, 4)))
-        if curve[-1][1] >= aim:
-            break
-    highest = max(recall for _, recall in curve)
-    wanted = aim if highest >= aim else highest - _TOLERANCE
-    probes, recall = next((probes, recall) for probes, recall in curve if recall >= wanted)
-    reached = "reach" if highest >= aim else "come as near as its codes allow to"
-    why = f"the fewest that {reached} a recall@100 of {aim:.2f} on a sample ({recall:.3f})"
-    return replace(rough, probes=probes, probes_why=why, curve=tuple(curve))
+def _explained(index: FaissIndex, reached: str, recall: float) -> FaissIndex:
+    why = f"the fewest that {reached} on a sample ({recall:.3f})"
+    return index.with_description(replace(index.description, probes_why=why))
 
 
 def _powers_of_two(lists: int) -> list[int]:
@@ -190,11 +169,10 @@ def _describe(index: Any, vectors: Vectors, setting: IndexSetting, trained_on: i
         rotated=setting.rotated,
         lists=None if lists is None else lists.nlist,
         probes=setting.probes,
+        probes_why="this many belong to the setting" if setting.probes else "",
         rescored=setting.rescored,
         trained_on=trained_on,
         faiss=import_faiss().__version__,
-        exact_rows=setting.exact_rows,
-        in_memory=setting.in_memory,
     )
 
 
@@ -241,26 +219,8 @@ def _make_deterministic(part: Any) -> None:
         part.do_polysemous_training = False  # searches do not use it
 
 
-def _opq_rotations_of(index: Any) -> list[Any]:
-    """Return the OPQ transforms of an index; each is a rotation that is learned in training."""
-    faiss = import_faiss()
-    if not isinstance(index, faiss.IndexPreTransform):
-        return []
-    steps = [faiss.downcast_VectorTransform(index.chain.at(place)) for place in range(index.chain.size())]
-    return [step for step in steps if isinstance(step, faiss.OPQMatrix)]
-
-
-def _quiet_quantizer(rotation: Any) -> Any:
-    """Return a quantizer for training an OPQ matrix; the one that FAISS would create prints hundreds of warnings."""
-    quantizer = import_faiss().ProductQuantizer(rotation.d_out, rotation.M, 8)
-    quantizer.cp.min_points_per_centroid = 1
-    quantizer.cp.seed = SEED
-    return quantizer
-
-
 def _fewest_training_vectors(index: Any) -> int:
     """Return how many vectors FAISS needs for training: one for each list, and one for each code of a quantizer."""
     lists = inverted_file_of(index)
     quantizers = [getattr(each, "pq", None) for each in (lists, index)]
-    codes: list[int] = [pq.ksub for pq in quantizers if pq is not None] + [256 for _ in _opq_rotations_of(index)]
-    return max([1 if lists is None else lists.nlist, *codes])
+    return max([1 if lists is None else lists.nlist, *(int(pq.ksub) for pq in quantizers if pq is not None)])
