@@ -22,8 +22,15 @@ LIMIT = 420
 """Maximum seconds of a run."""
 
 LIBRARIES = (
-    *("torch", "transformers.generation", "transformers.models.llama.modeling_llama", "numpy", "openvino", "llguidance"),
-    *("fastapi", "uvicorn", "starlette.testclient", "httpx", "mcp.server", "openai", "prometheus_client", "typer"),
+    *(
+        "torch",
+        "transformers.generation",
+        "transformers.models.llama.modeling_llama",
+        "numpy",
+        "openvino",
+        "llguidance",
+    ),
+    *("fastapi", "uvicorn", "starlette.testclient", "httpx", "mcp.server", "openai", "typer"),
     *("langchain_core.vectorstores", "langchain_core.language_models", "llama_index.core", "hypothesis.strategies"),
 )
 """What the process imports from which the runs are forked; nothing of Antiphon, whose source the faults change."""

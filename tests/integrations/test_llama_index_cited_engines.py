@@ -22,6 +22,7 @@ from antiphon.accel import LanguageModel
 from antiphon.integrations.llama_index import AntiphonLLM, citations_of, with_citations
 from tests.integrations.scripted_model import ScriptedModel
 from tests.integrations.tenant_contracts import TENANTS, ContractNodes, question, quoting_answer, tenant_document
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +114,7 @@ def test_a_streaming_condense_question_engine_is_cited() -> None:
     check_own_citations(0, response)
 
 
-@pytest.mark.parametrize("shape", QUERIES)
+@pytest.mark.parametrize("shape", part(QUERIES, ("compact",)))
 async def test_forty_concurrent_queries_of_one_engine_cite_their_own_nodes(shape: str) -> None:
     engine = with_citations(QUERIES[shape](False, quoting_llm()))
     responses = await asyncio.gather(*(engine.aquery(question(tenant)) for tenant in TENANTS))
@@ -127,7 +128,7 @@ async def test_forty_concurrent_queries_of_one_engine_cite_their_own_nodes(shape
         check_own_citations(tenant, response)
 
 
-@pytest.mark.parametrize("shape", CHATS)
+@pytest.mark.parametrize("shape", part(CHATS, ("context",)))
 async def test_forty_concurrent_chats_cite_their_own_nodes(shape: str) -> None:
     llm = quoting_llm()
     engines = [with_citations(CHATS[shape](llm)) for _ in TENANTS]

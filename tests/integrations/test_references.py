@@ -40,6 +40,7 @@ from tests.conftest import TEXTS
 from tests.integrations.frameworks import CHATS, FRAMEWORKS, MODELS, Model
 from tests.integrations.request_recorder import recorded_model
 from tests.integrations.scripted_model import ScriptedModel
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -247,7 +248,7 @@ async def open_streams(model: Model) -> None:
         next(stream, None)
 
 
-@pytest.mark.parametrize("flow", [gathered, threaded, open_streams])
+@pytest.mark.parametrize("flow", part((gathered, threaded, open_streams), (threaded,)))
 @pytest.mark.parametrize("name", CHATS)
 async def test_no_tenants_references_reach_another_tenants_call(name: str, flow: Callable[[Model], Any]) -> None:
     language_model, recorder = recorded_model()
