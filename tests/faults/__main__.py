@@ -19,6 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--only", metavar="NAME", nargs="+", help="faults to record, also again")
     parser.add_argument("--again", action="store_true", help="record all faults again")
+    parser.add_argument("--first", action="store_true", help="run the likeliest file of each fault only")
     parser.add_argument("--weak", action="store_true", help="record those again that fewer than two tests detect")
     options = parser.parse_args()
     recorded = table.read()
@@ -30,7 +31,7 @@ def main() -> int:
             continue
         started = perf_counter()
         try:
-            found = failing_tests(name, faults()[name].tests)
+            found = failing_tests(name, faults()[name].tests[: 1 if options.first else None])
         except RuntimeError as error:
             sys.stderr.write(f"{name}: {error}\n")
             continue
