@@ -128,15 +128,6 @@ async def test_forty_concurrent_queries_of_one_engine_cite_their_own_nodes(shape
         check_own_citations(tenant, response)
 
 
-@pytest.mark.parametrize("shape", part(CHATS, ("context",)))
-async def test_forty_concurrent_chats_cite_their_own_nodes(shape: str) -> None:
-    llm = quoting_llm()
-    engines = [with_citations(CHATS[shape](llm)) for _ in TENANTS]
-    responses = await asyncio.gather(*(engine.achat(question(tenant)) for tenant, engine in enumerate(engines)))
-    for tenant, response in enumerate(responses):
-        check_own_citations(tenant, response)
-
-
 def test_a_wrapped_engine_keeps_the_engines_interface() -> None:
     engine = with_citations(querying("compact", False, quoting_llm()))
     tool = QueryEngineTool.from_defaults(engine, name="rents", description="Rents.")
