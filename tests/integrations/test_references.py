@@ -32,6 +32,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonLLM
+from antiphon.integrations.llama_index.outputs import citation_blocks
 from antiphon.integrations.references import HiddenReferences
 from antiphon.pipelines import Rag, chat_prompt
 from antiphon.retrieval import Passage, Retriever
@@ -254,6 +255,12 @@ async def test_answers_cite_their_references_whole_and_streamed(name: str, passa
     assert chat.stream("What is written?", references=given).whole.citations == expected
     assert (await chat.astream("What is written?", references=given)).whole.citations == expected
     assert chat.ask("What is written?").citations == []
+
+
+def test_citation_blocks_of_llama_index_name_their_node(passages: list[Passage]) -> None:
+    blocks = citation_blocks(QUOTING, passages)
+    assert [block.source for block in blocks] == [passages[1].id, passages[2].id]
+    assert [block.cited_content.text for block in blocks] == [text.rstrip(".") for text in TEXTS[1:3]]
 
 
 def test_citations_of_langchain_say_where_the_text_is_in_its_source(passages: list[Passage]) -> None:
