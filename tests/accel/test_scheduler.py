@@ -169,6 +169,18 @@ def test_a_request_whose_steps_are_not_read_to_the_end_is_not_running_any_more()
     assert scheduler_of(table).running == ()
 
 
+def test_an_error_of_a_drafter_is_raised_to_its_request_only() -> None:
+    class Broken(Nothing):
+        def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+            raise ValueError("no drafts")
+
+    requests = [request_of(prompt_of(1), 5), request_of(prompt_of(2), 5, Broken()), request_of(prompt_of(3), 5)]
+    one, broken, other = scheduler_of(engine()).advance(requests)
+    assert isinstance(one, Step)
+    assert isinstance(other, Step)
+    assert str(broken) == "no drafts"
+
+
 def test_a_forked_process_decodes_with_a_thread_of_its_own() -> None:
     script = (
         "import os; from tests.accel.test_scheduler import *;"
