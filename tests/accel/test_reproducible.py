@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.tree import AttentionSpan, build_tree
@@ -177,6 +178,11 @@ def test_runs_with_different_num_draft_tokens_agree(num_draft_tokens: int) -> No
     with widths_of(model) as widths:
         assert steady(model, prompt, lambda: OracleDrafter(text, 5), num_draft_tokens=num_draft_tokens) == text
     assert set(widths[1:]) == {REPRODUCIBLE_ROWS}
+
+
+@pytest.mark.parametrize(("given", "rows"), [(None, 39), (3, 3), (64, 39)])
+def test_a_draft_has_at_most_the_rows_of_the_fixed_forward_pass(given: int | None, rows: int) -> None:
+    assert DecodingOptions(reproducible=True, num_draft_tokens=given).max_draft_rows == rows
 
 
 QUESTIONS = ("How long does honey keep?", "Who lays the eggs?", "What do drones do?")

@@ -174,8 +174,9 @@ def test_an_error_of_a_drafter_is_raised_to_its_request_only() -> None:
         def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
             raise ValueError("no drafts")
 
+    table = engine()
     requests = [request_of(prompt_of(1), 5), request_of(prompt_of(2), 5, Broken()), request_of(prompt_of(3), 5)]
-    one, broken, other = scheduler_of(engine()).advance(requests)
+    one, broken, other = scheduler_of(table).advance(requests)
     assert isinstance(one, Step)
     assert isinstance(other, Step)
     assert str(broken) == "no drafts"
