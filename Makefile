@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-vllm demo browser check lint types fast-tests usual-tests test test-exhaustive test-vllm notebooks docs architecture fuzz format clean
+.PHONY: help install install-vllm demo browser check lint types fast-tests usual-tests test test-exhaustive faults test-vllm notebooks docs architecture fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -41,7 +41,7 @@ fast-tests: install ## Run the tests that are not marked as slow
 check: lint ## Check format, lint, types and the fast tests (a few minutes)
 	$(MAKE) -j2 --output-sync types fast-tests
 
-test: lint ## Check format, lint, types and the tests, including the wheel in a clean environment
+test: lint ## Check format, lint, types and the tests (eight minutes on two cores)
 	$(MAKE) -j2 types usual-tests
 
 usual-tests: install
@@ -49,6 +49,9 @@ usual-tests: install
 
 test-exhaustive: install ## Run what `make test` leaves out: whole tables of tests, and long checks of what seldom changes
 	$(PYTEST) -m exhaustive
+
+faults: install ## Record which tests detect each deliberate fault in tests/faults/table.json (half an hour for all)
+	$(BIN)/python -m tests.faults
 
 test-vllm: install install-vllm ## Test the vLLM plug-in against a real `vllm serve`, in a separate environment
 	ANTIPHON_VLLM=$(VLLM)/vllm $(PYTEST) tests/vllm

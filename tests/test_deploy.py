@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict
 
 from antiphon.pipelines.cli import app
 
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")

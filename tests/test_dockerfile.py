@@ -16,7 +16,7 @@ from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.load.servers import Command, serving
 from tests.test_wheel import ROOT, installed, wheel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 __all__ = ["wheel"]
 

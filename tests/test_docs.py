@@ -15,7 +15,7 @@ from antiphon.accel.engines.torch.bita_weights import initial_bita_weights
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.retrieval import build_index
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 ROOT = Path(__file__).parents[1]
 MODEL = "Qwen/Qwen3-8B"

@@ -15,7 +15,7 @@ from antiphon.pipelines import resolve_model
 from antiphon.retrieval import build_index
 from tests.test_readme import DOCUMENT, ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 EXAMPLES = ROOT / "examples"
 QUESTION = "How do I rotate the keys?"
 ARGUMENTS = {

@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from antiphon.pipelines.models.bundled import resolve_model
 from tests.notebooks import NOTEBOOKS, ROOT, kernel, read, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 COMPARED = ("text/html", "image/png")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 _COMMAND = re.compile(r"^(antiphon (index|ask|chat|serve|bench)|pip install|python -m|git clone|docker run) ")

@@ -22,7 +22,7 @@ from tests.template_matrix import (
     templates,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 def chosen() -> list[Any]:

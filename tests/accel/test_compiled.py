@@ -29,6 +29,7 @@ from antiphon.accel.testing.drafters import (
 from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE, byte_tokenizer
 from tests.accel.oracles import expect_plain_logits, longest_path
 from tests.families.table import tiny_model
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -78,10 +79,20 @@ def ours(model: Any, drafter: Any, **options: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", part(MODES, ("greedy",)))
 @pytest.mark.parametrize(
     ("family", "implementation"),
-    [("llama", "sdpa"), ("llama", "eager"), ("gpt2", "sdpa"), ("qwen3", "sdpa"), ("phi", "sdpa"), ("gptj", "eager")],
+    part(
+        [
+            ("llama", "sdpa"),
+            ("llama", "eager"),
+            ("gpt2", "sdpa"),
+            ("qwen3", "sdpa"),
+            ("phi", "sdpa"),
+            ("gptj", "eager"),
+        ],
+        [("llama", "sdpa"), ("gptj", "eager")],
+    ),
 )
 def test_tokens_and_logits_equal_plain_decoding(family: str, implementation: str, mode: str) -> None:
     model = model_of(family, implementation)

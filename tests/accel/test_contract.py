@@ -98,18 +98,23 @@ def drafter_of(name: str, text: Tokens, model: Any) -> Drafter:
 CELLS = [(name, "torch") for name in [*TABLE, *TAUGHT]] + [(name, "openvino") for name in TABLE]
 
 
-def one_mode_of_three() -> Iterator[Any]:
-    """Yield every cell with every mode; two modes of three are left to `make test-exhaustive`, in turns."""
-    for (row, (name, engine)), (column, family) in product(enumerate(CELLS), enumerate(FAMILIES)):
-        for number, mode in enumerate(MODES):
-            marks = [] if (row + column + number) % len(MODES) == 0 else [pytest.mark.exhaustive]
-            yield pytest.param(name, family, mode, engine, marks=marks)
+def is_usual(name: str, family: str, mode: str = "greedy") -> bool:
+    """Return whether `make test` runs a cell: all drafters with one family, and random trees with all families."""
+    is_plain_mode = mode in ("greedy", "sampled")
+    return (family == "llama" and is_plain_mode) or (name == "random trees" and mode == "greedy")
 
 
-def every_second_cell() -> Iterator[Any]:
-    """Yield every cell; every second one is left to `make test-exhaustive`."""
-    for (row, (name, engine)), (column, family) in product(enumerate(CELLS), enumerate(FAMILIES)):
-        marks = [pytest.mark.exhaustive] if (row + column) % 2 else []
+def cells_with_modes() -> Iterator[Any]:
+    """Yield every cell with every mode; `make test-exhaustive` runs those that `make test` leaves out."""
+    for (name, engine), family, mode in product(CELLS, FAMILIES, MODES):
+        marks = [] if is_usual(name, family, mode) else [pytest.mark.exhaustive]
+        yield pytest.param(name, family, mode, engine, marks=marks)
+
+
+def cells() -> Iterator[Any]:
+    """Yield every cell; `make test-exhaustive` runs those that `make test` leaves out."""
+    for (name, engine), family in product(CELLS, FAMILIES):
+        marks = [] if is_usual(name, family) else [pytest.mark.exhaustive]
         yield pytest.param(name, family, engine, marks=marks)
 
 
@@ -178,7 +183,7 @@ def expect_own_logits(recorder: RecordingDrafter, logits: Tensor) -> None:
         expect_close(kept, logits[record.length - 40 :][: len(kept)])
 
 
-@pytest.mark.parametrize(("name", "family", "mode", "engine"), [*one_mode_of_three()])
+@pytest.mark.parametrize(("name", "family", "mode", "engine"), [*cells_with_modes()])
 def test_tokens_and_logits_equal_plain_decoding(name: str, family: str, mode: str, engine: EngineName) -> None:
     model, text = model_of(family), plain(family, mode)[0].tolist()
     recorder = RecordingDrafter(drafter_of(name, text, model))
@@ -217,7 +222,7 @@ def test_a_lookahead_window_in_the_tree_changes_no_kept_row(name: str, mode: str
     assert any(token < 0 for asked in probes for token in asked) == (name == "all together")
 
 
-@pytest.mark.parametrize(("name", "family", "engine"), [*every_second_cell()])
+@pytest.mark.parametrize(("name", "family", "engine"), [*cells()])
 def test_tokens_and_logits_equal_plain_decoding_for_any_row_selection(
     name: str, family: str, engine: EngineName
 ) -> None:

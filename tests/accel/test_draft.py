@@ -58,24 +58,6 @@ def test_a_probe_with_a_token_can_be_accepted_and_a_mask_token_cannot() -> None:
     assert most_likely_chain(draft) == chain([7])
 
 
-@given(seed=st.integers(0, 2**32 - 1))
-def test_trim_keeps_the_most_likely_rows_and_whole_paths(seed: int) -> None:
-    draft = random_tree(seed)
-    for rows in range(len(draft) + 2):
-        kept = trim(draft, rows, depth=9)
-        assert len(kept) == min(rows, len(draft))
-        assert sorted(kept.chances) == sorted(draft.chances, reverse=True)[: len(kept)][::-1]
-        assert paths(kept) <= paths(draft)
-
-
-@pytest.mark.parametrize("depth", [0, 1, 2, 3])
-def test_trim_by_depth_drops_exactly_the_deeper_rows(depth: int) -> None:
-    draft = random_tree(3)
-    kept = trim(draft, 99, depth)
-    assert max(kept.depths, default=0) <= depth
-    assert paths(kept) == {path for path in paths(draft) if len(path) <= depth}
-
-
 WITH_PROBES = Draft((1, 2, 6, 7, 8, 9), (-1, 0, -1, 2, 0, 1), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1), num_probes=4)
 """Candidates 1 and 2, a chain; probes 6 and 7 below the root, 8 below 1, 9 below 2."""
 

@@ -13,6 +13,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.batches import steps_together
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,7 @@ WAYS: dict[str, Callable[[LanguageModel], object]] = {
 
 
 @pytest.mark.parametrize("engine", ["torch", "openvino"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", part(WAYS, ("stopped", "stream left", "batch left", "threads")))
 def test_tensors_are_freed_without_the_garbage_collector(way: str, engine: EngineName) -> None:
     if engine == "openvino":
         pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")

@@ -6,6 +6,7 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +18,7 @@ def language_model(family: str = "llama", **options: Any) -> LanguageModel:
     return LanguageModel(tiny_model(family, seed=11), byte_tokenizer(), **options)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 8])
+@pytest.mark.parametrize("batch_size", part((1, 2, 8), (2,)))
 @pytest.mark.parametrize(
     "parameters",
     [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 7}, {"stop": ["e", "a "]}, {"drafter": "nothing"}],

@@ -12,6 +12,7 @@ from antiphon.accel import Conversation, LanguageModel
 from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import resolve_model
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -97,8 +98,8 @@ def test_every_answer_follows_the_schema(name: str) -> None:
         assert follows(json.loads(completion.text), SCHEMAS[name], SCHEMAS[name]), completion.text
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("mode", part(MODES, ("sampled",)))
+@pytest.mark.parametrize("name", part(SCHEMAS, ("nested",)))
 def test_the_text_is_the_same_drafted_and_plain_and_batched(name: str, mode: str) -> None:
     asked: dict[str, Any] = {"json_schema": SCHEMAS[name], "max_new_tokens": 160, "seed": 3, **MODES[mode]}
     plain = model().generate("Which bees?", num_draft_tokens=0, **asked)

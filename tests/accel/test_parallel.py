@@ -17,7 +17,7 @@ from antiphon.accel.lookahead_parallel import decode_parallel, part
 from tests.accel.parallel_processes import LENGTH, PROMPT, SETTINGS, told
 from tests.families.table import tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 SIZES = (1, 2, 3)
 

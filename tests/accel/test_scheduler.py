@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from threading import Barrier, Event, Thread, main_thread
+from threading import Barrier, Event, Thread, local, main_thread
 from threading import enumerate as enumerate_threads
 from time import sleep
 from typing import Any
@@ -22,7 +22,7 @@ from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Logits, Tokens, chain
 from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
-from antiphon.accel.engines.protocol import SequenceInput
+from antiphon.accel.engines.protocol import SequenceInput, ThreadSettings
 from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
 from tests.accel.table_engine import GreedySampler, TableEngine, TableOutput, TableSequence
 
@@ -135,6 +135,66 @@ def test_concurrent_requests_share_forward_passes() -> None:
     assert found == [truth(prompt, 40) for prompt in prompts]
     assert max(map(len, table.forwards)) > 2
     assert len(table.forwards) < 0.7 * 6 * 40
+
+
+def test_requests_of_threads_with_other_settings_share_no_forward_pass() -> None:
+    own = local()
+
+    class WithSettings(TableEngine):
+        def thread_settings(self) -> ThreadSettings:
+            return ThreadSettings(num_threads=own.number)
+
+    table = WithSettings(follows, VOCAB_SIZE, batch_cost=FLAT, watch=lambda feeds: sleep(1e-3))
+    requests = [request_of(prompt_of(seed), 30) for seed in range(6)]
+    together = Barrier(len(requests))
+
+    def decode(place: int) -> None:
+        own.number = place % 2
+        together.wait()
+        list(scheduler_of(table).steps(requests[place]))
+
+    in_threads([lambda place=place: decode(place) for place in range(6)])  # type: ignore[misc]
+    number_of = {request.sequence: place % 2 for place, request in enumerate(requests)}
+    shared = [{number_of[sequence] for sequence in sequences} for sequences in table.forwards]
+    assert max(map(len, table.forwards)) > 1
+    assert max(map(len, shared)) == 1
+
+
+def test_a_request_whose_steps_are_not_read_to_the_end_is_not_running_any_more() -> None:
+    table = engine()
+    steps = scheduler_of(table).steps(request_of(prompt_of(3), 20))
+    next(steps)
+    assert len(scheduler_of(table).running) == 1
+    steps.close()  # type: ignore[attr-defined]
+    assert scheduler_of(table).running == ()
+
+
+def test_an_error_of_a_drafter_is_raised_to_its_request_only() -> None:
+    class Broken(Nothing):
+        def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+            raise ValueError("no drafts")
+
+    table = engine()
+    requests = [request_of(prompt_of(1), 5), request_of(prompt_of(2), 5, Broken()), request_of(prompt_of(3), 5)]
+    one, broken, other = scheduler_of(table).advance(requests)
+    assert isinstance(one, Step)
+    assert isinstance(other, Step)
+    assert str(broken) == "no drafts"
+
+
+def test_a_forked_process_decodes_with_a_thread_of_its_own() -> None:
+    script = (
+        "import os; from tests.accel.test_scheduler import *;"
+        "table = engine(); list(scheduler_of(table).steps(request_of(prompt_of(1), 5)));"
+        "child = os.fork();"
+        "child or list(scheduler_of(table).steps(request_of(prompt_of(2), 5)));"
+        "child or os._exit(7);"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    root = Path(__file__).parents[2]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=60)
+    assert run.stdout == "7\n", run.stderr
 
 
 @pytest.mark.parametrize(

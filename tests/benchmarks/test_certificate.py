@@ -14,7 +14,7 @@ from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCAB_SIZE, tiny_model
 from benchmarks.certificate import certify
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]

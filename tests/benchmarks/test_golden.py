@@ -22,7 +22,7 @@ from antiphon.accel.drafting.drafters import Blend, Copying
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 from benchmarks.replay import Recording, replay_samples, replay_steps, tokenize_sample
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LONGEST_REFERENCE = 768

@@ -15,7 +15,7 @@ from tests.families.check import ComparisonResult, FamilyResult, OpenVINOResult,
 from tests.families.page import families_page
 from tests.families.table import ALL_FAMILIES, tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
 STAYS = OpenVINOResult({}, "it is another engine")

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.fuzz.case import Case, cases
 from tests.fuzz.check import check
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 verdicts: Counter[str] = Counter()
 

@@ -19,7 +19,7 @@ from antiphon.pipelines.models.bundled import resolve_model
 from antiphon.retrieval import HashEmbedder, build_index
 from tests.integrations.scripted_model import tool_tokenizer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = "Keys are rotated once a year.\n\nTo rotate the keys, run rotate.sh as an administrator.\n"

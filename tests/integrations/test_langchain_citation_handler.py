@@ -36,6 +36,7 @@ from tests.integrations.tenant_contracts import (
     quoting_answer,
     tenant_document,
 )
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -182,7 +183,7 @@ def test_answers_of_an_llm_are_cited() -> None:
     check_own_citations(8, handler)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", part(SHAPES, ("a function", "a graph")))
 async def test_forty_concurrent_tenants_get_citations_of_their_own_documents_only(shape: str) -> None:
     chain = SHAPES[shape](Contracts(), quoting_chat())
     handlers = [CitationHandler() for _ in TENANTS]
@@ -200,7 +201,7 @@ async def test_forty_concurrent_tenants_get_citations_of_their_own_documents_onl
         check_own_citations(tenant, looped[tenant])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", part(SHAPES, ("a function", "a graph")))
 def test_one_run_that_answers_forty_tenants_cites_each_tenants_own_documents(shape: str) -> None:
     """If two tenants' documents have equal text, the retriever nearest to the answer in the run tree decides."""
     chain = SHAPES[shape](Contracts(), quoting_chat())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -33,6 +32,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonLLM
+from antiphon.integrations.llama_index.outputs import citation_blocks
 from antiphon.integrations.references import HiddenReferences
 from antiphon.pipelines import Rag, chat_prompt
 from antiphon.retrieval import Passage, Retriever
@@ -228,30 +228,15 @@ def input_of(model: Model, tenant: int) -> tuple[Any, dict[str, Any]]:
     return model.turns(("user", asked(tenant)), references=given), {}
 
 
-async def gathered(model: Model) -> None:
-    inputs = [input_of(model, tenant) for tenant in TENANTS]
-    await asyncio.gather(*(model.aask(prompt, **given) for prompt, given in inputs))
-
-
-async def threaded(model: Model) -> None:
+def threaded(model: Model) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda given: model.ask(given[0], **given[1]), [input_of(model, tenant) for tenant in TENANTS]))
 
 
-async def open_streams(model: Model) -> None:
-    streams = []
-    for tenant in TENANTS:
-        prompt, given = input_of(model, tenant)
-        streams.append(iter(model.iterate(prompt, **given)))
-    for stream in [*streams, *streams[::-1]]:  # forty streams are open at once
-        next(stream, None)
-
-
-@pytest.mark.parametrize("flow", [gathered, threaded, open_streams])
 @pytest.mark.parametrize("name", CHATS)
-async def test_no_tenants_references_reach_another_tenants_call(name: str, flow: Callable[[Model], Any]) -> None:
+def test_no_tenants_references_reach_another_tenants_call(name: str) -> None:
     language_model, recorder = recorded_model()
-    await flow(CHATS[name](language_model, max_tokens=2))
+    threaded(CHATS[name](language_model, max_tokens=2))
     assert len(recorder.requests) == len(TENANTS)
     for prompt, references in recorder.requests:
         tenant = next(tenant for tenant in TENANTS if asked(tenant) in prompt)
@@ -270,6 +255,12 @@ async def test_answers_cite_their_references_whole_and_streamed(name: str, passa
     assert chat.stream("What is written?", references=given).whole.citations == expected
     assert (await chat.astream("What is written?", references=given)).whole.citations == expected
     assert chat.ask("What is written?").citations == []
+
+
+def test_citation_blocks_of_llama_index_name_their_node(passages: list[Passage]) -> None:
+    blocks = citation_blocks(QUOTING, passages)
+    assert [block.source for block in blocks] == [passages[1].id, passages[2].id]
+    assert [block.cited_content.text for block in blocks] == [text.rstrip(".") for text in TEXTS[1:3]]
 
 
 def test_citations_of_langchain_say_where_the_text_is_in_its_source(passages: list[Passage]) -> None:

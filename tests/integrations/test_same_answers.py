@@ -27,7 +27,12 @@ from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
 
-pytestmark = [pytest.mark.usefixtures("encoded_once"), pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.usefixtures("encoded_once"),
+    pytest.mark.slow,
+    pytest.mark.exhaustive,
+    pytest.mark.timeout(900),
+]
 
 CORPORA = Path(__file__).parents[2] / "benchmarks" / "corpora"
 ASKED = slice(None, None, None if os.environ.get("ANTIPHON_ALL_QUESTIONS") else 5)

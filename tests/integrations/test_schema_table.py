@@ -19,7 +19,7 @@ from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from tests.schema_table import CLASSES
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 LIMIT = 500
 

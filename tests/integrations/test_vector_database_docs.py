@@ -7,7 +7,7 @@ import pytest
 
 from tests.retrieval.servers import postgres, table_address
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "vector-databases.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -164,3 +164,18 @@ def test_a_store_with_another_kind_of_filter_raises_and_rank_scores_are_positive
     with pytest.raises(ValueError, match=r"InMemoryVectorStore does not accept the filter \{'lang': 'de'\}"):
         index.vector_search(vector, 4, {"lang": "de"})
     assert [passage.score for passage in index.vector_search(vector, 4)] == [1.0, 0.75, 0.5, 0.25]
+
+
+def test_a_store_without_similarities_gives_scores_by_rank() -> None:
+    class Unscored(TextStore):
+        def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+            return VectorStoreQueryResult(nodes=list(super().query(query, **kwargs).nodes or ()))
+
+    store = Unscored()
+    vectors = EMBEDDER.embed_documents([passage.text for passage in PASSAGES])
+    nodes = [node_of(passage).node for passage in PASSAGES]
+    for node, vector in zip(nodes, vectors, strict=True):
+        node.embedding = vector.tolist()
+    store.add(nodes)
+    found = LlamaPassages(store).vector_search(EMBEDDER.embed_queries(["all about cats"])[0], 4)
+    assert [passage.score for passage in found] == [1.0, 0.75, 0.5, 0.25]

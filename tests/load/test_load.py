@@ -11,7 +11,7 @@ from tests.load.clients import Target
 from tests.load.questions import Question
 from tests.load.servers import Command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 FAILING = """
 import sys

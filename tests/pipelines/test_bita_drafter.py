@@ -11,7 +11,7 @@ from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES, Bita, Blend
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
 from antiphon.pipelines.models.drafters import SHIPPED, resolve_drafter
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: LanguageModel) -> None:

@@ -118,6 +118,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("package", "command"),
     [
@@ -147,6 +148,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.exhaustive
 def test_without_peft_an_adapter_is_one_sentence_with_the_command(tmp_path: Path) -> None:
     said = without("peft", tmp_path, ADAPTER)
     assert said == "An adapter is merged with the package peft; run: pip install peft"
@@ -162,6 +164,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.exhaustive
 def test_a_hub_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
     said = without("nothing", tmp_path, HUB)
     assert said.startswith("The model 'nobody/nothing' is not on this machine and the hub cannot be reached (")

@@ -57,6 +57,7 @@ def test_the_demo_answers_cites_and_compares(
 
 
 @pytest.mark.usefixtures("reader_folder")
+@pytest.mark.exhaustive
 def test_the_reader_answers_by_quoting(
     some_documents: list[Path], index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from antiphon.pipelines.cli import console
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
 PAGE = """Settings
 ========

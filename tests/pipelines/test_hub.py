@@ -10,7 +10,7 @@ import pytest
 
 from tests.fake_hub import NAME, FakeHub, fake_hub, run_with_hub
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 PARTS = {"model-1.safetensors": b"a" * 3_000_000, "model-2.safetensors": b"b" * 2_500_000}
 INDEX = {"weight_map": {"first": "model-1.safetensors", "second": "model-2.safetensors"}}

@@ -15,7 +15,7 @@ import pytest
 from antiphon.accel.no_telemetry import OPT_OUTS
 from tests.load.servers import Command, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
 FORBID = Path(__file__).parent / "forbid_network"
 QUESTION = "How many eggs does a queen lay?"

@@ -23,6 +23,8 @@ from antiphon.accel.engines.openvino.store import GRAPH
 from antiphon.pipelines.benchmark.stateful_graph import export_stateful
 from tests.accel.openvino.builders import in_precision, unpacked_bytes
 
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
 PROMPT = tuple(b"The hill is 84 feet high, and the hill is 84 feet wide; the hill")
 
 

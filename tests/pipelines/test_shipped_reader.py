@@ -13,7 +13,7 @@ from antiphon.pipelines.prompt import REFUSAL
 from antiphon.pipelines.quotes import quotes_of
 from antiphon.retrieval import Retriever
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 EGGS = "A queen lays as many as two thousand eggs on a summer's day."
 COLONY = "Bees live in colonies of up to sixty thousand, and each colony has one queen."

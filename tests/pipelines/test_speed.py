@@ -27,7 +27,7 @@ from antiphon.pipelines.benchmark.teacher_forcing import TeacherForcing
 from tests.families.table import tiny_model
 from tests.pipelines.recorded import HILL, SAMPLES
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from antiphon.pipelines.benchmark.shapes import ARCHITECTURES, stored_shape
 from benchmarks.record import as_line
 from tests.pipelines.recorded import SAMPLES, antiphon
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 SHORT = ("--num-draft-tokens", 8, "--limit", 1, "--max-new-tokens", 2, "--rounds", 1)
 

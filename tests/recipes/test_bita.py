@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -13,15 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
-from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.drafters import BITA_FILE, Bita
+from antiphon.accel.drafting.drafters import Bita
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
-from recipes.bita.__main__ import app
 from recipes.bita.answers import OwnAnswer, own_answers
 from recipes.bita.evaluate import WIDEST, ranks, steps
 from recipes.bita.prompts import read_prompts
@@ -109,23 +106,3 @@ def test_stored_answers_are_read_and_checked(tiny: LanguageModel, tmp_path: Path
     ):
         with pytest.raises(ValueError, match=complaint):
             own_answers(tiny, asked, file, max_new_tokens=length)
-
-
-@pytest.mark.exhaustive
-def test_the_programs_train_and_evaluate(tmp_path: Path, tiny_folder: Path) -> None:
-    file = tmp_path / "prompts.txt"
-    file.write_text("Who sings?\n\nWhat melts?\n", encoding="utf-8")
-    options = ["--model", tiny_folder, "--data", file, "--max-new-tokens", 12]
-    size = ["--steps", 2, "--answers", 2, "--masks", 2, "--prefix", 4]
-    for words in (
-        ["train", *options, "--out", tmp_path / "out", *size],
-        ["evaluate", tmp_path / "out" / BITA_FILE, *options, "--json"],
-    ):
-        done = CliRunner().invoke(app, [str(word) for word in words])
-        assert done.exit_code == 0, done.output
-    learned = BitaWeights.load(tmp_path / "out" / BITA_FILE)
-    assert (learned.prefix, len(learned.masks), learned.model) == (4, 2, tiny_folder.name)
-    figures = json.loads(done.stdout)
-    assert figures.keys() == {"trained", "untrained"}
-    assert figures["trained"]["tokens"] == 2 * 11
-    assert figures["trained"]["tokens_per_step"].keys() == {"triangle", "rectangle", "chain"}

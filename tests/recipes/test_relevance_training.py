@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from antiphon.pipelines.quotes import quotable_lines
 from antiphon.pipelines.relevance import LineScorer
 from antiphon.retrieval import Passage
 from recipes.reader.written_questions import WrittenQuestion
-from recipes.relevance.__main__ import app
 from recipes.relevance.evaluate import relevance_figures
 from recipes.relevance.examples import LineExample, RelevanceExamples
 
@@ -76,25 +72,3 @@ def _examples() -> RelevanceExamples:
     return RelevanceExamples(
         passages, [*asked, WrittenQuestion("docs/mast", "Who built it?", (), ("`no-mast`: None.",))], seed=2
     )
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("command", ["line", "cross"])
-def test_the_command_trains_and_examines(tmp_path: Path, command: str) -> None:
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    questions = []
-    for name in ("mast", "keel", "jib", "boom", "hull", "bow", "stern", "tiller", "rudder", "anchor", "oar", "flag"):
-        (docs / f"{name}.md").write_text(f"## The {name}\n\nThe {name} is made of wood. It was painted in May.\n")
-        line = f"The {name} is made of wood."
-        questions.append({"page": f"docs/{name}", "question": f"What is the {name} of?", "answer": [line], "place": []})
-        questions.append({"page": f"docs/{name}", "question": "Who sails?", "answer": [], "place": [line]})
-    file = tmp_path / "questions.jsonl"
-    file.write_text("\n".join(map(json.dumps, questions)))
-    options = ["--questions", str(file), "--steps", "2", "--dtype", "float32", "--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(app, [command, str(docs), *options], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert "the best line answers 100.0%" in " ".join(done.output.split())
-    assert {"adapter_model.safetensors", "adapter_config.json", "scale.json"} <= {
-        path.name for path in (tmp_path / "out").iterdir()
-    }

@@ -138,7 +138,7 @@ for setting, count, dim in (("auto", 50_001, 1), ("auto", 50_000, 1024), ("compa
         "50000 passages need FAISS (without it at most 48828)",
         "The setting 'compact' needs FAISS",
     )
-    assert set(advice) == {"FAISS is not installed: pip install 'antiphon[retrieval]'"}
+    assert set(advice) == {"FAISS is not installed: pip install faiss-cpu"}
 
 
 def test_two_faiss_packages_are_an_error_with_the_commands_that_repair_it(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from antiphon.retrieval import (
     Collection,
     FaissIndex,
     HashEmbedder,
-    IndexCorrupt,
     IndexMismatch,
     IndexSetting,
     MaxSimReranker,
@@ -33,6 +32,7 @@ from antiphon.retrieval import (
 from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors
 from antiphon.retrieval.vector_index.recall import ground_truth
 from tests.retrieval.test_faiss_index import FLOORS, QUERIES, VECTORS
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +122,7 @@ def check(index: Collection, content: Content, setting: str) -> None:
             assert {hit.id for hit in found} <= {one.id for one, _ in wanted}
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", part(SETTINGS, ("flat", "compact")))
 @examples(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes=CHANGES)
 def test_upserts_and_removals_in_any_order_match_a_dictionary(
@@ -202,7 +202,7 @@ def test_a_change_of_an_outdated_index_is_refused_and_loses_nothing(tmp_path: Pa
         update_index(tmp_path, HashEmbedder(128), upsert=[passage(77)])
 
 
-@pytest.mark.parametrize("setting", FLOORS)
+@pytest.mark.parametrize("setting", part(FLOORS, ("compact",)))
 def test_a_filtered_search_finds_only_allowed_rows(setting: str) -> None:
     chosen = choose_setting(setting, *VECTORS.shape)
     index = scanning = build_vector_index(VECTORS, chosen)

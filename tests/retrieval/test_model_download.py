@@ -11,6 +11,8 @@ from antiphon.retrieval.rerankers import by_name
 from antiphon.retrieval.rerankers.by_name import hub_models
 from tests.fake_hub import NAME, fake_hub, run_with_hub
 
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
 SCRIPT = """
 import json, sys
 from pathlib import Path

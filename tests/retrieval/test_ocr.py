@@ -10,7 +10,7 @@ from antiphon.retrieval.formats import ocr
 from antiphon.retrieval.formats.pdf import read_pdf_document
 from tests.retrieval.scans import scanned_pdf
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 FIRST = ["Minutes of the harbour committee", "", "The crane on pier 4 is repaired before 12 March."]
 SECOND = ["Mr Dunn asks three companies for an offer,", "and reports to the committee in April."]

@@ -12,6 +12,8 @@ import pytest
 
 from antiphon.retrieval import RayEmbedder, load_embedder
 
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
 SCRIPT = """
 import sys
 from pathlib import Path

@@ -21,7 +21,7 @@ from antiphon.accel.engines.openvino.weights import SAMPLE, _StoredWeights, atta
 from antiphon.accel.engines.torch.traits import declared_traits
 from tests.accel.openvino.builders import in_precision
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 def save(model: Any, folder: Path, **options: Any) -> Path:

@@ -19,6 +19,7 @@ from antiphon.accel.engines.openvino.self_test import run_self_test
 from tests.accel.openvino.builders import engine_of, expect_plain, in_precision, model_of, step, text_of
 from tests.families.check import check_model
 from tests.families.table import ALL_FAMILIES
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ def paged(family: str) -> OpenVINOEngine:
     return engine_of(model_of(family))
 
 
-@pytest.mark.parametrize("family", SUPPORTED)
+@pytest.mark.parametrize("family", part(SUPPORTED, ("llama", "gemma3", "gpt_oss")))
 def test_tree_rows_and_kept_rows_have_the_logits_of_torch(family: str) -> None:
     model, engine = model_of(family), paged(family)
     for size in (5, 40):
@@ -70,17 +71,14 @@ def test_tree_rows_and_kept_rows_have_the_logits_of_torch(family: str) -> None:
             assert sequence.level == ("linear" if family in WINDOWED else "tree")
 
 
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(each, marks=[pytest.mark.exhaustive] if place % 3 else []) for place, each in enumerate(SUPPORTED)],
-)
+@pytest.mark.parametrize("family", part(SUPPORTED, ("llama", "gemma3", "gpt_oss")))
 def test_branching_drafts_give_the_text_and_logits_of_torch(family: str) -> None:
     result = check_model(model_of(family), "greedy", ("random trees",), engine="openvino")["random trees"]
     assert result.passes
     assert result.steps < result.tokens
 
 
-@pytest.mark.parametrize("family", UNSUPPORTED)
+@pytest.mark.parametrize("family", part(UNSUPPORTED, ("gemma2", "llama-longrope", "mamba2")))
 def test_unsupported_families_report_the_reason(family: str) -> None:
     model = model_of(family)
     with pytest.raises(UnsupportedModelError, match=UNSUPPORTED[family]):

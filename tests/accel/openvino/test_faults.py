@@ -195,12 +195,14 @@ def test_a_full_disk_is_reported_and_not_stored(starts: Starts, truth: list[int]
 
 
 @pytest.mark.usefixtures("_mounts")
+@pytest.mark.exhaustive
 def test_a_cache_on_a_full_disk_is_not_used(starts: Starts, truth: list[int]) -> None:
     starts.expect_success(truth, mount=FULL, stages=(0, 1, 2))
     starts.expect_no_leftovers()
 
 
 @pytest.mark.usefixtures("_mounts")
+@pytest.mark.exhaustive
 def test_a_read_only_cache_is_not_written(starts: Starts, truth: list[int]) -> None:
     starts.expect_success(truth, mount=READ_ONLY, stages=(0, 1, 2))
     starts.expect_no_leftovers()

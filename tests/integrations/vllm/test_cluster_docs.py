@@ -10,6 +10,8 @@ import pytest
 from antiphon.retrieval import build_index
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
 PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 ADDRESS = "http://localhost:8000/v1"

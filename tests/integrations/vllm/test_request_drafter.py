@@ -9,6 +9,8 @@ from functools import partial
 import pytest
 
 from antiphon.accel.drafting.calibration import Calibration
+from antiphon.accel.drafting.draft import Accepted, Draft, Logits, Tokens, chain
+from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.integrations.vllm.admission import Sources
 from antiphon.integrations.vllm.request_drafter import RequestDrafter, cautious_chances
@@ -117,3 +119,23 @@ def test_more_tokens_are_accepted_than_with_prompt_lookup_of_the_same_length(
     answers: list[tuple[list[int], list[int]]], least: int, most: int, k: int
 ) -> None:
     assert accepted(answers, partial(suffix_match, k)) >= accepted(answers, partial(prompt_lookup, least, most, k)) > 0
+
+
+def test_a_drafter_observes_the_accepted_tokens_only() -> None:
+    class Watching(Nothing):
+        def __init__(self) -> None:
+            self.seen: list[Accepted] = []
+
+        def propose(self, context: Tokens, budget: int) -> Draft:
+            return chain([5, 6, 7])
+
+        def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+            self.seen.append(accepted)
+
+    watching = Watching()
+    drafter = RequestDrafter(None, lambda: watching, [1, 2], Sources(), Calibration(), 100)
+    for emitted in ([5, 9], [5, 6, 7, 8], [4]):
+        drafter.take(drafter.propose(3).draft, 3)
+        drafter.observe(emitted)
+    assert [accepted.path for accepted in watching.seen] == [(0,), (0, 1, 2), ()]
+    assert drafter.context == [1, 2, 5, 9, 5, 6, 7, 8, 4]

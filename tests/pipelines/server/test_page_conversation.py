@@ -24,7 +24,7 @@ from tests.pipelines.server.page_fixtures import (
     wait_for_text,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 __all__ = ["address", "browser", "page"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.pipelines.server.page_fixtures import KEYS, address, browser, page, send, wait_for_text
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 __all__ = ["address", "browser", "page"]
 

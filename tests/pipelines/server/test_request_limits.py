@@ -16,6 +16,7 @@ import pytest
 from antiphon.pipelines.server.http_server import HEADER_TIMEOUT
 from tests.load.servers import RunningServer
 from tests.pipelines.server.server_process import connect, read_to_end, tiny_server
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def slow_head(server: RunningServer) -> Iterator[Future[bool]]:
         yield pool.submit(is_disconnected_in_head, server)
 
 
-@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+@pytest.mark.parametrize("connection", part(("keep-alive", "close"), ("keep-alive",)))
 @pytest.mark.parametrize(("path", "code"), {CHAT: "too_large", "/documents": "400", "/v1/models": "405"}.items())
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_client_that_sends_too_much_receives_the_error(

@@ -7,7 +7,7 @@ import sys
 from importlib import metadata
 from types import ModuleType
 
-_REPAIR = "pip uninstall -y faiss-cpu faiss-gpu && pip install 'antiphon[retrieval]'"
+_REPAIR = "pip uninstall -y faiss-cpu faiss-gpu && pip install faiss-cpu"
 
 
 def import_faiss() -> ModuleType:
@@ -29,7 +29,7 @@ def import_faiss() -> ModuleType:
     try:
         import faiss
     except ImportError as error:
-        raise ImportError("FAISS is not installed: pip install 'antiphon[retrieval]'") from error
+        raise ImportError("FAISS is not installed: pip install faiss-cpu") from error
     if sys.platform == "darwin":
         faiss.omp_set_num_threads(1)
     module: ModuleType = faiss

@@ -1,0 +1,118 @@
+"""Choosing tokens, ending texts and observing steps, without a model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
+
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.decoding.step import StepRequest, forward_alone, observe
+from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory, TokenLogprob, collect_logprobs
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, chain
+from antiphon.accel.drafting.verify import verify
+from antiphon.accel.engines.torch.logits import TorchLogits
+
+
+def history_of(*tokens: int) -> TokenHistory:
+    return TokenHistory(torch.tensor([tokens]))
+
+
+def test_the_history_is_a_tensor_of_exactly_its_tokens() -> None:
+    history = history_of(1, 2)
+    for token in range(400):
+        history.append(token)
+        assert history.ids.tolist() == [[1, 2, *range(token + 1)]]
+
+
+def test_an_infinite_score_is_taken_and_no_number_is_an_error_of_the_request() -> None:
+    def infinite(_: Tensor, scores: Tensor) -> Tensor:
+        return scores.index_fill(1, torch.tensor([2]), torch.inf)
+
+    processors: Any = LogitsProcessorList([infinite])
+    choose = Sampler(history_of(1), processors, sample=True).bind(TorchLogits(torch.zeros(1, 5)))
+    assert [choose(ROOT) for _ in range(3)] == [2, 2, 2]
+    broken = Sampler(history_of(1), LogitsProcessorList(), sample=True).bind(TorchLogits(torch.full((1, 5), torch.nan)))
+    with pytest.raises(RuntimeError, match="probability tensor contains either `inf`, `nan`"):
+        broken(ROOT)
+
+
+def test_processors_do_not_change_the_logits_of_the_forward_pass() -> None:
+    def in_place(_: Tensor, scores: Tensor) -> Tensor:
+        return scores.fill_(-1.0)
+
+    logits, processors = torch.arange(5.0)[None], LogitsProcessorList([in_place])
+    Sampler(history_of(1), processors).bind(TorchLogits(logits))(ROOT)
+    assert logits.tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0]], "drafters learn from them"
+
+
+def test_a_text_that_ends_at_its_maximum_length_was_not_cut() -> None:
+    criteria = StoppingCriteriaList([MaxLengthCriteria(3), EosTokenCriteria(9)])
+    for token, reason in ((9, "stop"), (8, "length")):
+        output = RequestOutput(history_of(1, 2), criteria, lambda: None)
+        assert output.commit(token)
+        assert output.finish == reason
+
+
+def test_no_token_is_drawn_after_the_end_of_the_text() -> None:
+    drawn = iter([5, 9, 6])
+    accepted = verify(chain([5, 9, 6]), lambda row: next(drawn), lambda token: token == 9)
+    assert accepted == Accepted((0,), (5, 9))
+    assert list(drawn) == [6]
+
+
+def test_each_token_has_the_logprob_of_its_own_step() -> None:
+    kept, found = list[Tensor](), list[TokenLogprob]()
+
+    def steps() -> Any:
+        for best in (1, 3):
+            kept.append(torch.eye(4)[best][None])
+            yield Step((best,), 0, 0, 0.0)
+
+    assert [step.tokens for step in collect_logprobs(steps(), kept, 1, found)] == [(1,), (3,)]
+    likeliest = float(torch.tensor([1.0, 0.0, 0.0, 0.0]).log_softmax(0)[0])
+    assert [each.logprob for each in found] == pytest.approx([likeliest, likeliest])
+    assert [each.top[0][0] for each in found] == [1, 3]
+
+
+class Notes:
+    """Records the calls of any method."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: self.calls.append(name)
+
+
+@pytest.mark.parametrize(("num_rows", "is_shared", "is_timed"), [(4, False, True), (4, True, False), (0, False, False)])
+def test_only_the_time_of_a_pass_for_one_request_teaches_its_budget(
+    num_rows: int, is_shared: bool, is_timed: bool
+) -> None:
+    budget, drafter = Notes(), Notes()
+    request: Any = SimpleNamespace(budget=budget, drafter=drafter, output=SimpleNamespace(finish=None))
+    step = StepRequest(request, draft=EMPTY, num_rows=num_rows, is_shared=is_shared)
+    logits: Any = None
+    assert observe(step, Accepted((), (7,)), logits, 0.1).tokens == (7,)
+    assert ("observe_time" in budget.calls) is is_timed
+    assert "observe_accepted" in budget.calls
+    assert drafter.calls == ["observe"]
+
+
+@pytest.mark.parametrize(("error", "is_reset"), [(KeyboardInterrupt, True), (ValueError, False)])
+def test_a_sequence_is_reset_after_an_interrupt_in_its_pass(error: type[BaseException], is_reset: bool) -> None:
+    sequence = Notes()
+
+    def forward(_: Any) -> Any:
+        raise error
+
+    engine: Any = SimpleNamespace(forward=forward)
+    request: Any = SimpleNamespace()
+    inputs: Any = SimpleNamespace(sequence=sequence)
+    with pytest.raises(error):
+        forward_alone(engine, StepRequest(request), inputs)
+    assert sequence.calls == (["reset"] if is_reset else [])

@@ -1,0 +1,46 @@
+"""The catalogue of faults fits the source, and the table of detecting tests fits the catalogue."""
+
+import ast
+
+import pytest
+
+from tests.faults import table
+from tests.faults.catalogue import ROOT, faults
+from tests.faults.runner import failing_tests, function_of
+
+
+@pytest.mark.parametrize("name", faults())
+def test_a_fault_applies_to_the_source(name: str) -> None:
+    for edit in faults()[name].edits:
+        source = edit.path.read_text(encoding="utf-8")
+        changed = ast.parse(edit.apply(source))
+        assert ast.dump(changed) != ast.dump(ast.parse(source)), "the fault changes no code"
+
+
+def test_every_fault_is_in_the_table_and_is_detected() -> None:
+    recorded = table.read()
+    assert recorded.keys() == faults().keys(), "run: make faults"
+    assert {name for name, tests in recorded.items() if not tests} == set()
+
+
+def test_every_detecting_test_exists() -> None:
+    functions = {function_of(test) for tests in table.read().values() for test in tests}
+    missing = [test for test in functions if not _exists(*test.split("::"))]
+    assert missing == [], "run: make faults"
+
+
+def _exists(file: str, *names: str) -> bool:
+    path = ROOT / file
+    return path.exists() and any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == names[-1]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", faults())
+def test_a_fault_turns_its_tests_red(name: str) -> None:
+    expected = table.read()[name]
+    assert [function_of(test) for test in failing_tests(name, expected)] == [function_of(test) for test in expected]
