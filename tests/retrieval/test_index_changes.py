@@ -280,23 +280,6 @@ def test_after_a_kill_at_any_time_the_old_or_the_new_index_loads(tmp_path: Path,
         assert not list((tmp_path / str(number)).glob(".tmp-*")), "what the killed left behind is cleared away"
 
 
-@pytest.mark.parametrize("setting", ["flat", "compact", "IVF4,PQ64"])
-def test_a_flipped_bit_in_any_file_is_refused_with_the_name_of_the_file(
-    built: Path, tmp_path: Path, setting: str
-) -> None:
-    shutil.copytree(built / setting, tmp_path / "index")
-    files = sorted(read_index(tmp_path / "index").files.iterdir())
-    assert len(files) == (4 if setting == "flat" else 5)
-    for path in files:
-        content = path.read_bytes()
-        for place in (0, len(content) // 3, len(content) // 2, len(content) - 1):
-            path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
-            with pytest.raises(IndexCorrupt, match=path.name):
-                read_index(tmp_path / "index")
-        path.write_bytes(content)
-    assert len(read_index(tmp_path / "index").passages) == COUNT
-
-
 @pytest.mark.parametrize("factory", ["Flat", "IVF4,SQ8"])
 def test_a_custom_setting_survives_a_change(tmp_path: Path, factory: str) -> None:
     own = IndexSetting("mine", factory, probes=None if factory == "Flat" else 3, why="I want it so")
