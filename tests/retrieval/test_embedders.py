@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.torch import save_file
 
 from antiphon.retrieval import (
@@ -240,15 +241,21 @@ def test_a_model_in_the_cache_is_used_as_it_is_without_asking_the_hub(
     (repository / "refs" / "main").write_text(commit)
     monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
     asked: list[str] = []
-    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", lambda url, **_: asked.append(url))
+
+    def refuse(url: str, **_: object) -> None:
+        asked.append(url)
+        raise OfflineModeIsEnabled(url)
+
+    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", refuse)
     embedder = load_embedder("nobody/toy", "cpu")
     assert asked == []
     assert (embedder.name, embedder.fingerprint) == ("nobody/toy", f"nobody/toy@{commit}:cls:48")
     folder = SentenceTransformerEmbedder(toy_folder, device="cpu")
     assert np.allclose(embedder.embed_documents(TEXTS), folder.embed_documents(TEXTS), atol=CLOSE)
     (repository / "snapshots" / commit / "modules.json").unlink()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match="The embedder 'nobody/toy' cannot be loaded from the hub or its cache"):
-        SentenceTransformerEmbedder("nobody/toy", device="cpu", local_files_only=True, revision="none")
+        load_embedder("nobody/toy", "cpu")
 
 
 def test_auto_is_minilm_on_a_cpu() -> None:

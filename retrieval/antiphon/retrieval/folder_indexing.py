@@ -218,7 +218,6 @@ def update_index(
             fingerprint=store.fingerprint,
             token_counts=counts,
             after=store,
-            has_headings=store.has_headings,
         )
 
 
@@ -241,8 +240,6 @@ def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str,
 
 
 def _known(store: StoredIndex, wanted: set[str]) -> dict[str, Vectors]:
-    if not store.has_headings:
-        return {}  # the old vectors were computed without headings
     read = ((row, passage.text_with_headings) for row, passage in enumerate(store.passages))
     texts = {row: text for row, text in read if text in wanted}
     vectors = normalized(store.vectors[list(texts)].astype(np.float32))

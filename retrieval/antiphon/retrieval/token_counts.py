@@ -61,6 +61,5 @@ def recounted(
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
     lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))
-    kept: NDArray[np.int64] = counts - token_counts(lost, embedder)
-    # Counts can become negative if the old index was counted without headings.
-    return np.maximum(kept, 0) + token_counts(new, embedder)
+    changed: NDArray[np.int64] = counts - token_counts(lost, embedder) + token_counts(new, embedder)
+    return changed

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,6 @@ class StoredIndex:
         token_counts: For each token id the number of passages that contain it, if the embedder has tokens.
         description: How the vectors are searched.
         files: The subfolder of this generation.
-        has_headings: Whether passages were embedded with their headings; an earlier version omitted the headings.
     """
 
     folder: Path
@@ -76,7 +75,6 @@ class StoredIndex:
     token_counts: NDArray[np.int64] | None
     description: IndexDescription
     files: Path
-    has_headings: bool = False
 
     @property
     def location(self) -> str:
@@ -187,7 +185,6 @@ def write_index(
     fingerprint: str,
     token_counts: NDArray[np.int64] | None = None,
     after: StoredIndex | None = None,
-    has_headings: bool = True,
 ) -> None:
     """Write an index as a new generation; an existing index is replaced atomically.
 
@@ -200,7 +197,6 @@ def write_index(
         fingerprint: The fingerprint of that embedder.
         token_counts: For each token id the number of passages that contain it.
         after: The index that this one was derived from. If it is not current any more, an error is raised.
-        has_headings: Whether the passages were embedded with their headings.
 
     Raises:
         ValueError: The numbers of passages and vectors differ, or the folder contains other things than an index.
@@ -221,8 +217,7 @@ def write_index(
         "fingerprint": fingerprint,
         "dim": vectors.dim,
         "passages": len(passages),
-        "headings": has_headings,
-        "search": description.as_dict(),
+        "search": asdict(description),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     write_generation(folder, write, facts, after=None if after is None else after.files.name)
@@ -239,7 +234,7 @@ def read_index(folder: str | Path) -> StoredIndex:
     generation = read_generation(Path(folder))
     facts = generation.facts
     passages = PassageTable(generation.folder / _PASSAGES)
-    description = IndexDescription.from_dict(facts["search"])
+    description = IndexDescription(**facts["search"])
     vectors = read_vectors(generation.folder)
     tokens = generation.folder / _TOKENS
     expected = (facts["passages"], facts["dim"])
@@ -259,7 +254,6 @@ def read_index(folder: str | Path) -> StoredIndex:
         token_counts=counts,
         description=description,
         files=generation.folder,
-        has_headings=facts.get("headings", False),
     )
 
 

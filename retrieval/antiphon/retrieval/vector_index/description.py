@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from antiphon.retrieval.vector_index.settings import EXACT_ROWS
 
@@ -52,15 +50,6 @@ class IndexDescription:
     sampled: int = 0
     faiss: str = ""
     exact_rows: int = EXACT_ROWS
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> IndexDescription:
-        """Return a description from the fields that `as_dict` returned; missing fields get their defaults."""
-        return cls(**{field.name: facts[field.name] for field in fields(cls) if field.name in facts})
 
     def lines(self) -> list[str]:
         """Return the description as lines of text."""
