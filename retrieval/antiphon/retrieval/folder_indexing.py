@@ -40,7 +40,6 @@ class FolderTarget:
     """An index folder that `build_index` replaces.
 
     Args:
-        folder: The index folder.
         setting: How vectors are searched; see `choose_setting`.
         add: Documents are added to the index, which must be readable and made with the same embedder.
 
@@ -83,7 +82,6 @@ class FolderTarget:
         Args:
             passages: The passages of the documents that were read.
             kept: The sources of the documents that stay as they are; all others are dropped.
-            embedder: The embedder.
             report: Called with the stages ``embed`` and ``save``.
         """
         old = () if self._old is None else self._old.passages
@@ -103,9 +101,7 @@ def index_passages(
     """Index passages. An existing index is replaced atomically when the new one is complete.
 
     Args:
-        passages: The passages.
         out: The index folder.
-        embedder: The embedder.
         vectors: The embedder's vectors of the passages, of shape (passages, dim), if they are known already.
         setting: How vectors are searched; see `choose_setting`.
 
@@ -176,7 +172,6 @@ def update_index(
     A trained index is trained again only if it has grown so much that its setting would use more lists.
 
     Args:
-        folder: The index folder.
         embedder: The embedder that made it.
         upsert: Passages to insert; a passage whose id exists is replaced.
         vectors: The vectors of ``upsert``, of shape (passages, dim). None: new texts are embedded.

@@ -19,7 +19,6 @@ def token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.in
     """Return for each token id the number of texts that contain it.
 
     Args:
-        texts: The texts.
         embedder: The embedder whose tokens are counted.
     """
     counts = np.zeros(embedder.vocabulary_size, np.int64)
@@ -33,7 +32,6 @@ def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
     """Refuse a change of an index with token counts by an embedder without tokens.
 
     Args:
-        store: The index.
         embedder: The embedder of the change.
 
     Raises:

@@ -115,10 +115,6 @@ def read_html_document(data: bytes, source: str) -> Document:
     Cells of tables are separated by ``|``, and the reading of ruby follows its text in parentheses. The encoding is the
     declared one, as browsers understand it, or is detected.
 
-    Args:
-        data: The bytes of the page.
-        source: The name of the document.
-
     Raises:
         ValueError: The bytes are binary, or the page nests deeper than any browser shows.
     """

@@ -57,7 +57,6 @@ class StoredIndex:
         folder: The index folder.
         embedder: The name of the embedder that made the vectors.
         fingerprint: The fingerprint of that embedder.
-        created: The time of writing, in ISO 8601.
         passages: The passages.
         vectors: Row ``i`` belongs to passage ``i``; of shape (passages, dim), float32 if search is exact, else float16.
             A large array is memory-mapped.
@@ -69,7 +68,6 @@ class StoredIndex:
     folder: Path
     embedder: str
     fingerprint: str
-    created: str
     passages: PassageTable
     vectors: StoredVectors
     token_counts: NDArray[np.int64] | None
@@ -160,7 +158,6 @@ class PassageTable:
         Args:
             question: The words to search for.
             k: The maximum number of rows.
-            where: Only passages that match this filter are searched.
         """
         words = search_terms(question)
         if not words:
@@ -190,7 +187,6 @@ def write_index(
 
     Args:
         folder: The index folder, which the caller has locked with `lock_for_writing`.
-        passages: The passages.
         vectors: The vector index; row ``i`` belongs to passage ``i``.
         description: How the vectors are searched.
         embedder: The name of the embedder that made the vectors.
@@ -234,7 +230,7 @@ def read_index(folder: str | Path) -> StoredIndex:
     generation = read_generation(Path(folder))
     facts = generation.facts
     passages = PassageTable(generation.folder / _PASSAGES)
-    description = IndexDescription(**facts["search"])
+    description = IndexDescription.from_dict(facts["search"])
     vectors = read_vectors(generation.folder)
     tokens = generation.folder / _TOKENS
     expected = (facts["passages"], facts["dim"])
@@ -248,7 +244,6 @@ def read_index(folder: str | Path) -> StoredIndex:
         folder=Path(folder),
         embedder=facts["embedder"],
         fingerprint=facts["fingerprint"],
-        created=facts["created"],
         passages=passages,
         vectors=vectors,
         token_counts=counts,

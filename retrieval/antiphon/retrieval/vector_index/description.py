@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 from antiphon.retrieval.vector_index.settings import EXACT_ROWS
 
@@ -50,6 +52,11 @@ class IndexDescription:
     sampled: int = 0
     faiss: str = ""
     exact_rows: int = EXACT_ROWS
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> IndexDescription:
+        """Return a saved description; fields that are not known any more are left out."""
+        return cls(**{field.name: facts[field.name] for field in fields(cls) if field.name in facts})
 
     def lines(self) -> list[str]:
         """Return the description as lines of text."""
