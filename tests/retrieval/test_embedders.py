@@ -211,14 +211,6 @@ def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:
     assert not np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["x"]), atol=CLOSE)
 
 
-def test_max_length_is_part_of_the_fingerprint_and_limited_by_the_model(toy_folder: Path) -> None:
-    short = SentenceTransformerEmbedder(toy_folder, device="cpu", max_length=10)
-    assert short.max_tokens == 8
-    assert short.fingerprint.endswith(":cls:10")
-    with pytest.raises(ValueError, match=r"max_length is 49; .* reads 1 to 48 tokens\."):
-        SentenceTransformerEmbedder(toy_folder, device="cpu", max_length=49)
-
-
 def test_other_weights_have_another_fingerprint(toy_folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(toy_folder, tmp_path / "copy"))
     same = SentenceTransformerEmbedder(copy, device="cpu").fingerprint

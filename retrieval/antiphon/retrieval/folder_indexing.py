@@ -65,15 +65,9 @@ class FolderTarget:
     def opened(self, embedder: Embedder) -> Iterator[Mapping[str, int]]:
         """Lock the folder, and yield the number of passages of each document in it."""
         with lock_for_writing(self._folder):
-            try:
-                self._old = read_index(self._folder)
-                if self._add:
-                    require_same_embedder(f"The index in {self._folder}", self._old.fingerprint, embedder.fingerprint)
-            except IndexNotFound:
-                pass
-            except (IndexCorrupt, IndexMismatch):
-                if self._add:
-                    raise  # without it, an index that cannot be read is replaced
+            self._old = _readable_index(self._folder, strict=self._add)
+            if self._add and self._old is not None:
+                require_same_embedder(f"The index in {self._folder}", self._old.fingerprint, embedder.fingerprint)
             yield {} if self._old is None else self._old.sources()
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
@@ -86,7 +80,8 @@ class FolderTarget:
         """
         old = () if self._old is None else self._old.passages
         before = [passage for passage in old if passage.source in kept]
-        reused = _write_index([*before, *passages], self._folder, embedder, None, self._setting, report)
+        written = [*before, *passages]
+        reused = _write_index(written, self._folder, embedder, None, self._setting, report, self._old)
         return max(0, reused - len(before))
 
 
@@ -117,7 +112,8 @@ def index_passages(
     """
     out = Path(out)
     with lock_for_writing(out):
-        return _write_index(passages, out, embedder, vectors, setting, _silent)
+        old = _readable_index(out) if vectors is None else None
+        return _write_index(passages, out, embedder, vectors, setting, _silent, old)
 
 
 def _write_index(
@@ -127,6 +123,7 @@ def _write_index(
     vectors: Vectors | None,
     setting: str | IndexSetting,
     report: Progress,
+    old: StoredIndex | None,
 ) -> int:
     """Check, embed and save passages; return how many vectors were reused from the old index or interrupted run."""
     # All checks come before the embedding, which may take hours.
@@ -135,8 +132,10 @@ def _write_index(
     suited = check_setting(setting, len(passages), embedder.dim)
     texts = [passage.text_with_headings for passage in passages]
     require_free_space(out, _least_bytes(texts, embedder.dim, suited))
-    known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
+    known: dict[str, Vectors] = {}
     if vectors is None:
+        if old is not None and old.fingerprint == embedder.fingerprint:
+            known = _known(old, set(texts))
         known |= read_unfinished(out, embedder.fingerprint, texts)
         vectors = embed_resumably(texts, embedder, known, report, out)
     else:
@@ -225,13 +224,16 @@ def _least_bytes(texts: Sequence[str], dim: int, setting: IndexSetting) -> int:
     return len(texts) * dim * (4 if setting.is_flat else 2) + sum(map(len, texts))
 
 
-def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str, Vectors]:
-    """Return the vectors of the wanted texts in the old index, if the same embedder made it."""
+def _readable_index(folder: Path, *, strict: bool = False) -> StoredIndex | None:
+    """Return the index in a folder; None if there is none or, unless ``strict``, if it cannot be read."""
     try:
-        store = read_index(out)
-    except (IndexNotFound, IndexCorrupt, IndexMismatch):
-        return {}  # no vectors can be reused; the old index will be replaced anyway
-    return _known(store, wanted) if store.fingerprint == embedder.fingerprint else {}
+        return read_index(folder)
+    except IndexNotFound:
+        return None
+    except (IndexCorrupt, IndexMismatch):
+        if strict:
+            raise
+        return None  # it is replaced
 
 
 def _known(store: StoredIndex, wanted: set[str]) -> dict[str, Vectors]:

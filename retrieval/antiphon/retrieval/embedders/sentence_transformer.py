@@ -37,18 +37,16 @@ _PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
 class SentenceTransformerEmbedder:
     """A sentence-transformers model with its own pooling and prompts, in half precision if that is faster.
 
-    A cached model is used even if the hub has a newer version.
+    A cached model is used even if the hub has a newer version. Texts are cut off after the model's limit, at most 8,192
+    tokens with the special ones, or 512 for BGE-M3.
 
     Args:
         model: ``bge-m3``, a name on the hub, or a folder.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
-        max_length: The longest text in tokens, including special tokens; longer texts are cut off. None: the model's
-            limit, at most 8,192, or 512 for BGE-M3.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
 
     Raises:
-        ValueError: The model cannot be loaded, has no fixed dimension, or supports fewer than ``max_length`` tokens; or
-            OpenVINO is requested and cannot run it.
+        ValueError: The model cannot be loaded or has no fixed dimension; or OpenVINO is requested and cannot run it.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class SentenceTransformerEmbedder:
         model: str | Path,
         *,
         device: str | None = None,
-        max_length: int | None = None,
         engine: Engine = "auto",
     ) -> None:
         source = HUB_NAMES.get(str(model), str(model))
@@ -64,7 +61,9 @@ class SentenceTransformerEmbedder:
         self.name = str(folder or model)
         self._device = pick_device(device)
         self._model = _load(source, self._device)
-        self._limit(max_length or _LENGTHS.get(source))
+        own = self._model.max_seq_length
+        self._max_length = min(_LENGTHS.get(source, _LONGEST), _LONGEST if own is None else int(own))
+        self._model.max_seq_length = self._max_length
         self.dim = self._dimension()
         weights = weights_fingerprint(source)
         self.fingerprint = f"{weights}:{_pooling(self._model)}:{self._max_length}"
@@ -113,15 +112,6 @@ class SentenceTransformerEmbedder:
             return np.empty((0, self.dim), np.float32)  # encode([]) has shape (0,)
         options = {"show_progress_bar": False, "convert_to_tensor": True, "batch_size": batch_size(self._device)}
         return normalized(encode(list(texts), **options).float().cpu().numpy())
-
-    def _limit(self, max_length: int | None) -> None:
-        own = self._model.max_seq_length
-        longest = int(own) if own is not None and own < _LONGEST else _LONGEST
-        if max_length is not None and not 0 < max_length <= longest:
-            raise ValueError(f"max_length is {max_length}; {self.name} reads 1 to {longest} tokens.")
-        self._max_length = max_length or longest
-        if max_length is not None:
-            self._model.max_seq_length = max_length
 
     def _dimension(self) -> int:
         dim = self._model.get_embedding_dimension()
