@@ -61,9 +61,10 @@ class SentenceTransformerEmbedder:
         self.name = str(folder or model)
         self._device = pick_device(device)
         self._model = _load(source, self._device)
-        own = self._model.max_seq_length
-        self._max_length = min(_LENGTHS.get(source, _LONGEST), _LONGEST if own is None else int(own))
-        self._model.max_seq_length = self._max_length
+        own, longest = self._model.max_seq_length, _LENGTHS.get(source, _LONGEST)
+        self._max_length = int(own) if own is not None and own < longest else longest  # some have no limit
+        if source in _LENGTHS:
+            self._model.max_seq_length = self._max_length
         self.dim = self._dimension()
         weights = weights_fingerprint(source)
         self.fingerprint = f"{weights}:{_pooling(self._model)}:{self._max_length}"
