@@ -10,7 +10,8 @@ from llama_index.core.schema import BaseNode, TextNode
 
 from antiphon.integrations.llama_index import VectorStorePassages
 from antiphon.retrieval import HashEmbedder, Passage, Retriever
-from antiphon.retrieval.filters import matches, parse_filter
+from antiphon.retrieval.filters import parse_filter
+from tests.filter_reference import matches
 
 EMBEDDER = HashEmbedder()
 PASSAGES = [

@@ -19,7 +19,8 @@ from antiphon.integrations.langchain.documents import document_of, passage_of
 from antiphon.integrations.llama_index import VectorStorePassages as LlamaPassages
 from antiphon.integrations.llama_index.nodes import node_of
 from antiphon.retrieval import HashEmbedder, Passage, PassageIndex, Retriever, index_passages
-from antiphon.retrieval.filters import matches, parse_filter
+from antiphon.retrieval.filters import parse_filter
+from tests.filter_reference import matches
 
 EMBEDDER = HashEmbedder()
 WORDS = ("cats", "stars", "bread", "boats", "roads", "birds")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.torch import save_file
 
 from antiphon.retrieval import (
@@ -210,14 +211,6 @@ def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:
     assert not np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["x"]), atol=CLOSE)
 
 
-def test_max_length_is_part_of_the_fingerprint_and_limited_by_the_model(toy_folder: Path) -> None:
-    short = SentenceTransformerEmbedder(toy_folder, device="cpu", max_length=10)
-    assert short.max_tokens == 8
-    assert short.fingerprint.endswith(":cls:10")
-    with pytest.raises(ValueError, match=r"max_length is 49; .* reads 1 to 48 tokens\."):
-        SentenceTransformerEmbedder(toy_folder, device="cpu", max_length=49)
-
-
 def test_other_weights_have_another_fingerprint(toy_folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(toy_folder, tmp_path / "copy"))
     same = SentenceTransformerEmbedder(copy, device="cpu").fingerprint
@@ -240,15 +233,20 @@ def test_a_model_in_the_cache_is_used_as_it_is_without_asking_the_hub(
     (repository / "refs" / "main").write_text(commit)
     monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
     asked: list[str] = []
-    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", lambda url, **_: asked.append(url))
+
+    def refuse(url: str, **_: object) -> None:
+        asked.append(url)
+        raise OfflineModeIsEnabled(url)
+
+    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", refuse)
     embedder = load_embedder("nobody/toy", "cpu")
     assert asked == []
     assert (embedder.name, embedder.fingerprint) == ("nobody/toy", f"nobody/toy@{commit}:cls:48")
     folder = SentenceTransformerEmbedder(toy_folder, device="cpu")
     assert np.allclose(embedder.embed_documents(TEXTS), folder.embed_documents(TEXTS), atol=CLOSE)
-    (repository / "snapshots" / commit / "modules.json").unlink()
-    with pytest.raises(ValueError, match="The embedder 'nobody/toy' cannot be loaded from the hub or its cache"):
-        SentenceTransformerEmbedder("nobody/toy", device="cpu", local_files_only=True, revision="none")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="The embedder 'nobody/other' cannot be loaded from the hub or its cache"):
+        load_embedder("nobody/other", "cpu")
 
 
 def test_auto_is_minilm_on_a_cpu() -> None:

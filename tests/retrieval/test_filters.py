@@ -18,7 +18,8 @@ from antiphon.retrieval import (
     index_passages,
     read_index,
 )
-from antiphon.retrieval.filters import json_metadata, json_value, matches, parse_filter
+from antiphon.retrieval.filters import json_metadata, json_value, parse_filter
+from tests.filter_reference import matches
 from tests.retrieval.servers import postgres
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.retrieval import FlatIndex, VectorIndex, build_vector_index
+from antiphon.retrieval import FlatIndex, build_vector_index
 from antiphon.retrieval.vector_index import flat
+from antiphon.retrieval.vector_index.build import LocalVectorIndex
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
-INDEXES: dict[str, Callable[[Vectors], VectorIndex]] = {
-    "numpy": FlatIndex,
-    "faiss": partial(FlatIndex, faiss=True),
-    "chosen": build_vector_index,
-}
+Index = Callable[[Vectors], LocalVectorIndex]
+INDEXES: dict[str, Index] = {"flat": FlatIndex, "chosen": build_vector_index}
 every_index = pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
 
 
@@ -31,9 +28,7 @@ def random_vectors(count: int, dim: int = 16, seed: int = 0) -> Vectors:
 @every_index
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 70), st.integers(0, 1000))
-def test_hits_are_the_exact_best_in_order(
-    index: Callable[[Vectors], VectorIndex], count: int, k: int, seed: int
-) -> None:
+def test_hits_are_the_exact_best_in_order(index: Index, count: int, k: int, seed: int) -> None:
     vectors, queries = random_vectors(count, seed=seed), random_vectors(3, seed=seed + 1)
     exact = normalized(queries).astype(np.float64) @ normalized(vectors).T.astype(np.float64)
     hits = index(vectors).search(queries, k)
@@ -45,7 +40,7 @@ def test_hits_are_the_exact_best_in_order(
 
 
 @every_index
-def test_scores_are_cosines_whatever_the_lengths(index: Callable[[Vectors], VectorIndex]) -> None:
+def test_scores_are_cosines_whatever_the_lengths(index: Index) -> None:
     made = index(np.array([[3, 4], [0, 1e-12], [-1e12, 0]], np.float32))
     hits = made.search(np.array([[1e6, 0]], np.float32), 3)[0]
     assert hits.rows.tolist() == [0, 1, 2]
@@ -55,7 +50,7 @@ def test_scores_are_cosines_whatever_the_lengths(index: Callable[[Vectors], Vect
 
 @every_index
 def test_a_k_above_the_number_of_rows_returns_all_and_never_row_minus_one(
-    index: Callable[[Vectors], VectorIndex],
+    index: Index,
 ) -> None:
     hits = index(random_vectors(3)).search(random_vectors(2), 100)
     assert [sorted(hit.rows.tolist()) for hit in hits] == [[0, 1, 2], [0, 1, 2]]
@@ -67,7 +62,7 @@ def test_padding_of_faiss_is_dropped() -> None:
     assert (hits.rows.tolist(), hits.scores.tolist()) == ([4, 0], [0.5, 0.25])
 
 
-def test_equal_scores_keep_the_order_of_rows_in_numpy() -> None:
+def test_equal_scores_keep_the_order_of_rows() -> None:
     made = FlatIndex(np.repeat(random_vectors(1), 40, axis=0))
     assert made.search(random_vectors(1), 7)[0].rows.tolist() == list(range(7))
 
@@ -89,9 +84,7 @@ BAD = {
 
 @every_index
 @pytest.mark.parametrize("case", BAD)
-def test_invalid_vectors_are_refused_as_content_and_as_queries(
-    index: Callable[[Vectors], VectorIndex], case: str
-) -> None:
+def test_invalid_vectors_are_refused_as_content_and_as_queries(index: Index, case: str) -> None:
     vectors, error, message = BAD[case]
     made = index(random_vectors(5, 4))
     with pytest.raises(error, match=message):
@@ -103,29 +96,22 @@ def test_invalid_vectors_are_refused_as_content_and_as_queries(
 
 @every_index
 @pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
-def test_k_must_be_an_integer_from_one(index: Callable[[Vectors], VectorIndex], k: object) -> None:
+def test_k_must_be_an_integer_from_one(index: Index, k: object) -> None:
     with pytest.raises(ValueError, match=f"k is {k!r}; the number of hits is a whole number from 1."):
         index(random_vectors(5)).search(random_vectors(1), k)  # type: ignore[arg-type]
 
 
-def test_numpy_searches_up_to_its_limit_and_faiss_above() -> None:
-    vectors = random_vectors(flat.NUMPY_LIMIT + 1, 2)
-    with pytest.raises(ValueError, match="50001 vectors are too many for numpy"):
-        FlatIndex(vectors, faiss=False)
-    assert FlatIndex(vectors[:-1])._faiss is None
-    assert FlatIndex(vectors)._faiss is not None
-
-
-def test_without_faiss_few_vectors_work_and_many_are_an_error_with_the_command(tmp_path: Path) -> None:
+def test_without_faiss_exact_search_works_and_other_settings_are_an_error_with_the_command(tmp_path: Path) -> None:
     """A new interpreter cannot import ``faiss``, as after a broken installation."""
     (tmp_path / "faiss.py").write_text("raise ImportError('no faiss')")
     script = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import numpy as np
 from antiphon.retrieval.vector_index.build import build_vector_index, check_setting
-assert len(build_vector_index(np.ones((50_000, 1), np.float32)).search(np.ones((1, 1), np.float32), 2)[0].rows) == 2
-check_setting("auto", 50_000, 1)
-for setting, count, dim in (("auto", 50_001, 1), ("auto", 50_000, 1024), ("compact", 100, 8)):
+assert len(build_vector_index(np.ones((50_001, 1), np.float32)).search(np.ones((1, 1), np.float32), 2)[0].rows) == 2
+for setting, count, dim in (("auto", 50_000_000, 1), ("flat", 50_000, 1024)):
+    assert check_setting(setting, count, dim).is_flat
+for setting, count, dim in (("auto", 50_000_001, 1), ("auto", 50_000, 1024), ("compact", 100, 8)):
     try:
         check_setting(setting, count, dim)
     except ImportError as error:
@@ -134,8 +120,8 @@ for setting, count, dim in (("auto", 50_001, 1), ("auto", 50_000, 1024), ("compa
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
     told, advice = zip(*(line.split(". ") for line in run.stdout.splitlines()), strict=True)
     assert told == (
-        "50001 passages need FAISS (without it at most 50000)",
-        "50000 passages need FAISS (without it at most 48828)",
+        "50000001 passages need FAISS (without it at most 50000000, or the setting flat)",
+        "50000 passages need FAISS (without it at most 48828, or the setting flat)",
         "The setting 'compact' needs FAISS",
     )
     assert set(advice) == {"FAISS is not installed: pip install faiss-cpu"}

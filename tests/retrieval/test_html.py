@@ -6,13 +6,18 @@ import time
 
 import pytest
 
-from antiphon.retrieval.formats.html import read_html, read_html_document
+from antiphon.retrieval.document import Document
+from antiphon.retrieval.formats.html import read_html_document
 
 PROSE = "Bees dance to tell their hive where flowers are. " * 6
 
 
+def page(markup: str) -> Document:
+    return read_html_document(b"\xef\xbb\xbf" + markup.encode(), "a.html")
+
+
 def text_of(markup: str) -> str:
-    return read_html(markup)[0]
+    return page(markup).text
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def test_omitted_and_missing_end_tags_lose_no_text(markup: str, text: str) -> No
 
 
 def test_an_unclosed_heading_ends_at_the_first_block() -> None:
-    _, _, headings = read_html("<h1>Bees<p>dance.<h2>Wax</h2>melts")
+    headings = page("<h1>Bees<p>dance.<h2>Wax</h2>melts").headings
     assert [(heading.level, heading.title) for heading in headings] == [(1, "Bees"), (2, "Wax")]
 
 
@@ -148,8 +153,8 @@ def test_an_empty_main_part_does_not_hide_the_page() -> None:
 
 
 def test_the_title_is_the_first_heading_if_the_page_has_none() -> None:
-    assert read_html("<title>T</title><h1>Bees</h1>")[1] == "T"
-    assert read_html("<svg><title>Icon</title></svg><h1>Bees</h1>")[1] == "Bees"
+    assert page("<title>T</title><h1>Bees</h1>").metadata == {"title": "T"}
+    assert page("<svg><title>Icon</title></svg><h1>Bees</h1>").metadata == {"title": "Bees"}
 
 
 def test_empty_cells_of_a_table_are_kept() -> None:

@@ -3,8 +3,6 @@ from .collection import Collection as Collection
 from .collection import PassageIndex as PassageIndex
 from .document import Document as Document
 from .document import Heading as Heading
-from .embedders.bge_m3 import BgeM3Embedder as BgeM3Embedder
-from .embedders.bge_m3 import lexical_score as lexical_score
 from .embedders.by_name import load_embedder as load_embedder
 from .embedders.hash_embedder import HashEmbedder as HashEmbedder
 from .embedders.minilm import MiniLMEmbedder as MiniLMEmbedder
@@ -51,6 +49,5 @@ from .vector_index.description import IndexDescription as IndexDescription
 from .vector_index.faiss_index import FaissIndex as FaissIndex
 from .vector_index.flat import FlatIndex as FlatIndex
 from .vector_index.flat import Hits as Hits
-from .vector_index.flat import VectorIndex as VectorIndex
 from .vector_index.settings import IndexSetting as IndexSetting
 from .vector_index.settings import choose_setting as choose_setting

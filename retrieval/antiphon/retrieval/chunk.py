@@ -44,7 +44,6 @@ def chunk_document(
     has the names of its columns in ``metadata["column_names"]``; they count towards ``max_tokens``.
 
     Args:
-        document: The document.
         count_tokens: Counts the tokens of a text, such as `Embedder.count_tokens`.
         max_tokens: The longest passage, from 8.
         overlap: How many sentences a passage repeats from the one before it in the same section.

@@ -28,7 +28,6 @@ class ColumnNames:
     """The column names of all tables of a text.
 
     Args:
-        text: The text.
         count_tokens: Counts the tokens of a text.
         max_tokens: The most tokens of a passage. Column names take at most half of them; further names are left out.
         parts: The blocks of the text.
@@ -49,10 +48,6 @@ class ColumnNames:
 
         If it is a part of one row, only the names of the columns in this part are returned. Outside of tables the
         result is empty.
-
-        Args:
-            start: The first character.
-            end: The character after the last one.
         """
         table = self._table_at(start)
         if table is None:

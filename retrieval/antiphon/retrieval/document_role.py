@@ -73,7 +73,6 @@ def outside_named_documents(question: str, passages: Sequence[Passage]) -> list[
     Such a passage is of another document and has none of the named words in its text, its headings and its own name.
 
     Args:
-        question: The question.
         passages: The passages that were found for it.
     """
     terms = {term for term in keyword_terms(question) if len(term) >= _SHORTEST_NAME}
@@ -88,7 +87,6 @@ def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage
     Passages that have them only in their headings or names come next.
 
     Args:
-        question: The question.
         ranked: The passages, best first.
     """
     tokens = exact_tokens(question)
@@ -106,7 +104,6 @@ def records_last(question: str, ranked: Sequence[Passage], k: int) -> list[Passa
     If the question may be about changes, the ranking is unchanged.
 
     Args:
-        question: The question.
         ranked: The passages, best first.
         k: The number of passages that are wanted.
     """

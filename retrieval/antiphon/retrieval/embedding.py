@@ -26,8 +26,6 @@ def embed_resumably(
     """Return one vector per text; if this is interrupted, the next run goes on from the vectors so far.
 
     Args:
-        texts: The texts.
-        embedder: The embedder.
         known: The vectors that are known already, by text.
         report: Called with the stage ``embed``.
         out: The index folder, in which the vectors of an interrupted run are saved.
@@ -47,8 +45,6 @@ def embed_texts(texts: Sequence[str], embedder: Embedder, found: dict[str, Vecto
     The longest texts are embedded first, so that those of a batch are equally long.
 
     Args:
-        texts: The texts.
-        embedder: The embedder.
         found: The known vectors, by text.
         report: Called with the stage ``embed``.
     """

@@ -1,4 +1,4 @@
-"""Filters of metadata: parsed once, then translated for each index. `matches` defines what they mean."""
+"""Filters of metadata: parsed once, then translated for each index."""
 
 from __future__ import annotations
 
@@ -62,27 +62,6 @@ def parse_filter(where: Any) -> Filter | None:
         raise TypeError(f"where is {type(where).__name__}; a dictionary of metadata names and values is needed.")
     parts = [part for name, value in where.items() for part in _entry(name, value)]
     return _joined("$and", parts) if parts else None
-
-
-def matches(condition: Filter | None, passage: Passage) -> bool:
-    """Return whether a passage matches a filter.
-
-    Args:
-        condition: The filter from `parse_filter`.
-        passage: The passage.
-    """
-    if condition is None:
-        return True
-    if isinstance(condition, Junction):
-        results = [matches(part, passage) for part in condition.parts]
-        if condition.operator == "$not":
-            return not results[0]
-        return all(results) if condition.operator == "$and" else any(results)
-    value = passage.source if condition.name == "source" else json_value(passage.metadata.get(condition.name))
-    if condition.operator == "$eq" and _same(value, condition.value):
-        return True
-    items = value if isinstance(value, list) else [value]
-    return any(_compared(item, condition.operator, condition.value) for item in items)
 
 
 def json_value(value: Any, name: str = "value") -> Any:
@@ -166,19 +145,3 @@ def _comparison(name: str, operator: str, operand: Any) -> Filter:
 
 def _joined(operator: str, parts: list[Filter]) -> Filter:
     return parts[0] if len(parts) == 1 else Junction(operator, tuple(parts))
-
-
-def _compared(value: Any, operator: str, wanted: Any) -> bool:
-    if operator == "$eq":
-        return _same(value, wanted)
-    if is_number(value) != is_number(wanted) or isinstance(value, str) != isinstance(wanted, str) or value is None:
-        return False
-    if operator == "$gt":
-        return bool(value > wanted)
-    if operator == "$gte":
-        return bool(value >= wanted)
-    return bool(value < wanted) if operator == "$lt" else bool(value <= wanted)
-
-
-def _same(value: Any, wanted: Any) -> bool:
-    return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)

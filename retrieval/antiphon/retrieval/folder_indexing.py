@@ -40,7 +40,6 @@ class FolderTarget:
     """An index folder that `build_index` replaces.
 
     Args:
-        folder: The index folder.
         setting: How vectors are searched; see `choose_setting`.
         add: Documents are added to the index, which must be readable and made with the same embedder.
 
@@ -66,15 +65,9 @@ class FolderTarget:
     def opened(self, embedder: Embedder) -> Iterator[Mapping[str, int]]:
         """Lock the folder, and yield the number of passages of each document in it."""
         with lock_for_writing(self._folder):
-            try:
-                self._old = read_index(self._folder)
-                if self._add:
-                    require_same_embedder(f"The index in {self._folder}", self._old.fingerprint, embedder.fingerprint)
-            except IndexNotFound:
-                pass
-            except (IndexCorrupt, IndexMismatch):
-                if self._add:
-                    raise  # without it, an index that cannot be read is replaced
+            self._old = _readable_index(self._folder, strict=self._add)
+            if self._add and self._old is not None:
+                require_same_embedder(f"The index in {self._folder}", self._old.fingerprint, embedder.fingerprint)
             yield {} if self._old is None else self._old.sources()
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
@@ -83,12 +76,12 @@ class FolderTarget:
         Args:
             passages: The passages of the documents that were read.
             kept: The sources of the documents that stay as they are; all others are dropped.
-            embedder: The embedder.
             report: Called with the stages ``embed`` and ``save``.
         """
         old = () if self._old is None else self._old.passages
         before = [passage for passage in old if passage.source in kept]
-        reused = _write_index([*before, *passages], self._folder, embedder, None, self._setting, report)
+        written = [*before, *passages]
+        reused = _write_index(written, self._folder, embedder, None, self._setting, report, self._old)
         return max(0, reused - len(before))
 
 
@@ -103,9 +96,7 @@ def index_passages(
     """Index passages. An existing index is replaced atomically when the new one is complete.
 
     Args:
-        passages: The passages.
         out: The index folder.
-        embedder: The embedder.
         vectors: The embedder's vectors of the passages, of shape (passages, dim), if they are known already.
         setting: How vectors are searched; see `choose_setting`.
 
@@ -121,7 +112,8 @@ def index_passages(
     """
     out = Path(out)
     with lock_for_writing(out):
-        return _write_index(passages, out, embedder, vectors, setting, _silent)
+        old = _readable_index(out) if vectors is None else None
+        return _write_index(passages, out, embedder, vectors, setting, _silent, old)
 
 
 def _write_index(
@@ -131,6 +123,7 @@ def _write_index(
     vectors: Vectors | None,
     setting: str | IndexSetting,
     report: Progress,
+    old: StoredIndex | None,
 ) -> int:
     """Check, embed and save passages; return how many vectors were reused from the old index or interrupted run."""
     # All checks come before the embedding, which may take hours.
@@ -139,8 +132,10 @@ def _write_index(
     suited = check_setting(setting, len(passages), embedder.dim)
     texts = [passage.text_with_headings for passage in passages]
     require_free_space(out, _least_bytes(texts, embedder.dim, suited))
-    known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
+    known: dict[str, Vectors] = {}
     if vectors is None:
+        if old is not None and old.fingerprint == embedder.fingerprint:
+            known = _known(old, set(texts))
         known |= read_unfinished(out, embedder.fingerprint, texts)
         vectors = embed_resumably(texts, embedder, known, report, out)
     else:
@@ -176,7 +171,6 @@ def update_index(
     A trained index is trained again only if it has grown so much that its setting would use more lists.
 
     Args:
-        folder: The index folder.
         embedder: The embedder that made it.
         upsert: Passages to insert; a passage whose id exists is replaced.
         vectors: The vectors of ``upsert``, of shape (passages, dim). None: new texts are embedded.
@@ -218,7 +212,6 @@ def update_index(
             fingerprint=store.fingerprint,
             token_counts=counts,
             after=store,
-            has_headings=store.has_headings,
         )
 
 
@@ -231,18 +224,19 @@ def _least_bytes(texts: Sequence[str], dim: int, setting: IndexSetting) -> int:
     return len(texts) * dim * (4 if setting.is_flat else 2) + sum(map(len, texts))
 
 
-def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str, Vectors]:
-    """Return the vectors of the wanted texts in the old index, if the same embedder made it."""
+def _readable_index(folder: Path, *, strict: bool = False) -> StoredIndex | None:
+    """Return the index in a folder; None if there is none or, unless ``strict``, if it cannot be read."""
     try:
-        store = read_index(out)
-    except (IndexNotFound, IndexCorrupt, IndexMismatch):
-        return {}  # no vectors can be reused; the old index will be replaced anyway
-    return _known(store, wanted) if store.fingerprint == embedder.fingerprint else {}
+        return read_index(folder)
+    except IndexNotFound:
+        return None
+    except (IndexCorrupt, IndexMismatch):
+        if strict:
+            raise
+        return None  # it is replaced
 
 
 def _known(store: StoredIndex, wanted: set[str]) -> dict[str, Vectors]:
-    if not store.has_headings:
-        return {}  # the old vectors were computed without headings
     read = ((row, passage.text_with_headings) for row, passage in enumerate(store.passages))
     texts = {row: text for row, text in read if text in wanted}
     vectors = normalized(store.vectors[list(texts)].astype(np.float32))

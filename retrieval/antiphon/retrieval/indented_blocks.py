@@ -51,8 +51,6 @@ def plain_blocks(text: str, start: int, end: int) -> Iterator[Block]:
 
     Args:
         text: The text, without fences and tables.
-        start: The first character.
-        end: The character after the last one.
     """
     yield from _merged(_titles_and_listings(_lines(text, start, end)), start, end)
 

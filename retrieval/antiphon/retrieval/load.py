@@ -110,34 +110,32 @@ def require_files(
     return found
 
 
-def read_document(path: str | Path, *, any_suffix: bool = True) -> Document:
+def read_document(path: str | Path) -> Document:
     """Read one file as a document; of a message, the message without its attachments.
 
     Plain text and Markdown keep every character, including line ends, so that a span of the document is a span of the
     decoded file. For other formats it is a span of the extracted text, which is deterministic.
 
     Args:
-        path: The file.
-        any_suffix: Read a file whose format is unknown as plain text, instead of raising an error.
+        path: The file. If its format is unknown, it is read as plain text.
 
     Raises:
         OSError: The file cannot be opened.
         ValueError: The file is not a regular file, is binary, damaged, empty, or of an unknown format; its parser is
             not installed; or it contains other files, which `read_documents` reads.
     """
-    data, kind = _FileReader(any_suffix=any_suffix).opened(Path(path))
+    data, kind = _FileReader(any_suffix=True).opened(Path(path))
     document = kind.read(data, str(path))
     if document is None:
         raise ValueError(f"a {kind.name} file contains several documents; read them with read_documents")
     return _checked(document, kind)
 
 
-def read_documents(path: str | Path, *, any_suffix: bool = True) -> LoadedDocuments:
+def read_documents(path: str | Path) -> LoadedDocuments:
     """Read one file and the files that it contains: archives, mailboxes, messages with attachments.
 
     Args:
-        path: The file.
-        any_suffix: Read a file whose format is unknown as plain text, instead of raising an error.
+        path: The file. If its format is unknown, it is read as plain text.
 
     Returns:
         The documents, and the files in it that were skipped.
@@ -146,7 +144,7 @@ def read_documents(path: str | Path, *, any_suffix: bool = True) -> LoadedDocume
         OSError: The file cannot be opened.
         ValueError: The file cannot be read, or nothing in it can; the message has the reason.
     """
-    reader = _FileReader(any_suffix=any_suffix)
+    reader = _FileReader(any_suffix=True)
     documents = tuple(reader.documents(Path(path)))
     return LoadedDocuments(documents, tuple(reader.skipped))
 

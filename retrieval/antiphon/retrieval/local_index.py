@@ -18,11 +18,12 @@ from antiphon.retrieval.fusion import Fusion
 from antiphon.retrieval.index_folder.generations import index_version
 from antiphon.retrieval.index_folder.store import PassageTable, StoredIndex, read_index
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.vector_index.flat import StoredVectors, VectorIndex, Vectors, normalized
+from antiphon.retrieval.vector_index.build import LocalVectorIndex
+from antiphon.retrieval.vector_index.flat import StoredVectors, Vectors, normalized
 
 logger = logging.getLogger("antiphon.retrieval")
 
-_Content = tuple[VectorIndex, PassageTable, StoredVectors]
+_Content = tuple[LocalVectorIndex, PassageTable, StoredVectors]
 """The vector index, the passages and the vectors of one generation, which are replaced together."""
 
 

@@ -104,8 +104,6 @@ def blocks(
     """Yield the blocks of ``text[start:end]`` in order; together they cover all of it.
 
     Args:
-        text: The text to split.
-        start: The first character.
         end: The character after the last one. None: the end of the text.
         markup: The markup of the text.
         in_table: Whether the text begins in a table, below its header.
@@ -161,7 +159,6 @@ def has_header_row(text: str, start: int, end: int) -> bool:
     """Return whether a line is the header of a table: the line below consists of dashes between bars.
 
     Args:
-        text: The text.
         start: The first character of the line.
         end: The character after the last one that counts.
     """
@@ -187,8 +184,6 @@ def sentences(text: str, start: int = 0, end: int | None = None) -> Iterator[Spa
     Abbreviations, initials and the number of a list item do not end one.
 
     Args:
-        text: The text to split.
-        start: The first character.
         end: The character after the last one. None: the end of the text.
     """
     end = len(text) if end is None else end
@@ -202,38 +197,20 @@ def sentences(text: str, start: int = 0, end: int | None = None) -> Iterator[Spa
 
 
 def paragraphs(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the spans between the empty lines of ``text[start:end]``, with the indentation of their first lines.
-
-    Args:
-        text: The text to split.
-        start: The first character.
-        end: The character after the last one.
-    """
+    """Yield the spans between the empty lines of ``text[start:end]``, with the indentation of their first lines."""
     for first, last in _split(text, start, end, _PARAGRAPH_BREAK):
         for begin, stop in trimmed(text, first, last):
             yield text.rfind("\n", first, begin) + 1 or first, stop
 
 
 def lines(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the spans of the lines of ``text[start:end]`` that are not blank.
-
-    Args:
-        text: The text to split.
-        start: The first character.
-        end: The character after the last one.
-    """
+    """Yield the spans of the lines of ``text[start:end]`` that are not blank."""
     for first, last in _split(text, start, end, re.compile(r"[\r\n]+")):
         yield from trimmed(text, first, last)
 
 
 def words(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the spans of the words of ``text[start:end]``.
-
-    Args:
-        text: The text to split.
-        start: The first character.
-        end: The character after the last one.
-    """
+    """Yield the spans of the words of ``text[start:end]``."""
     for first, last in _split(text, start, end, re.compile(r"\s+")):
         yield from trimmed(text, first, last)
 
@@ -244,7 +221,6 @@ def character_boundary(text: str, start: int, position: int, end: int) -> int:
     If there is none before the end, the result is ``position``.
 
     Args:
-        text: The text.
         start: A place before ``position`` that cuts none.
         position: The place.
         end: The character after the last one that counts.
@@ -257,7 +233,6 @@ def trimmed(text: str, start: int, end: int) -> Iterator[Span]:
     """Yield the span without surrounding whitespace, or nothing if it holds only whitespace.
 
     Args:
-        text: The text.
         start: The first character of the span.
         end: The character after its last one.
     """

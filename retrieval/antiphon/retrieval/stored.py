@@ -32,7 +32,6 @@ def embedder_of_index(store: Stored, given: Embedder | None, device: str | None)
     """Return the embedder that made an index.
 
     Args:
-        store: The index.
         given: The embedder to check. None: load the embedder that the index names.
         device: Where to load it. None: a GPU if there is one.
 

@@ -19,7 +19,6 @@ def token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.in
     """Return for each token id the number of texts that contain it.
 
     Args:
-        texts: The texts.
         embedder: The embedder whose tokens are counted.
     """
     counts = np.zeros(embedder.vocabulary_size, np.int64)
@@ -33,7 +32,6 @@ def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
     """Refuse a change of an index with token counts by an embedder without tokens.
 
     Args:
-        store: The index.
         embedder: The embedder of the change.
 
     Raises:
@@ -61,6 +59,5 @@ def recounted(
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
     lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))
-    kept: NDArray[np.int64] = counts - token_counts(lost, embedder)
-    # Counts can become negative if the old index was counted without headings.
-    return np.maximum(kept, 0) + token_counts(new, embedder)
+    changed: NDArray[np.int64] = counts - token_counts(lost, embedder) + token_counts(new, embedder)
+    return changed

@@ -230,7 +230,6 @@ def read_verified(path: Path, sha256: str) -> bytes:
     """Read a file and verify its checksum.
 
     Args:
-        path: The file.
         sha256: The expected SHA-256, in hexadecimal.
 
     Raises:

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.retrieval.embedders.protocol import check_texts
-from antiphon.retrieval.encoder_runtime.device import batch_size as default_batch_size
-from antiphon.retrieval.encoder_runtime.device import pick_device
+from antiphon.retrieval.encoder_runtime.device import batch_size, pick_device
 from antiphon.retrieval.encoder_runtime.engine_selection import (
     COMPARISON_TEXTS,
     Engine,
@@ -39,21 +37,16 @@ _PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
 class SentenceTransformerEmbedder:
     """A sentence-transformers model with its own pooling and prompts, in half precision if that is faster.
 
-    A cached model is used even if the hub has a newer version.
+    A cached model is used even if the hub has a newer version. Texts are cut off after the model's limit, at most 8,192
+    tokens with the special ones, or 512 for BGE-M3.
 
     Args:
         model: ``bge-m3``, a name on the hub, or a folder.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
-        max_length: The longest text in tokens, including special tokens; longer texts are cut off. None: the model's
-            limit, at most 8,192, or 512 for BGE-M3.
-        batch_size: The number of texts in a forward pass. None: 16 on a CPU, 128 on a GPU.
-        revision: The commit or branch on the hub.
-        local_files_only: Do not access the hub.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
 
     Raises:
-        ValueError: The model cannot be loaded, has no fixed dimension, or supports fewer than ``max_length`` tokens; or
-            OpenVINO is requested and cannot run it.
+        ValueError: The model cannot be loaded or has no fixed dimension; or OpenVINO is requested and cannot run it.
     """
 
     def __init__(
@@ -61,21 +54,19 @@ class SentenceTransformerEmbedder:
         model: str | Path,
         *,
         device: str | None = None,
-        max_length: int | None = None,
-        batch_size: int | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
         engine: Engine = "auto",
     ) -> None:
         source = HUB_NAMES.get(str(model), str(model))
         folder = Path(source).resolve() if Path(source).is_dir() else None
         self.name = str(folder or model)
         self._device = pick_device(device)
-        self._model = _load(source, self._device, revision, local_files_only)
-        self._batch_size = batch_size or default_batch_size(self._device)
-        self._limit(max_length or _LENGTHS.get(source))
+        self._model = _load(source, self._device)
+        own, longest = self._model.max_seq_length, _LENGTHS.get(source, _LONGEST)
+        self._max_length = int(own) if own is not None and own < longest else longest  # some have no limit
+        if source in _LENGTHS:
+            self._model.max_seq_length = self._max_length
         self.dim = self._dimension()
-        weights = weights_fingerprint(source, revision)
+        weights = weights_fingerprint(source)
         self.fingerprint = f"{weights}:{_pooling(self._model)}:{self._max_length}"
         self.engine = self._choose_engine(engine, weights)
 
@@ -89,7 +80,7 @@ class SentenceTransformerEmbedder:
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text, without special tokens."""
-        tokenizer = self._tokenizer
+        tokenizer: Any = self._model.tokenizer
         if callable(tokenizer):
             return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -101,41 +92,6 @@ class SentenceTransformerEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """Return the model's vectors for questions."""
         return self._encode(self._model.encode_query, texts)
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The number of token ids."""
-        return len(self._tokenizer)
-
-    @property
-    def special_ids(self) -> frozenset[int]:
-        """The ids of special tokens."""
-        return frozenset(self._tokenizer.all_special_ids)
-
-    @property
-    def unknown_id(self) -> int | None:
-        """The id of the unknown token, if there is one."""
-        found: int | None = self._tokenizer.unk_token_id
-        return found
-
-    def token_rows(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Return the token ids of each text, including special tokens, up to the length limit."""
-        if not check_texts(texts):
-            return []
-        ids = self._tokenizer(list(texts), truncation=True, max_length=self._max_length, verbose=False)["input_ids"]
-        return [np.array(row, np.int64) for row in ids]
-
-    def token_states(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], Vectors]]:
-        """Return the token ids of each text, and the last layer's states, of shape (tokens, hidden)."""
-        rows = self.token_rows(texts)
-        encode: Any = self._model.encode
-        options = {"show_progress_bar": False, "output_value": "token_embeddings", "batch_size": self._batch_size}
-        states = encode(list(texts), **options) if rows else []
-        return [(row, state.float().cpu().numpy()) for row, state in zip(rows, states, strict=True)]
-
-    @property
-    def _tokenizer(self) -> Any:
-        return self._model.tokenizer
 
     def _choose_engine(self, wanted: Engine, weights: str) -> EngineChoice:
         """Choose the engine for the first module, which is the transformer."""
@@ -155,17 +111,8 @@ class SentenceTransformerEmbedder:
     def _encode(self, encode: Any, texts: Sequence[str]) -> Vectors:
         if not check_texts(texts):
             return np.empty((0, self.dim), np.float32)  # encode([]) has shape (0,)
-        options = {"show_progress_bar": False, "convert_to_tensor": True, "batch_size": self._batch_size}
+        options = {"show_progress_bar": False, "convert_to_tensor": True, "batch_size": batch_size(self._device)}
         return normalized(encode(list(texts), **options).float().cpu().numpy())
-
-    def _limit(self, max_length: int | None) -> None:
-        own = self._model.max_seq_length
-        longest = int(own) if own is not None and own < _LONGEST else _LONGEST
-        if max_length is not None and not 0 < max_length <= longest:
-            raise ValueError(f"max_length is {max_length}; {self.name} reads 1 to {longest} tokens.")
-        self._max_length = max_length or longest
-        if max_length is not None:
-            self._model.max_seq_length = max_length
 
     def _dimension(self) -> int:
         dim = self._model.get_embedding_dimension()
@@ -174,21 +121,15 @@ class SentenceTransformerEmbedder:
         return dim
 
 
-def _load(source: str, device: str, revision: str | None, local_files_only: bool) -> SentenceTransformer:
+def _load(source: str, device: str) -> SentenceTransformer:
     def load(local: bool) -> SentenceTransformer:
         from sentence_transformers import SentenceTransformer
 
-        return SentenceTransformer(
-            source,
-            device=device,
-            revision=revision,
-            local_files_only=local,
-            model_kwargs=loading_options(device, local),
-        )
+        options = loading_options(device, local)
+        return SentenceTransformer(source, device=device, local_files_only=local, model_kwargs=options)
 
     # The cache must contain modules.json: without it the weights would silently be loaded with the wrong pooling.
-    is_cached = cached_file(source, "modules.json", revision) is not None
-    return load_model("embedder", source, load, is_cached=is_cached, local_files_only=local_files_only)
+    return load_model("embedder", source, load, is_cached=cached_file(source, "modules.json") is not None)
 
 
 def _pooling(model: SentenceTransformer) -> str:

@@ -62,11 +62,8 @@ def choose_encoder_engine(
     at least as close as torch in the precision in use. The comparison is made once per graph, and its result is saved.
 
     Args:
-        wanted: The requested engine.
-        model: The model in torch.
         output: The name of its output, a key of `OUTPUTS`.
         key: Identifies the weights.
-        device: Where the model runs.
         dtype: The precision in use.
         vectors: A function that computes the vectors of `COMPARISON_TEXTS` with a model or graph; one row per text.
 
@@ -88,11 +85,9 @@ def choose_module_engine(
     """Choose the engine of a transformer module of sentence-transformers, and let the module use it.
 
     Args:
-        wanted: The requested engine.
         transformer: The module; its attribute ``model`` is replaced if OpenVINO is chosen.
         output: The output that the module reads, a key of `OUTPUTS`.
         key: Identifies the weights.
-        device: Where the model runs.
         vectors: A function that computes the vectors of `COMPARISON_TEXTS` with the module's current model.
 
     Raises:
@@ -113,7 +108,6 @@ def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
     """Choose torch, because OpenVINO cannot run the model or was not requested.
 
     Args:
-        wanted: The requested engine.
         reason: Why OpenVINO cannot run the model.
 
     Raises:

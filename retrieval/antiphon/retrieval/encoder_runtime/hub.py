@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,9 +18,7 @@ HUB_NAMES = {"bge-m3": "BAAI/bge-m3", "bge-reranker-v2-m3": "BAAI/bge-reranker-v
 """Short names of models, and their names on the hub."""
 
 
-def load_model(
-    kind: str, source: str, load: Callable[[bool], Model], *, is_cached: bool, local_files_only: bool = False
-) -> Model:
+def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cached: bool) -> Model:
     """Load a model from the cache if it is there, else from the hub.
 
     Args:
@@ -27,18 +26,14 @@ def load_model(
         source: Its name on the hub, or a folder.
         load: Loads the model; its argument is True if it must not access the hub.
         is_cached: The cache contains the model, possibly only a part of it.
-        local_files_only: Do not access the hub.
 
     Raises:
         ValueError: The model cannot be loaded.
     """
     try:
-        if is_cached or local_files_only:
-            try:
+        if is_cached:
+            with suppress(OSError):  # the cache may be incomplete: load the rest from the hub
                 return load(True)
-            except OSError:
-                if local_files_only:
-                    raise  # otherwise the cache may be incomplete: load the rest from the hub
         return load(False)
     except OSError as error:
         advice = "check the name and the network, or take one that needs none"
@@ -76,30 +71,19 @@ def download_models(names: Sequence[str], report: hub_download.Report) -> None:
             continue
 
 
-def cached_file(source: str, file: str, revision: str | None = None) -> Path | None:
-    """Return the path of a file of a hub model in the cache, or None.
-
-    Args:
-        source: The name of the model on the hub.
-        file: The name of the file.
-        revision: The commit or branch.
-    """
+def cached_file(source: str, file: str) -> Path | None:
+    """Return the path of a file of a hub model in the cache, or None."""
     if Path(source).exists():
         return None
-    return hub_download.cached_file(source, file, cache=_cache(), revision=revision)
+    return hub_download.cached_file(source, file, cache=_cache())
 
 
-def weights_fingerprint(source: str, revision: str | None = None) -> str:
-    """Return an identifier of the weights: the commit on the hub, or a checksum of a folder's files.
-
-    Args:
-        source: A name on the hub, or a folder.
-        revision: The commit or branch.
-    """
+def weights_fingerprint(source: str) -> str:
+    """Return an identifier of the weights: the commit on the hub, or a checksum of a folder's files."""
     folder = Path(source)
     if not folder.is_dir():
-        snapshot = cached_file(source, "config.json", revision) or cached_file(source, "modules.json", revision)
-        return f"{source}@{snapshot.parent.name if snapshot else revision}"
+        snapshot = cached_file(source, "config.json") or cached_file(source, "modules.json")
+        return f"{source}@{snapshot.parent.name if snapshot else None}"
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.resolve().rglob("*") if path.suffix in (".safetensors", ".bin")):
         with path.open("rb") as file:

@@ -70,7 +70,6 @@ class OpenVINOEncoder(nn.Module):
     It uses as many threads as torch has when it is created, and computes one call at a time.
 
     Args:
-        model: The model in torch.
         output: The output to compute, a key of `OUTPUTS`.
         key: Identifies the weights.
         dtype: The precision to compute in.
@@ -190,7 +189,6 @@ def cache_folder_of(model: PreTrainedModel, output: str, key: str) -> Path:
     """Return the cache folder of a graph, which depends on weights, configuration and library versions.
 
     Args:
-        model: The model in torch.
         output: The output that the graph computes.
         key: Identifies the weights.
     """

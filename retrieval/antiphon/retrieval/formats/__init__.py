@@ -45,10 +45,6 @@ class Format:
     def read(self, data: bytes, source: str) -> Document | None:
         """Return the document, or None if the file only contains other files.
 
-        Args:
-            data: The bytes of the file.
-            source: The name of the document.
-
         Raises:
             ValueError: The file cannot be read, or its parser is not installed; the message has the reason.
         """

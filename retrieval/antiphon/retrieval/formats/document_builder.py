@@ -77,7 +77,6 @@ class DocumentBuilder:
         """Append the text, the headings and the code of a document.
 
         Args:
-            document: The document.
             place: Its place in the file.
             level: Added to the levels of its headings.
         """
@@ -95,7 +94,6 @@ class DocumentBuilder:
         """Return the document.
 
         Args:
-            source: The name of the document.
             metadata: Its metadata; values that are None or empty are left out.
             cut_at_lines: See `Document`.
         """

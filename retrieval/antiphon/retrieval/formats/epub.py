@@ -20,10 +20,6 @@ _PAGES = ("application/xhtml+xml", "text/html")
 def read_epub_document(data: bytes, source: str) -> Document:
     """Read a book; the place of a passage is given by the headings above it.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
     """

@@ -108,11 +108,12 @@ class _Text:
 
 
 def read_html_document(data: bytes, source: str) -> Document:
-    """Read a page as a document. Its encoding is the declared one, as browsers understand it, or is detected.
+    """Read the visible text of a page and its headings, without page furniture.
 
-    Args:
-        data: The bytes of the page.
-        source: The name of the document.
+    Page furniture is navigation, headers, footers, asides and cookie banners. If a page marks one main part
+    (``<main>`` or ``role="main"``), only that part is read. If almost nothing would be left, furniture is read too.
+    Cells of tables are separated by ``|``, and the reading of ruby follows its text in parentheses. The encoding is the
+    declared one, as browsers understand it, or is detected.
 
     Raises:
         ValueError: The bytes are binary, or the page nests deeper than any browser shows.
@@ -122,23 +123,6 @@ def read_html_document(data: bytes, source: str) -> Document:
     metadata = {"title": title} if title else {}
     code = tuple(text.code)
     return Document(str(text), source, metadata, tuple(text.headings), code=code, warnings=decoded.warnings)
-
-
-def read_html(markup: str) -> tuple[str, str, tuple[Heading, ...]]:
-    """Return the visible text of a page, its title (may be empty) and its headings, without page furniture.
-
-    Page furniture is navigation, headers, footers, asides and cookie banners. If a page marks one main part
-    (``<main>`` or ``role="main"``), only that part is read. If almost nothing would be left, furniture is read too.
-    Cells of tables are separated by ``|``, and the reading of ruby follows its text in parentheses.
-
-    Args:
-        markup: The page.
-
-    Raises:
-        ValueError: The page nests deeper than any browser shows.
-    """
-    text, title = _read_page(markup)
-    return str(text), title, tuple(text.headings)
 
 
 def _read_page(markup: str) -> tuple[_Text, str]:

@@ -33,7 +33,6 @@ def open_zip(data: bytes, kind: str) -> zipfile.ZipFile:
     """Open a ZIP archive after checking how large its content is.
 
     Args:
-        data: The bytes of the archive.
         kind: What the file should be, for the message, such as ``a Word document``.
 
     Raises:

@@ -35,10 +35,6 @@ _BROKEN = (
 def read_mail_document(data: bytes, source: str) -> Document:
     """Read a message: decoded headers, then its text, or its HTML if it has no text or only a remark.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: It is not a message, or is nested too deeply.
     """

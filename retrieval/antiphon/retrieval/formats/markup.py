@@ -71,10 +71,6 @@ def read_markdown_document(data: bytes, source: str) -> Document:
 
     The place of a passage is its lines, unless something was left out.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: The bytes are binary.
     """

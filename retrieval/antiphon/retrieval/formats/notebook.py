@@ -16,10 +16,6 @@ _FENCE = "```"
 def read_notebook_document(data: bytes, source: str) -> Document:
     """Read a notebook as Markdown; the place of a passage is its cell, counted from 1.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: The file is damaged, or is not a notebook.
     """

@@ -50,7 +50,6 @@ def recognize_pages(pdf: PdfDocument, numbers: Sequence[int]) -> Iterator[tuple[
     """Yield the number and the text of each page; a page without text has no lines.
 
     Args:
-        pdf: The document.
         numbers: The numbers of the pages, from 1.
     """
     report = _report.get() or (lambda stage, done, total: None)

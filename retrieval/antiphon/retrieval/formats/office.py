@@ -23,7 +23,6 @@ def open_office(data: bytes, kind: str, main: str) -> zipfile.ZipFile:
     """Open an Office file after checking its size, its checksums, and that it declares no XML entities.
 
     Args:
-        data: The bytes of the file.
         kind: What the file should be, for the message, such as ``a Word document``.
         main: The name of the part that it needs to have.
 
@@ -42,10 +41,6 @@ def open_office(data: bytes, kind: str, main: str) -> zipfile.ZipFile:
 
 def read_part(archive: zipfile.ZipFile, name: str) -> bytes:
     """Return the bytes of a file in an archive.
-
-    Args:
-        archive: The archive.
-        name: The name of the file.
 
     Raises:
         ValueError: It is damaged, or compressed in an unknown way.

@@ -12,10 +12,6 @@ def read_text_document(data: bytes, source: str) -> Document:
 
     The place of a passage is its lines.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: The bytes are binary.
     """

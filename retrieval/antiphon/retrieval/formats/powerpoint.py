@@ -16,10 +16,6 @@ _MAX_SHAPES = 200_000
 def read_powerpoint_document(data: bytes, source: str) -> Document:
     """Read a presentation; the place of a passage is its slide.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
     """

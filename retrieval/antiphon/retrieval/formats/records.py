@@ -16,10 +16,6 @@ _MAX_BLOCK = 800  # characters of a value that is shown as one block
 def read_json_document(data: bytes, source: str) -> Document:
     """Read a JSON file; the place of a passage is the path of its record, such as ``items[3]``.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: The file is damaged, or nested too deeply.
     """
@@ -33,10 +29,6 @@ def read_json_document(data: bytes, source: str) -> Document:
 
 def read_jsonl_document(data: bytes, source: str) -> Document:
     """Read a file with one JSON value per line; the place of a passage is the number of the line.
-
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
 
     Raises:
         ValueError: A line is damaged, or nested too deeply.

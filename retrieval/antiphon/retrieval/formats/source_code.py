@@ -19,10 +19,6 @@ def read_python_document(data: bytes, source: str) -> Document:
 
     A file that this version of Python cannot parse is read as any other source code.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: The bytes cannot be decoded.
     """
@@ -40,10 +36,6 @@ def read_python_document(data: bytes, source: str) -> Document:
 
 def read_code_document(data: bytes, source: str) -> Document:
     """Read source code of any language; the place of a passage is its lines.
-
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
 
     Raises:
         ValueError: The bytes cannot be decoded.

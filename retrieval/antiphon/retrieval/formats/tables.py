@@ -27,10 +27,6 @@ def read_excel_document(data: bytes, source: str) -> Document:
 
     The place of a passage is its sheet and its range of cells.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
     """
@@ -59,10 +55,6 @@ def read_excel_document(data: bytes, source: str) -> Document:
 
 def read_csv_document(data: bytes, source: str) -> Document:
     """Read comma-, semicolon-, tab- or bar-separated values as one table; the place of a passage is its rows.
-
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
 
     Raises:
         ValueError: The bytes cannot be decoded, or exceed the limits.

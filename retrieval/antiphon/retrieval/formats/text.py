@@ -108,7 +108,6 @@ def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
     """Return the text without the characters of the spans; a whole paragraph goes with the empty lines below it.
 
     Args:
-        text: The text.
         spans: The start and the end of each span; they may overlap.
     """
     parts, position = [], 0

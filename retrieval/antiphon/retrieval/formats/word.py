@@ -23,10 +23,6 @@ _BACK_LINK = re.compile(r'\s*<a href="#(?:foot|end)note-ref-\d+">↑</a>')
 def read_word_document(data: bytes, source: str) -> Document:
     """Read a Word document with its headings, lists, tables, footnotes and endnotes.
 
-    Args:
-        data: The bytes of the file.
-        source: The name of the document.
-
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
     """

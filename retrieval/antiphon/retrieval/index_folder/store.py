@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -57,26 +57,22 @@ class StoredIndex:
         folder: The index folder.
         embedder: The name of the embedder that made the vectors.
         fingerprint: The fingerprint of that embedder.
-        created: The time of writing, in ISO 8601.
         passages: The passages.
         vectors: Row ``i`` belongs to passage ``i``; of shape (passages, dim), float32 if search is exact, else float16.
             A large array is memory-mapped.
         token_counts: For each token id the number of passages that contain it, if the embedder has tokens.
         description: How the vectors are searched.
         files: The subfolder of this generation.
-        has_headings: Whether passages were embedded with their headings; an earlier version omitted the headings.
     """
 
     folder: Path
     embedder: str
     fingerprint: str
-    created: str
     passages: PassageTable
     vectors: StoredVectors
     token_counts: NDArray[np.int64] | None
     description: IndexDescription
     files: Path
-    has_headings: bool = False
 
     @property
     def location(self) -> str:
@@ -162,7 +158,6 @@ class PassageTable:
         Args:
             question: The words to search for.
             k: The maximum number of rows.
-            where: Only passages that match this filter are searched.
         """
         words = search_terms(question)
         if not words:
@@ -187,20 +182,17 @@ def write_index(
     fingerprint: str,
     token_counts: NDArray[np.int64] | None = None,
     after: StoredIndex | None = None,
-    has_headings: bool = True,
 ) -> None:
     """Write an index as a new generation; an existing index is replaced atomically.
 
     Args:
         folder: The index folder, which the caller has locked with `lock_for_writing`.
-        passages: The passages.
         vectors: The vector index; row ``i`` belongs to passage ``i``.
         description: How the vectors are searched.
         embedder: The name of the embedder that made the vectors.
         fingerprint: The fingerprint of that embedder.
         token_counts: For each token id the number of passages that contain it.
         after: The index that this one was derived from. If it is not current any more, an error is raised.
-        has_headings: Whether the passages were embedded with their headings.
 
     Raises:
         ValueError: The numbers of passages and vectors differ, or the folder contains other things than an index.
@@ -221,8 +213,7 @@ def write_index(
         "fingerprint": fingerprint,
         "dim": vectors.dim,
         "passages": len(passages),
-        "headings": has_headings,
-        "search": description.as_dict(),
+        "search": asdict(description),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     write_generation(folder, write, facts, after=None if after is None else after.files.name)
@@ -253,13 +244,11 @@ def read_index(folder: str | Path) -> StoredIndex:
         folder=Path(folder),
         embedder=facts["embedder"],
         fingerprint=facts["fingerprint"],
-        created=facts["created"],
         passages=passages,
         vectors=vectors,
         token_counts=counts,
         description=description,
         files=generation.folder,
-        has_headings=facts.get("headings", False),
     )
 
 

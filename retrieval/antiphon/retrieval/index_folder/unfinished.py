@@ -40,9 +40,7 @@ def read_unfinished(folder: Path, fingerprint: str, texts: Iterable[str]) -> dic
     """Return the saved vectors of texts, if the same embedder made them.
 
     Args:
-        folder: The index folder.
         fingerprint: The fingerprint of the embedder.
-        texts: The texts.
     """
     try:
         with np.load(io.BytesIO((folder / _NAME).read_bytes()), allow_pickle=False) as saved:

@@ -216,7 +216,6 @@ class PostgresIndex:
 
         Args:
             sources: The sources of the documents.
-            passages: The passages.
             vectors: Their vectors, of shape (passages, dim).
             unchanged: The ids of passages of the documents that stay as they are.
 

@@ -62,7 +62,6 @@ class PostgresTarget:
         Args:
             passages: The passages of the documents that were read.
             kept: The sources of the documents that stay as they are; all others are dropped.
-            embedder: The embedder.
             report: Called with the stages ``embed`` and ``save``.
         """
         require_distinct(passages)

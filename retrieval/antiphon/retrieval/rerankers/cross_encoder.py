@@ -41,7 +41,6 @@ class CrossEncoderReranker:
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         depth: The number of candidates to rerank. None: 20 on a CPU, 100 on a GPU.
         max_length: The longest pair of question and passage, in tokens; longer ones are cut off.
-        local_files_only: Do not access the hub.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
 
     Raises:
@@ -56,7 +55,6 @@ class CrossEncoderReranker:
         device: str | None = None,
         depth: int | None = None,
         max_length: int = 512,
-        local_files_only: bool = False,
         engine: Engine = "auto",
     ) -> None:
         import torch
@@ -68,7 +66,7 @@ class CrossEncoderReranker:
             torch.nn.Identity()
         )  # logits, because in half precision the sigmoids of good passages all round to 1
         source = HUB_NAMES.get(self.name, self.name)
-        self._model = _load_cross_encoder(source, self._device, max_length, local_files_only)
+        self._model = _load_cross_encoder(source, self._device, max_length)
         if self._model.num_labels != 1:
             raise ValueError(f"{self.name} gives {self._model.num_labels} numbers for a pair; a reranker gives one.")
         self.engine = self._choose_engine(engine, weights_fingerprint(source))
@@ -102,7 +100,7 @@ class CrossEncoderReranker:
         return choose_module_engine(wanted, self._model[0], "logits", key=weights, device=self._device, vectors=vectors)
 
 
-def _load_cross_encoder(source: str, device: str, max_length: int, local_files_only: bool) -> CrossEncoder:
+def _load_cross_encoder(source: str, device: str, max_length: int) -> CrossEncoder:
     def load(local: bool) -> CrossEncoder:
         from sentence_transformers import CrossEncoder
 
@@ -112,5 +110,4 @@ def _load_cross_encoder(source: str, device: str, max_length: int, local_files_o
         )
         return model
 
-    is_cached = cached_file(source, "config.json") is not None
-    return load_model("reranker", source, load, is_cached=is_cached, local_files_only=local_files_only)
+    return load_model("reranker", source, load, is_cached=cached_file(source, "config.json") is not None)

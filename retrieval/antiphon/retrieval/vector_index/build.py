@@ -7,7 +7,7 @@ import re
 from antiphon.retrieval.vector_index.description import IndexDescription
 from antiphon.retrieval.vector_index.faiss_index import FaissIndex
 from antiphon.retrieval.vector_index.faiss_library import import_faiss
-from antiphon.retrieval.vector_index.flat import NUMPY_LIMIT, FlatIndex, Vectors, normalized
+from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors, normalized
 from antiphon.retrieval.vector_index.settings import FLAT_NUMBERS, NAMES, IndexSetting, choose_setting
 from antiphon.retrieval.vector_index.training import train_index, untrained_index
 
@@ -70,17 +70,15 @@ def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSet
         ImportError: FAISS is needed and not installed; the message has the command.
     """
     chosen = choose_setting(setting, count, dim)
-    if chosen.is_flat and count <= NUMPY_LIMIT:
+    if chosen.is_flat:
         return chosen
     try:
         import_faiss()
     except ImportError as error:
-        without = NUMPY_LIMIT if chosen.is_flat else min(NUMPY_LIMIT, FLAT_NUMBERS // dim)
-        asked = f"{count} passages" if chosen.name in ("auto", "flat") else f"The setting {chosen.name!r}"
-        needs = f"need FAISS (without it at most {without})" if asked[0] != "T" else "needs FAISS"
-        raise ImportError(f"{asked} {needs}. {error}") from error
-    if not chosen.is_flat:
-        untrained_index(chosen, count, dim)
+        exact = f"{count} passages need FAISS (without it at most {FLAT_NUMBERS // dim}, or the setting flat)"
+        needs = exact if chosen.name == "auto" else f"The setting {chosen.name!r} needs FAISS"
+        raise ImportError(f"{needs}. {error}") from error
+    untrained_index(chosen, count, dim)
     return chosen
 
 

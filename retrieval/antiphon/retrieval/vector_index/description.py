@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from antiphon.retrieval.vector_index.settings import EXACT_ROWS
@@ -53,13 +53,9 @@ class IndexDescription:
     faiss: str = ""
     exact_rows: int = EXACT_ROWS
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> IndexDescription:
-        """Return a description from the fields that `as_dict` returned; missing fields get their defaults."""
+        """Return a saved description; fields that are not known any more are left out."""
         return cls(**{field.name: facts[field.name] for field in fields(cls) if field.name in facts})
 
     def lines(self) -> list[str]:

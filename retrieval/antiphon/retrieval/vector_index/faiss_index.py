@@ -55,7 +55,7 @@ class FaissIndex:
         """Return approximately the ``k`` best rows for each query; fewer if the probed lists contain fewer.
 
         Scores are cosines if the setting rescores, else FAISS's estimates of them. If few rows are allowed, the search
-        is exact. See `VectorIndex.search`.
+        is exact. See `FlatIndex.search`.
         """
         k = check_k(k, len(self))
         queries = normalized(queries, dim=self.dim)

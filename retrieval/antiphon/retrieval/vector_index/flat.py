@@ -1,14 +1,12 @@
-"""The interface of vector indexes, and exact search for the nearest vectors by inner product."""
+"""Exact search for the nearest vectors by inner product."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from antiphon.retrieval.vector_index.faiss_library import import_faiss
 
 Vectors = NDArray[np.float32]
 """Float32 vectors of shape (n, dim)."""
@@ -18,9 +16,6 @@ StoredVectors = Vectors | NDArray[np.float16]
 
 RowMask = NDArray[np.bool_]
 """A mask of shape (n,): True for the rows that a search may return."""
-
-NUMPY_LIMIT = 50_000
-"""The largest number of vectors that is searched without FAISS."""
 
 _BLOCK = 16_384
 
@@ -33,45 +28,16 @@ class Hits:
     scores: Vectors
 
 
-class VectorIndex(Protocol):
-    """Vectors that can be searched. Row ``i`` is the ``i``-th vector that the index was built from."""
-
-    @property
-    def dim(self) -> int:
-        """The dimension of the vectors."""
-
-    def __len__(self) -> int:
-        """Return the number of vectors."""
-
-    def search(self, queries: Vectors, k: int, allowed: RowMask | None = None) -> list[Hits]:
-        """Return the ``k`` best rows for each query, best first; all rows if there are fewer.
-
-        Args:
-            queries: Of shape (queries, dim).
-            k: How many rows to return, from 1.
-            allowed: Of shape (vectors,): only these rows are searched. None: all.
-        """
-
-
 class FlatIndex:
-    """Exact search, in numpy up to 50,000 vectors and with FAISS above. Numpy sorts equal scores by row.
+    """Exact search in numpy. Equal scores are sorted by row; row ``i`` is the ``i``-th vector.
 
     Args:
         vectors: Of shape (n, dim), in memory or memory-mapped; not copied unless they have to be normalized.
-        faiss: Use FAISS (True) or numpy (False). None: by the number of vectors.
         are_normalized: The vectors have length 1 and need no check.
-
-    Raises:
-        ImportError: FAISS is needed and not installed, or two packages of it are; the message has the command.
-        ValueError: numpy is requested for more than 50,000 vectors.
     """
 
-    def __init__(self, vectors: Vectors, *, faiss: bool | None = None, are_normalized: bool = False) -> None:
+    def __init__(self, vectors: Vectors, *, are_normalized: bool = False) -> None:
         self.vectors = vectors if are_normalized else normalized(vectors)
-        by_faiss = len(vectors) > NUMPY_LIMIT if faiss is None else faiss
-        if not by_faiss and len(vectors) > NUMPY_LIMIT:
-            raise ValueError(f"{len(vectors)} vectors are too many for numpy (at most {NUMPY_LIMIT}); use FAISS.")
-        self._faiss: Any = import_faiss() if by_faiss else None
 
     @property
     def dim(self) -> int:
@@ -82,15 +48,17 @@ class FlatIndex:
         return len(self.vectors)
 
     def search(self, queries: Vectors, k: int, allowed: RowMask | None = None) -> list[Hits]:
-        """Return the ``k`` best rows for each query. See `VectorIndex.search`."""
+        """Return the ``k`` best rows for each query, best first; all rows if there are fewer.
+
+        Args:
+            queries: Of shape (queries, dim).
+            k: How many rows to return, from 1.
+            allowed: Of shape (vectors,): only these rows are searched. None: all.
+        """
         k = check_k(k, len(self))
         queries = normalized(queries, dim=self.dim)
-        if allowed is not None:
-            return search_rows(self.vectors, queries, np.flatnonzero(allowed), k)
-        if self._faiss is None:
-            return [top_k(np.arange(len(self)), row, k) for row in queries @ self.vectors.T]
-        scores, rows = self._faiss.knn(queries, self.vectors, k, metric=self._faiss.METRIC_INNER_PRODUCT)
-        return [drop_padding(row, score) for row, score in zip(rows, scores, strict=True)]
+        rows = np.arange(len(self)) if allowed is None else np.flatnonzero(allowed)
+        return search_rows(self.vectors, queries, rows, k)
 
 
 def search_rows(vectors: StoredVectors, queries: Vectors, rows: NDArray[np.int64], k: int) -> list[Hits]:
@@ -105,7 +73,9 @@ def search_rows(vectors: StoredVectors, queries: Vectors, rows: NDArray[np.int64
     hits = [Hits(rows[:0], np.zeros(0, np.float32)) for _ in queries]
     for first in range(0, len(rows), _BLOCK):
         block = rows[first : first + _BLOCK]
-        scores = queries @ vectors[block].astype(np.float32).T
+        start, stop = int(block[0]), int(block[-1]) + 1
+        found = vectors[start:stop] if stop - start == len(block) else vectors[block]  # a slice is no copy
+        scores = queries @ found.astype(np.float32, copy=False).T
         hits = [
             top_k(np.concatenate([hit.rows, block]), np.concatenate([hit.scores, new]), k)
             for hit, new in zip(hits, scores, strict=True)

@@ -68,7 +68,7 @@ def ground_truth(vectors: Vectors, count: int, *, queries: Vectors | None = None
     if queries is None:
         own = np.sort(np.random.default_rng(seed).choice(len(vectors), min(count, len(vectors)), replace=False))
         queries = np.ascontiguousarray(vectors[own])
-    hits = FlatIndex(vectors, faiss=True, are_normalized=True).search(queries, DEPTH + 1)
+    hits = FlatIndex(vectors, are_normalized=True).search(queries, DEPTH + 1)
     nearest = tuple(_others(hit.rows, row) for hit, row in zip(hits, own, strict=True))
     return GroundTruth(queries, own, nearest)
 

@@ -64,7 +64,6 @@ def untrained_index(setting: IndexSetting, count: int, dim: int) -> Any:
     """Create the untrained FAISS index of a setting.
 
     Args:
-        setting: The setting.
         count: The number of vectors that it will be trained on.
         dim: Their dimension.
 
