@@ -18,14 +18,14 @@ from antiphon.accel.engines.selection import EngineName, select_engine
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.drafters import (
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, tiny_model
+from tests.accel.adversarial_drafters import (
     OracleDrafter,
     ProbingDrafter,
     RandomTreeDrafter,
     RecordingDrafter,
     WrongDrafter,
 )
-from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, tiny_model
 from tests.accel.oracles import KINKED, expect_close, expect_plain_logits
 
 pytestmark = pytest.mark.slow
