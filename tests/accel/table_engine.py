@@ -1,4 +1,4 @@
-"""A minimal engine without a model: a function returns the next token of a text. Imports no torch.
+"""A minimal engine without a model: a function returns the next token of a text.
 
 It implements `antiphon.accel.engines.protocol.Engine` completely, as an example and for tests of the scheduler.
 """
@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
-import numpy as np
+import torch
 
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.drafting.cost_model import CostModel
 from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, ThreadSettings
+from antiphon.accel.engines.torch.logits import TorchLogits
 
 __all__ = ["GreedySampler", "TableEngine", "TableOutput", "TableSequence"]
 
@@ -121,11 +121,11 @@ class TableEngine:
 
     def _logits(self, given: SequenceInput) -> Logits:
         context = [*cast(TableSequence, given.sequence).tokens, *given.pending]
-        rows = np.zeros((1 + len(given.draft), self.vocab_size), dtype=np.float32)
+        rows = torch.zeros((1 + len(given.draft), self.vocab_size))
         for row in range(-1, len(given.draft)):
             path = [given.draft.tokens[each] for each in path_to(given.draft, row)]
             rows[row + 1, self.follows([*context, *path])] = 1.0
-        return NumpyLogits(rows)
+        return TorchLogits(rows)
 
 
 class TableOutput:
