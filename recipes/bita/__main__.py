@@ -107,10 +107,11 @@ def evaluate(
     """Measure tokens per step on the model's own answers, against untrained mask tokens."""
     from tempfile import TemporaryDirectory
 
-    from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
+    from antiphon.accel.engines.torch.bita_weights import BitaWeights
     from antiphon.pipelines.models.drafters import SHIPPED
     from recipes.bita.answers import own_answers
     from recipes.bita.evaluate import guess_figures
+    from recipes.bita.initial import initial_bita_weights
     from recipes.bita.prompts import read_prompts, written_prompts
 
     console.quiet_libraries()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.draft import ROOT, Draft, Tokens, path_to
-from antiphon.accel.testing.drafters import RecordedStep
+from tests.accel.adversarial_drafters import RecordedStep
 
 ATOL, RTOL = 2e-4, 1e-4
 """Tolerances for float32 logits: 100 times the rounding of batched rows, and 1/1000 of the error of any fault."""

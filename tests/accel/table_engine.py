@@ -8,15 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.drafting.cost_model import CostModel
 from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, ThreadSettings
 
 __all__ = ["GreedySampler", "TableEngine", "TableOutput", "TableSequence"]
@@ -76,6 +76,37 @@ class TableSequence:
         return False
 
 
+class TableLogits:
+    """Logits of shape (1 + rows, vocab) in numpy. Implements `antiphon.accel.drafting.draft.Logits`."""
+
+    def __init__(self, array: NDArray[np.float32]) -> None:
+        self.array = array
+        self.vocab_size = array.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def argmax(self, row: int) -> int:
+        """Return the most likely token after a row."""
+        return int(self.array[row + 1].argmax())
+
+    def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the ``k`` most likely tokens after each row, and their probabilities."""
+        chances = np.exp(self.array[[row + 1 for row in rows]])
+        tokens = np.argsort(-chances, axis=1, kind="stable")[:, :k]
+        return tokens, np.take_along_axis(chances / chances.sum(1, keepdims=True), tokens, 1)
+
+    def head(self, rows: int) -> TableLogits:
+        """Return the logits after the root and the first rows."""
+        return TableLogits(self.array[: 1 + rows])
+
+    def tensor(self) -> Any:
+        """Return the logits as a tensor of torch."""
+        import torch
+
+        return torch.from_numpy(self.array)
+
+
 class TableEngine:
     """An engine whose model is a Python function.
 
@@ -125,7 +156,7 @@ class TableEngine:
         for row in range(-1, len(given.draft)):
             path = [given.draft.tokens[each] for each in path_to(given.draft, row)]
             rows[row + 1, self.follows([*context, *path])] = 1.0
-        return NumpyLogits(rows)
+        return TableLogits(rows)
 
 
 class TableOutput:

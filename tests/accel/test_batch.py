@@ -18,8 +18,8 @@ from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.drafters import OracleDrafter, ProbingDrafter, RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer
+from tests.accel.adversarial_drafters import OracleDrafter, ProbingDrafter, RandomTreeDrafter, RecordingDrafter
 from tests.families.table import tiny_model
 from tests.table_part import part
 

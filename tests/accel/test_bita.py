@@ -14,13 +14,14 @@ from transformers import DynamicCache, StaticCache
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
 from antiphon.accel.drafting.drafters import Bita, make_drafter
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
+from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE
+from recipes.bita.initial import initial_bita_weights
+from tests.accel.adversarial_drafters import RandomTreeDrafter, RecordingDrafter
 from tests.families.table import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))

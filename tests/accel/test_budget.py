@@ -27,7 +27,7 @@ from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, DrafterF
 from antiphon.accel.drafting.drafters import Blend, Nothing
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.drafters import OracleDrafter, WrongDrafter
+from tests.accel.adversarial_drafters import OracleDrafter, WrongDrafter
 from tests.families.table import tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.0}})

@@ -26,8 +26,8 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.growing_cache import GrowingCache
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
 from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCAB_SIZE, tiny_model
+from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
 from tests.accel.oracles import longest_path
 from tests.table_part import part
 

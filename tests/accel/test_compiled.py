@@ -19,14 +19,14 @@ from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slot_cache import BUCKETS
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.drafters import (
+from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE, byte_tokenizer
+from tests.accel.adversarial_drafters import (
     OracleDrafter,
     ProbingDrafter,
     RandomTreeDrafter,
     RecordingDrafter,
     WrongDrafter,
 )
-from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE, byte_tokenizer
 from tests.accel.oracles import expect_plain_logits, longest_path
 from tests.families.table import tiny_model
 from tests.table_part import part

@@ -15,17 +15,18 @@ from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Look
 from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName, select_engine
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
+from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.drafters import (
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, tiny_model
+from recipes.bita.initial import initial_bita_weights
+from tests.accel.adversarial_drafters import (
     OracleDrafter,
     ProbingDrafter,
     RandomTreeDrafter,
     RecordingDrafter,
     WrongDrafter,
 )
-from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, tiny_model
 from tests.accel.oracles import KINKED, expect_close, expect_plain_logits
 
 pytestmark = pytest.mark.slow

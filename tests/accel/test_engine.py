@@ -16,8 +16,8 @@ from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
 from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
+from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
 from tests.accel.oracles import longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))

@@ -8,8 +8,8 @@ import torch
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing import tiny
-from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE
+from tests.accel.adversarial_drafters import RandomTreeDrafter
 from tests.families.check import DRAFTERS, MODES, TOLERANCE, check_model
 from tests.families.table import ALL_FAMILIES, MORE_FAMILIES, tiny_model
 from tests.table_part import part

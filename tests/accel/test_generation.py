@@ -26,8 +26,8 @@ from transformers.generation import logits_process
 from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.generate import Decoder, generate
-from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
+from tests.accel.adversarial_drafters import RandomTreeDrafter
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]

@@ -10,17 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from antiphon.accel.engines.torch.cache_kinds import keep_rows
 from antiphon.accel.engines.torch.growing_cache import (
-    MAX_SHARED_BYTES,
     MIN_FREE_SLOTS,
     GrowingCache,
     GrowingLayer,
-    growing_layers,
     make_growing,
-    shared_buffers,
 )
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
@@ -41,10 +37,6 @@ def filled(layer: Any, tokens: int = 5) -> Any:
 
 def hold(layer: Any, keys: Tensor, values: Tensor) -> None:
     layer.keys, layer.values = keys, values
-
-
-def together(count: int, max_shared_bytes: int = MAX_SHARED_BYTES) -> list[Any]:
-    return list(growing_layers(count, max_shared_bytes=max_shared_bytes))
 
 
 def expect_same(mine: Any, other: Any) -> None:
@@ -99,86 +91,17 @@ def test_layer_operations_have_the_effect_of_a_dynamic_layer(change: str) -> Non
     expect_same(*layers)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_operations_on_one_layer_do_not_affect_layers_in_the_same_buffer(change: str) -> None:
-    caches = [together(3), [DynamicLayer() for _ in range(3)]]
-    for layers in caches:
-        for place, layer in enumerate(layers):
-            layer.update(*states(5, start=1000 * place))
-        CHANGES[change](layers[1])
-        for place, layer in enumerate(layers):
-            batch = 2 if change == "reset" or layer.keys is None else layer.keys.shape[0]
-            for start in (100, 200):
-                layer.update(*states(2, batch, start + place))
-    for mine, other in zip(*caches, strict=True):
-        expect_same(mine, other)
-
-
-def test_layers_share_buffers_until_one_is_assigned_other_states() -> None:
-    layers = together(3)
-    for layer in layers:
-        layer.update(*states(5))
-    keys, values = shared_buffers(layers)
-    assert len({layer.keys.untyped_storage().data_ptr() for layer in layers}) == 1
-    assert keys.all_layers().shape == values.all_layers().shape == (3, 2, 2, 5, 4)
-    layers[1].update(*states(1))
-    assert not shared_buffers(layers)  # the layers have different lengths, as in the middle of a forward pass
-    layers[1].crop(-1)
-    assert shared_buffers(layers) == (keys, values)
-    assert not shared_buffers(layers[:2])
-    layers[1].reorder_cache(torch.tensor([1, 0]))
-    assert not shared_buffers(layers)
-
-
-def test_layers_of_different_shapes_have_separate_buffers() -> None:
-    layers = together(3)
-    for layer, size in zip(layers, (4, 2, 4), strict=True):
-        for start in (0, 100):
-            layer.update(*(each[..., :size] for each in states(5, start=start)))
-    assert not shared_buffers(layers)
-    for layer, size in zip(layers, (4, 2, 4), strict=True):
-        torch.testing.assert_close(layer.keys, torch.cat([states(5)[0], states(5, start=100)[0]], dim=2)[..., :size])
-
-
-def test_a_layer_whose_values_leave_the_shared_buffer_moves_its_keys_too() -> None:
-    layers = together(2)
-    for layer, size in zip(layers, (4, 2), strict=True):
-        keys, values = states(5)
-        layer.update(keys, values[..., :size])
-        layer.update(keys, values[..., :size])
-        torch.testing.assert_close(layer.keys, torch.cat([keys, keys], dim=2))
-        torch.testing.assert_close(layer.values, torch.cat([values, values], dim=2)[..., :size])
-    assert not shared_buffers(layers)
-
-
-def test_a_buffer_above_the_size_limit_is_not_shared() -> None:
-    layers = together(3, max_shared_bytes=3 * 2 * 2 * 4 * 4 * 100)  # a hundred slots
-    for layer in layers:
-        layer.update(*states(10))
-    assert shared_buffers(layers)
-    for layer in layers:
-        layer.update(*states(90, start=1000))
-    assert not shared_buffers(layers)
-    for layer in layers:
-        torch.testing.assert_close(layer.keys, torch.cat([states(10)[0], states(90, start=1000)[0]], dim=2))
-
-
 @pytest.mark.parametrize("kept", [[0], [0, 1, 2], [0, 2, 3], [1, 4], [0, 1, 4], [0, 1, 2, 3, 4], []], ids=str)
-def test_keep_rows_gives_the_same_result_for_shared_and_separate_buffers(kept: list[int]) -> None:
-    alone: list[Any] = [GrowingLayer() for _ in range(3)]
-    caches = [Cache(layers=layers) for layers in (together(3), alone)]
-    for cache in caches:
-        for place in range(3):
-            for start, tokens in ((0, 7), (100, 5)):
-                cache.update(*states(tokens, start=1000 * place + start), place)
-    assert [len(shared_buffers(cache.layers)) for cache in caches] == [2, 0]
-    for cache in caches:
-        keep_rows(cache, kept, length=7, fed=5)
-    for mine, other in zip(caches[0].layers, caches[1].layers, strict=True):
-        expect_same(mine, other)
-    rows = torch.cat([states(7)[0], states(5, start=100)[0][:, :, kept]], dim=2)
-    first: Any = caches[0].layers[0]
-    torch.testing.assert_close(first.keys, rows)
+def test_rows_are_kept_in_place(kept: list[int]) -> None:
+    cache = Cache(layers=[GrowingLayer() for _ in range(3)])
+    for place in range(3):
+        for start, tokens in ((0, 7), (100, 5)):
+            cache.update(*states(tokens, start=1000 * place + start), place)
+    keep_rows(cache, kept, length=7, fed=5)
+    for place, layer in enumerate(cache.layers):
+        before, new = states(7, start=1000 * place), states(5, start=1000 * place + 100)
+        torch.testing.assert_close(layer.keys, torch.cat([before[0], new[0][:, :, kept]], dim=2))
+        torch.testing.assert_close(layer.values, torch.cat([before[1], new[1][:, :, kept]], dim=2))
 
 
 def test_adopted_states_are_never_written_to() -> None:
@@ -201,56 +124,20 @@ def test_a_cache_filled_without_gradients_continues_with_gradients() -> None:
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda layers: pickle.loads(pickle.dumps(layers))])
-def test_copies_of_layers_share_copies_of_their_buffers(way: Callable[[Any], Any]) -> None:
-    layers = together(3)
-    for layer in layers:
-        layer.update(*states(7))
-    copies = way(layers)
-    for each in (layers, copies):
-        for layer in each:
-            layer.update(*states(5, start=100))
-        assert shared_buffers(each)
-        keep_rows(Cache(layers=each), [0, 2, 4], length=7, fed=5)
-        for layer in each:
-            layer.update(*states(2 * MIN_FREE_SLOTS, start=200))
-    assert shared_buffers(copies) != shared_buffers(layers)
-    for mine, other in zip(copies, layers, strict=True):
-        expect_same(mine, other)
-        assert mine.keys.data_ptr() != other.keys.data_ptr()
+def test_copies_of_a_layer_are_independent(way: Callable[[Any], Any]) -> None:
+    layer = filled(GrowingLayer(), 7)
+    other = way(layer)
+    for each in (layer, other):
+        for tokens, start in ((5, 100), (2 * MIN_FREE_SLOTS, 200)):
+            each.update(*states(tokens, start=start))
+    expect_same(layer, other)
+    assert layer.keys.data_ptr() != other.keys.data_ptr()
 
 
-def test_layers_share_no_buffers_in_hybrid_models() -> None:
-    cache: Any = GrowingCache(
-        tiny_model("gemma3", num_hidden_layers=6, layer_types=["full_attention"] * 5 + ["sliding_attention"]).config
-    )
-    growing_ones = [layer for layer in cache.layers if type(layer) is GrowingLayer]
-    assert len(growing_ones) == 5
-    assert len({id(layer._keys) for layer in growing_ones}) == 5
-
-
-def test_memory_is_freed_when_all_layers_are_reset() -> None:
-    layers = together(2)
-    for layer in layers:
-        layer.update(*states(5))
-    [keys, _] = shared_buffers(layers)
-    for layer in layers:
-        layer.reset()
-    assert keys._memory is None
-    assert not keys._layers
-
-
-def test_a_sequence_that_outgrows_the_shared_buffers_has_the_same_output() -> None:
-    model: Any = tiny_model(seed=11)
-    options: dict[str, Any] = {"max_new_tokens": 80, "eos_token_id": None, "do_sample": False}
-    expected = model.generate(PROMPT, **options).tolist()
-    heads, size = model.config.num_key_value_heads, model.config.hidden_size // model.config.num_attention_heads
-    layers = model.config.num_hidden_layers
-    memory = GrowingCache(model.config)
-    memory.layers = [*growing_layers(layers, max_shared_bytes=layers * heads * size * 4 * (40 + MIN_FREE_SLOTS + 1))]
-    output = generate(model, PROMPT, past_key_values=memory, num_draft_tokens=8, **options)
-    assert isinstance(output, Tensor)
-    assert output.tolist() == expected
-    assert not shared_buffers(memory.layers)
+def test_the_memory_of_a_layer_is_freed_when_it_is_reset() -> None:
+    layer = filled(GrowingLayer())
+    layer.reset()
+    assert layer._keys._memory is None
 
 
 def test_a_copied_layer_is_independent_of_the_original() -> None:

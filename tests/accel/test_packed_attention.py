@@ -18,8 +18,8 @@ from antiphon.accel.engines.torch.attention import implementation_of, override_a
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.packed_attention import MAX_ROWS, PACKED, packed_attention, why_not_packed
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.accel.adversarial_drafters import RandomTreeDrafter, RecordingDrafter
 from tests.accel.oracles import expect_plain_logits
 from tests.families.table import tiny_model
 

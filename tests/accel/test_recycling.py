@@ -9,12 +9,12 @@ from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
 from antiphon.accel.drafting.drafters import Blend, Recycling, RecyclingTable, SuffixMatch
-from antiphon.accel.engines.torch.bita_weights import initial_bita_weights
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.drafters import RecordingDrafter
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from recipes.bita.initial import initial_bita_weights
+from tests.accel.adversarial_drafters import RecordingDrafter
 from tests.accel.test_contract import plain, prompt_of
 from tests.accel.test_recycling_table import logits_of, tensor_of
 

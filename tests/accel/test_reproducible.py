@@ -21,14 +21,14 @@ from antiphon.accel.engines.torch.attention import exact_attention, implementati
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.masks import attention_mask
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.drafters import (
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
+from tests.accel.adversarial_drafters import (
     OracleDrafter,
     ProbingDrafter,
     RandomTreeDrafter,
     RecordingDrafter,
     WrongDrafter,
 )
-from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.table_part import part
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,8 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from tests.accel.adversarial_drafters import RandomTreeDrafter
 from tests.accel.oracles import plain_logits, spelled
 from tests.chi_square import p_value
 

@@ -23,7 +23,7 @@ from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Logits, Tokens, chain
 from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
 from antiphon.accel.engines.protocol import SequenceInput, ThreadSettings
-from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
+from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
 from tests.accel.table_engine import GreedySampler, TableEngine, TableOutput, TableSequence
 
 VOCAB_SIZE = 50

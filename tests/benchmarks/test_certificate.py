@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCAB_SIZE, tiny_model
 from benchmarks.certificate import certify
+from tests.accel.adversarial_drafters import RandomTreeDrafter
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 

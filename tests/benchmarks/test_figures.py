@@ -11,7 +11,6 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.drafters import DRAFTERS, Copying, Nothing
-from antiphon.accel.testing.drafters import OracleDrafter, WrongDrafter
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.run import Job
 from antiphon.pipelines.benchmark.samples import RecordedSample
@@ -31,6 +30,7 @@ from benchmarks.replay import replay_samples, replay_steps, tokenize_sample
 from benchmarks.retrieval import measure_retrieval
 from benchmarks.vllm.measure import figures_with_ratios, measure_vllm, median_figures
 from benchmarks.vllm.worker import Decoded, EngineAnswer
+from tests.accel.adversarial_drafters import OracleDrafter, WrongDrafter
 from tests.pipelines.recorded import SAMPLES
 
 TOKENIZER: Any = byte_tokenizer()

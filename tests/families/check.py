@@ -17,8 +17,8 @@ from antiphon.accel.engines.selection import EngineName, select_engine
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.traits import Traits
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter, RecordedStep, RecordingDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter, RecordedStep, RecordingDrafter
 from tests.families.table import tiny_model
 
 TOLERANCE = 2e-4

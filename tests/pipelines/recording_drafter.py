@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from antiphon.accel.drafting.draft import Tokens
 from antiphon.accel.drafting.drafters import Blend
-from antiphon.accel.testing.drafters import RecordingDrafter
+from tests.accel.adversarial_drafters import RecordingDrafter
 
 
 class RecordingBlend(RecordingDrafter):

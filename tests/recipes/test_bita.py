@@ -16,11 +16,12 @@ from transformers import DynamicCache
 from antiphon.accel import LanguageModel
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import Bita
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
+from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
 from recipes.bita.answers import OwnAnswer, own_answers
 from recipes.bita.evaluate import WIDEST, ranks, steps
+from recipes.bita.initial import initial_bita_weights
 from recipes.bita.prompts import read_prompts
 from recipes.bita.train import Learner, MaskGroups, mask_logits
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -28,7 +27,7 @@ from antiphon.accel.text.messages import (
     TokenizedPrompt,
     tokenize_prompt,
 )
-from antiphon.accel.text.parameters import Parameters, Settings, check, check_lengths
+from antiphon.accel.text.parameters import Parameters, Settings, split_batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -184,18 +183,8 @@ class LanguageModel:
         Raises:
             ValueError, TypeError: As `stream`; or the number of references or seeds differs from that of the prompts.
         """
-        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
-        check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
-        settings = Settings(**parameters)
-        own_settings = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
-        own_references = list(references) or [()] * len(prompts)
-        check_lengths(len(prompts), references=own_references, seeds=own_settings)
-
-        def start() -> list[tuple[ModelRequest, OpenStream]]:
-            requests = zip(prompts, own_references, own_settings, strict=True)
-            return [self._start(*request, None) for request in requests]
-
-        started = self.engine.lock.run(start)
+        requests = split_batch(prompts, references, seeds, batch_size, Settings(**parameters))
+        started = self.engine.lock.run(lambda: [self._start(*request, None) for request in requests])
         running = decode_together([request for request, _ in started], batch_size)
         streams = [open_stream(steps) for (_, open_stream), steps in zip(started, running, strict=True)]
         return [stream.to_end().completion for stream in streams]

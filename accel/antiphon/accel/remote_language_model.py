@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cached_property, partial
 from os import environ
 from threading import Lock
@@ -27,7 +26,7 @@ from antiphon.accel.text.messages import (
     check_references,
     encode_prompt,
 )
-from antiphon.accel.text.parameters import Parameters, Settings, check
+from antiphon.accel.text.parameters import Parameters, Settings, check, split_batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -144,15 +143,8 @@ class RemoteLanguageModel:
             ValueError, TypeError: As `stream`; or the number of references or seeds differs from that of the prompts.
             RemoteError: A request failed. Running requests are closed, and no further ones are sent.
         """
-        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
-        check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
-        settings = Settings(**parameters)
-        own_settings = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
-        own_references = list(references) or [()] * len(prompts)
-        for name, given in (("references", own_references), ("seeds", own_settings)):
-            count = f"{len(prompts)}, one for each prompt"
-            check(f"The number of {name}", len(given), len(given) == len(prompts), count)
-        streams = [self._stream(*one) for one in zip(prompts, own_references, own_settings, strict=True)]
+        requests = split_batch(prompts, references, seeds, batch_size, Settings(**parameters))
+        streams = [self._stream(*request) for request in requests]
         pool = ThreadPoolExecutor(batch_size, thread_name_prefix="antiphon-remote")
         try:
             return list(pool.map(_read, streams))

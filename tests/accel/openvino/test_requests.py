@@ -10,8 +10,8 @@ from transformers import DynamicCache
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer
+from tests.accel.adversarial_drafters import RandomTreeDrafter
 from tests.accel.oracles import ATOL, RTOL, plain_logits
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")

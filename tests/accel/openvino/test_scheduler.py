@@ -12,8 +12,8 @@ from antiphon.accel.drafting.acceptance_stats import AcceptanceStats
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.engines.protocol import Engine
-from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.accel.adversarial_drafters import RandomTreeDrafter
 from tests.accel.table_engine import GreedySampler, TableOutput
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")

@@ -128,21 +128,6 @@ def test_a_shared_block_is_copied_on_write() -> None:
     expect_plain(MODEL, [*text, 1], EMPTY, step(engine, first, [*text, 1]))
 
 
-def test_forks_continue_independently() -> None:
-    engine = small(16)
-    text = text_of(45, seed=9)
-    first = engine.sequence()
-    step(engine, first, text)
-    first.keep(())
-    second = engine.fork(first)
-    assert second.blocks == first.blocks
-    for sequence, token in ((first, 11), (second, 12)):
-        expect_plain(MODEL, [*text, token], EMPTY, step(engine, sequence, [*text, token]))
-        sequence.keep(())
-    for sequence, token in ((first, 11), (second, 12)):
-        expect_plain(MODEL, [*text, token, 5], EMPTY, step(engine, sequence, [*text, token, 5]))
-
-
 def test_the_least_recently_used_sequence_is_evicted() -> None:
     engine = small(6)
     texts = [text_of(2 * BLOCK_SIZE - 1, seed=seed) for seed in range(10, 14)]

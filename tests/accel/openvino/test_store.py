@@ -25,7 +25,6 @@ from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.loader import load_engine, unsupported_reason
 from antiphon.accel.engines.openvino.store import (
-    FORMAT,
     GRAPH,
     RECEIPT,
     UNFINISHED,
@@ -223,17 +222,6 @@ def test_a_stored_graph_has_no_large_weights(tmp_path: Path) -> None:
     load_or_convert(tmp_path / "model", Converter(model))
     weights = sum(each.nbytes for each in large_weights(model).values())
     assert (tmp_path / "model" / WEIGHTS).stat().st_size < 0.05 * weights
-
-
-def test_folders_of_an_earlier_format_are_removed(tmp_path: Path) -> None:
-    old, newer, other = (tmp_path / name for name in ("old", "newer", "other"))
-    for folder, receipt in ((old, "{}"), (newer, f'{{"format": {FORMAT + 1}}}'), (other, "no JSON")):
-        folder.mkdir()
-        (folder / RECEIPT).write_text(receipt)
-        (folder / WEIGHTS).write_bytes(b"weights")
-    assert read_graph(old) is None
-    load_or_convert(tmp_path / "model", Converter())
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["model", "newer", "other"]
 
 
 def test_an_engine_is_loaded_from_the_stored_graph() -> None:

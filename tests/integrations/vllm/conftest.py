@@ -1,8 +1,16 @@
-"""Fixtures: the tests of clients connect to a fake server over real sockets."""
+"""Fixtures: a supported version of vLLM, and sockets: the tests of clients connect to a fake server over real ones."""
 
 from __future__ import annotations
 
 import pytest
+
+from antiphon.integrations.vllm import patching
+
+
+@pytest.fixture(autouse=True)
+def _version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let vLLM appear to be installed."""
+    monkeypatch.setattr(patching, "version", lambda name: "0.33.0")
 
 
 @pytest.fixture(autouse=True)

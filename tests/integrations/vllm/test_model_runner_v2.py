@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.integrations.vllm import model_runner_v2
+from antiphon.integrations.vllm import model_runner_v2, patching
 from antiphon.integrations.vllm.admission import Sources
 from antiphon.integrations.vllm.batch import HEAD_TOKENS
 from antiphon.integrations.vllm.model_runner_v1 import patch_worker
@@ -111,7 +111,6 @@ def fake_interfaces() -> dict[str, dict[str, Any]]:
         "vllm.v1.worker.gpu.model_runner": {"GPUModelRunner": GPUModelRunner, "init_speculator": init_speculator},
         "vllm.v1.worker.gpu.spec_decode": {"__path__": [], "init_speculator": init_speculator},
         "vllm.v1.worker.gpu.spec_decode.speculator": {"BaseSpeculator": base_speculator},
-        "vllm.v1.worker.gpu_model_runner": {},
     }
 
 
@@ -156,7 +155,7 @@ def propose(runner: Any, states: RequestStates, names: list[str], emitted: list[
     return runner.speculator.propose(batch, None, torch.tensor(emitted), None, **options)
 
 
-def test_v1_is_used_as_long_as_vllm_has_it_and_the_user_does_not_require_v2(vllm: dict[str, ModuleType]) -> None:
+def test_v1_is_used_unless_the_user_requires_v2(vllm: dict[str, ModuleType]) -> None:
     model_runner_v2.register_model_runner_v2()
     method = "speculative method 'custom_class'"
     assert unsupported(vllm) == ["dual batch overlap", method]
@@ -164,15 +163,6 @@ def test_v1_is_used_as_long_as_vllm_has_it_and_the_user_does_not_require_v2(vllm
     assert unsupported(vllm) == ["dual batch overlap"]
     vllm["vllm.envs"].VLLM_USE_V2_MODEL_RUNNER = False  # type: ignore[attr-defined]
     assert unsupported(vllm) == ["dual batch overlap", method]
-
-
-def test_v2_is_used_if_vllm_has_no_other_model_runner(
-    vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model_runner_v2.register_model_runner_v2()
-    monkeypatch.delitem(sys.modules, "vllm.v1.worker.gpu_model_runner")
-    assert unsupported(vllm) == ["dual batch overlap"]
-    assert unsupported(vllm, NGRAM) == ["dual batch overlap", "speculative method 'ngram'"]
 
 
 def test_v1_is_used_for_references_together_with_a_head(
@@ -248,43 +238,6 @@ def test_a_failure_gives_empty_drafts(vllm: dict[str, ModuleType], caplog: pytes
     assert "drafting failed" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("module", "owner", "name"),
-    [
-        ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "take_draft_token_ids"),
-        ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "add_requests"),
-        ("vllm.v1.worker.gpu.spec_decode.speculator", "BaseSpeculator", "propose"),
-        ("vllm.v1.core.sched.output", "NewRequestData", "prompt_len"),
-    ],
-)
-def test_a_missing_function_is_named_at_the_start(
-    vllm: dict[str, ModuleType], module: str, owner: str, name: str
-) -> None:
-    delattr(getattr(vllm[module], owner), name)
-    with pytest.raises(ValueError, match=rf"vLLM unknown has no {module}\.{owner}\.{name}.*VLLM_USE_V2_MODEL_RUNNER=0"):
-        make(vllm)
-
-
-def test_a_missing_buffer_or_field_is_named_at_the_start(vllm: dict[str, ModuleType]) -> None:
-    with pytest.raises(ValueError, match=r"has no RequestStates\.total_len\.gpu"):
-        make(vllm, total_len=SimpleNamespace(cpu=None))
-    del vllm["vllm.v1.worker.gpu.input_batch"].InputBatch.__dataclass_fields__["idx_mapping"]
-    with pytest.raises(ValueError, match=r"has no vllm\.v1\.worker\.gpu\.input_batch\.InputBatch\.idx_mapping"):
-        make(vllm)
-
-
-def test_a_version_without_a_place_for_our_drafter_is_logged_if_the_user_requires_v2(
-    vllm: dict[str, ModuleType], caplog: pytest.LogCaptureFixture
-) -> None:
-    del vllm["vllm.v1.worker.gpu.spec_decode"].init_speculator
-    model_runner_v2.register_model_runner_v2()
-    assert not caplog.text
-    vllm["vllm.envs"].VLLM_USE_V2_MODEL_RUNNER = True  # type: ignore[attr-defined]
-    model_runner_v2.register_model_runner_v2()
-    assert "does not draft in Model Runner V2: vLLM unknown has no vllm.v1.worker.gpu.spec_decode.init" in caplog.text
-    assert "speculative method 'custom_class'" in unsupported(vllm), "so vLLM refuses to start"
-
-
 def test_asynchronous_scheduling_is_refused(vllm: dict[str, ModuleType]) -> None:
     model_runner_v2.register_model_runner_v2()
     config = vllm["vllm.config.vllm"].VllmConfig(OURS)
@@ -293,14 +246,15 @@ def test_asynchronous_scheduling_is_refused(vllm: dict[str, ModuleType]) -> None
         model_runner_v2.make_speculator(config, RequestStates(4, 6))
 
 
-def test_the_log_says_which_model_runner_drafts(vllm: dict[str, ModuleType], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_which_model_runner_drafts(
+    vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, logger="vllm.antiphon"):
         make(vllm)
-    assert "up to 6 tokens a step, in Model Runner V2 of vLLM unknown" in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.INFO, logger="vllm.antiphon"):
-        patch_worker(SimpleNamespace(speculative_config=OURS, use_v2_model_runner=False))
-    assert "nothing is drafted: vLLM unknown has no vllm.v1.worker.gpu_model_runner.GPUModelRunner" in caplog.text
+    assert "up to 6 tokens a step, in Model Runner V2 of vLLM 0.33.0" in caplog.text
+    monkeypatch.setattr(patching, "version", lambda name: "0.31.0")
+    patch_worker(SimpleNamespace(speculative_config=OURS, use_v2_model_runner=False))
+    assert "drafts nothing: vLLM is version 0.31.0; install 0.32 or 0.33" in caplog.text
 
 
 def test_a_speculator_has_all_attributes_of_vllms_base_class(vllm: dict[str, ModuleType]) -> None:

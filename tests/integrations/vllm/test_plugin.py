@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.integrations.vllm import model_runner_v1, plugin
+from antiphon.integrations.vllm import model_runner_v1, patching, plugin
 from antiphon.integrations.vllm.admission import ADMITTED, SLICE_CHARACTERS
 
 VOCAB_SIZE = 300
@@ -90,6 +90,7 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     module("vllm.v1.engine.async_llm", AsyncLLM=Client)
     module("vllm.exceptions", VLLMValidationError=ValidationError)
     sampler = module("vllm.v1.sample.rejection_sampler", apply_sampling_constraints=apply_sampling_constraints)
+    monkeypatch.setattr(plugin, "register_model_runner_v2", lambda: None)
     return SimpleNamespace(sampling_params=Parameters, async_llm=Client, sampler=sampler)
 
 
@@ -196,15 +197,14 @@ def test_logits_without_rows_are_not_constrained(fake_vllm: SimpleNamespace) -> 
     assert sampler.apply_sampling_constraints(torch.zeros(1, 2), None, sampling_metadata=None).tolist() == [[1, 1]]
 
 
-def test_missing_functions_of_vllm_are_logged(
+def test_another_version_of_vllm_is_left_alone(
     fake_vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    del fake_vllm.sampler.apply_sampling_constraints
-    del fake_vllm.sampling_params.verify
-    monkeypatch.delattr(SamplingParams, "verify")
+    monkeypatch.setattr(patching, "version", lambda name: "0.34.1")
     plugin.register()
-    assert "references are not read: vLLM unknown has no vllm.sampling_params.SamplingParams.verify" in caplog.text
-    assert "top_k is not guarded: vLLM unknown has no vllm.v1.sample.rejection_sampler.apply_sampling" in caplog.text
+    assert "reads no references: vLLM is version 0.34.1; install 0.32 or 0.33, or a newer Antiphon" in caplog.text
+    arguments = {"references": ["ab"]}
+    assert verify(fake_vllm.sampling_params(**arguments)) == arguments
 
 
 def test_greedy_requests_are_verified_with_vllms_argmax_kernel_on_cpus(
@@ -234,9 +234,11 @@ def test_greedy_requests_are_verified_with_vllms_argmax_kernel_on_cpus(
         vars(module).update(attributes)
         monkeypatch.setitem(sys.modules, name, module)
     logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 0.0]])
+    speculation = SimpleNamespace(num_speculative_tokens=3)
+    config = SimpleNamespace(speculative_config=speculation, use_v2_model_runner=False)
     for sample in (other_sample, rejection_sample):
         monkeypatch.setattr(fake_vllm.sampler, "rejection_sample", sample, raising=False)
-        model_runner_v1.patch_worker(SimpleNamespace(speculative_config=SimpleNamespace(num_speculative_tokens=3)))
+        model_runner_v1.patch_worker(config)
     patched = fake_vllm.sampler.rejection_sample
     assert patched([1, 1], logits, sampling_metadata=SimpleNamespace(all_greedy=True)).tolist() == [1, 0]
     assert kernel_calls == [torch.Tensor]

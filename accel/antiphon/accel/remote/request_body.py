@@ -23,6 +23,52 @@ def build_body(
     Raises:
         ValueError: A parameter is for local models only, or the server does not continue messages of the assistant.
     """
+    _check(settings, model)
+    is_known, penalty = model.kind != "other", settings.repetition_penalty
+    body = _without_none(
+        {
+            "model": model.name,
+            "max_tokens": settings.max_new_tokens,
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "stream_options": {"include_usage": True} | ({"continuous_usage_stats": True} if is_known else {}),
+            "seed": settings.seed,
+            "response_format": _response_format(settings),
+            "max_thinking_tokens": settings.max_thinking_tokens,
+            # Left out if they have no effect, because not every server knows them.
+            "stop": settings.stop_strings or None,
+            "presence_penalty": settings.presence_penalty or None,
+            "frequency_penalty": settings.frequency_penalty or None,
+            "logit_bias": {str(token): value for token, value in (settings.logit_bias or {}).items()} or None,
+            "stop_token_ids": list(settings.stop_token_ids) or None,
+            "min_tokens": settings.min_new_tokens or None,
+            "ignore_eos": settings.ignore_eos or None,
+            # Given to vLLM and Antiphon, whose defaults may be those of the model.
+            "top_k": settings.top_k if is_known else settings.top_k or None,
+            "min_p": settings.min_p if is_known else settings.min_p or None,
+            "repetition_penalty": penalty if is_known or penalty != 1 else None,
+            "return_token_ids": True if is_known else None,
+        }
+    )
+    if isinstance(prompt, str):
+        return COMPLETION_PATH, body | {"prompt": prompt + settings.response_prefix}
+    conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+    conversation = add_variables(conversation, settings.thinking, settings.template_variables)
+    prefix = conversation.assistant_prefix + settings.response_prefix
+    return CHAT_PATH, body | _conversation_fields(conversation, prefix, model)
+
+
+def add_references(body: dict[str, Any], references: Sequence[str], model: ServedModel) -> dict[str, Any]:
+    """Return the body with references."""
+    if not references:
+        return body
+    if model.kind == "vllm":
+        return body | {"vllm_xargs": {"references": list(references)}}
+    return body | {"references": list(references)}
+
+
+def _check(settings: Settings, model: ServedModel) -> None:
+    """Refuse parameters that this server does not take."""
     for name in LOCAL_ONLY:
         if getattr(settings, name) is not None:
             raise ValueError(
@@ -35,40 +81,11 @@ def build_body(
             f"response_prefix is {settings.response_prefix!r}, and a server would apply the json_schema to the text "
             "after it; give one of the two."
         )
-    options: dict[str, Any] = {"include_usage": True}
-    if model.kind != "other":
-        options["continuous_usage_stats"] = True
-    body = {
-        "model": model.name,
-        "max_tokens": settings.max_new_tokens,
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "stream_options": options,
-        **_without_none(
-            {
-                "seed": settings.seed,
-                "stop": settings.stop_strings or None,
-                "response_format": _response_format(settings),
-            }
-        ),
-        **_penalties(settings),
-        **_extensions(settings, model),
-    }
-    if isinstance(prompt, str):
-        return COMPLETION_PATH, body | {"prompt": prompt + settings.response_prefix}
-    conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
-    conversation = add_variables(conversation, settings.thinking, settings.template_variables)
-    prefix = conversation.assistant_prefix + settings.response_prefix
-    return CHAT_PATH, body | conversation_fields(conversation, prefix, model)
-
-
-def add_references(body: dict[str, Any], references: Sequence[str], model: ServedModel) -> dict[str, Any]:
-    """Return the body with references."""
-    if not references:
-        return body
-    if model.kind == "vllm":
-        return body | {"vllm_xargs": {"references": list(references)}}
-    return body | {"references": list(references)}
+    if settings.max_thinking_tokens is not None and model.kind != "antiphon":
+        raise ValueError(
+            f"max_thinking_tokens is {settings.max_thinking_tokens}, which only local models and Antiphon's own "
+            "server take; leave it out, or turn thinking off."
+        )
 
 
 def _response_format(settings: Settings) -> dict[str, Any] | None:
@@ -79,35 +96,7 @@ def _response_format(settings: Settings) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(schema)}}
 
 
-def _penalties(settings: Settings) -> dict[str, Any]:
-    """Return the optional fields that are in use. Unused ones are omitted, because not every server knows them."""
-    bias = {str(token): value for token, value in (settings.logit_bias or {}).items()}
-    fields = {"presence_penalty": settings.presence_penalty, "frequency_penalty": settings.frequency_penalty}
-    return {name: value for name, value in {**fields, "logit_bias": bias}.items() if value}
-
-
-def _extensions(settings: Settings, model: ServedModel) -> dict[str, Any]:
-    """Return the fields that OpenAI's protocol does not have, as vLLM and most other servers name them."""
-    fields = {
-        "top_k": (settings.top_k, 0),
-        "min_p": (settings.min_p, 0.0),
-        "repetition_penalty": (settings.repetition_penalty, 1.0),
-    }
-    ends = {"stop_token_ids": list(settings.stop_token_ids), "min_tokens": settings.min_new_tokens}
-    given = {name: value for name, value in {**ends, "ignore_eos": settings.ignore_eos}.items() if value}
-    if settings.max_thinking_tokens is not None:
-        if model.kind != "antiphon":
-            raise ValueError(
-                f"max_thinking_tokens is {settings.max_thinking_tokens}, which only local models and Antiphon's own "
-                "server take; leave it out, or turn thinking off."
-            )
-        given["max_thinking_tokens"] = settings.max_thinking_tokens
-    if model.kind == "other":
-        return given | {name: value for name, (value, default) in fields.items() if value != default}
-    return given | {name: value for name, (value, _) in fields.items()} | {"return_token_ids": True}
-
-
-def conversation_fields(conversation: Conversation, prefix: str, model: ServedModel) -> dict[str, Any]:
+def _conversation_fields(conversation: Conversation, prefix: str, model: ServedModel) -> dict[str, Any]:
     """Return the fields of a request that contain its messages and tools.
 
     Args:

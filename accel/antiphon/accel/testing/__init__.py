@@ -1,1 +1,1 @@
-"""Tiny models, a byte tokenizer and adversarial drafters, for tests of drafters and for examples."""
+"""Tiny models and a byte tokenizer, for tests of drafters and for examples."""

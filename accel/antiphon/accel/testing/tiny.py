@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from antiphon.accel.text.token_bytes import byte_alphabet
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -112,8 +114,7 @@ def byte_tokenizer(*, bos: bool = True, chat: bool = True) -> PreTrainedTokenize
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {character: byte for byte, character in enumerate(_byte_characters())}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab=byte_alphabet(), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(special, special=True) for special in SPECIAL_TOKENS])
@@ -130,10 +131,3 @@ def byte_tokenizer(*, bos: bool = True, chat: bool = True) -> PreTrainedTokenize
         clean_up_tokenization_spaces=False,
         chat_template=CHATML if chat else None,
     )
-
-
-def _byte_characters() -> list[str]:
-    """Return the character for each byte in a byte-level vocabulary: itself if printable, otherwise one from 256 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]

@@ -213,17 +213,23 @@ def check(name: str, value: object, holds: bool, range_: str) -> None:
         raise ValueError(f"{name} is {value!r}; it must be {range_}.")
 
 
-def check_lengths(count: int, **given: Sequence[object]) -> None:
-    """Raise an error if one of several lists does not have one item for each prompt.
-
-    Args:
-        **given: The lists by name.
+def split_batch(
+    prompts: Sequence[Any], references: Sequence[Any], seeds: Sequence[int] | None, batch_size: int, settings: Settings
+) -> list[tuple[Any, Any, Settings]]:
+    """Return prompt, references and settings of each request of a batch.
 
     Raises:
-        ValueError: A list has another length.
+        ValueError: There is one prompt in place of a list, the batch size is not positive, or the number of references
+            or seeds differs from that of the prompts.
     """
-    for name, items in given.items():
+    check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
+    check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
+    count = len(prompts)
+    own_settings = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * count
+    own_references = list(references) or [()] * count
+    for name, items in (("references", own_references), ("seeds", own_settings)):
         check(f"The number of {name}", len(items), len(items) == count, f"{count}, one for each prompt")
+    return list(zip(prompts, own_references, own_settings, strict=True))
 
 
 def check_texts(name: str, given: Sequence[str]) -> list[str]:

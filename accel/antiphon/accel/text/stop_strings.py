@@ -7,6 +7,13 @@ from collections.abc import Sequence
 from antiphon.accel.text.detokenize import UNFINISHED
 
 
+def partial_length(text: str, strings: Sequence[str]) -> int:
+    """Return how many characters at the end of a text are the beginning of one of the strings."""
+    longest = max(map(len, strings), default=1) - 1
+    lengths = range(min(longest, len(text)), 0, -1)
+    return next((size for size in lengths if any(string.startswith(text[-size:]) for string in strings)), 0)
+
+
 class StopStrings:
     """Cuts a growing text before the first stop string, and holds back what may be the beginning of one.
 
@@ -38,7 +45,7 @@ class StopStrings:
             self.is_found = True
             self._held = ""
             return visible[: min(cuts)]
-        end = len(text) - self._partial_length(text)
+        end = len(text) - partial_length(text, self._strings)
         self._held = text[end:]
         return text[:end]
 
@@ -46,11 +53,3 @@ class StopStrings:
         """Return the rest of a text that ends here, including ``pending``, cut before a stop string."""
         rest = self.push(pending)
         return rest + self._held
-
-    def _partial_length(self, text: str) -> int:
-        """Return how many characters at the end of a text are the beginning of a stop string."""
-        longest = max((len(string) for string in self._strings), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(string.startswith(text[-length:]) for string in self._strings):
-                return length
-        return 0

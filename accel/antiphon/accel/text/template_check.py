@@ -30,7 +30,7 @@ TOOL = {
 }
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 
-_SYSTEM, _USER = ("system", "You keep bees."), ("user", "How do bees live?")
+_SYSTEM, _USER, _NEXT = ("system", "You keep bees."), ("user", "How do bees live?"), ("user", "And why?")
 _CALL = {
     "role": "assistant",
     "content": "",
@@ -48,7 +48,6 @@ class TemplateCase:
     Attributes:
         name: Name of the column.
         messages: The messages.
-        texts: Texts that the prompt has to have, in this order.
         tools: Tools that the model may call.
         schema: Schema of the answer; None for any answer.
         thinking: Whether thinking is turned on or off; None for neither.
@@ -56,25 +55,20 @@ class TemplateCase:
 
     name: str
     messages: Sequence[Mapping[str, Any]]
-    texts: Sequence[str]
     tools: Sequence[Mapping[str, Any]] = ()
     schema: Mapping[str, Any] | None = None
     thinking: bool | None = None
 
 
 CASES = (
-    TemplateCase("question", _turns(_SYSTEM, _USER), [_SYSTEM[1], _USER[1]]),
-    TemplateCase(
-        "two turns",
-        _turns(_SYSTEM, _USER, ("assistant", "In colonies."), ("user", "And why?")),
-        [_USER[1], "In colonies.", "And why?"],
-    ),
-    TemplateCase("tools", [*_turns(_USER), _CALL, _RESULT], ["oak hive", "sixty thousand"], tools=[TOOL]),
-    TemplateCase("schema", _turns(_USER), [_USER[1]], schema=SCHEMA),
-    TemplateCase("thinking on", _turns(_USER), [_USER[1]], thinking=True),
-    TemplateCase("thinking off", _turns(_USER), [_USER[1]], thinking=False),
-    TemplateCase("system only", _turns(_SYSTEM), [_SYSTEM[1]]),
-    TemplateCase("two users", _turns(_USER, ("user", "And why?")), [_USER[1], "And why?"]),
+    TemplateCase("question", _turns(_SYSTEM, _USER)),
+    TemplateCase("two turns", _turns(_SYSTEM, _USER, ("assistant", "In colonies."), _NEXT)),
+    TemplateCase("tools", [*_turns(_USER), _CALL, _RESULT], tools=[TOOL]),
+    TemplateCase("schema", _turns(_USER), schema=SCHEMA),
+    TemplateCase("thinking on", _turns(_USER), thinking=True),
+    TemplateCase("thinking off", _turns(_USER), thinking=False),
+    TemplateCase("system only", _turns(_SYSTEM)),
+    TemplateCase("two users", _turns(_USER, _NEXT)),
 )
 """The columns of the table."""
 
@@ -101,12 +95,13 @@ def _check(case: TemplateCase, tokenizer: PreTrainedTokenizerBase) -> CaseResult
         text = apply_chat_template(case.messages, case.tools, tokenizer, variables=variables)
     except ValueError as error:
         return CaseResult(case.name, False, str(error))
-    places = [text.find(part) for part in case.texts]
-    lost = [part for part, place in zip(case.texts, places, strict=True) if place < 0]
-    if lost:
-        return CaseResult(case.name, False, f"The chat template drops {lost[0]!r}.")
-    is_ordered = places == sorted(places)
-    return CaseResult(case.name, is_ordered, "" if is_ordered else "The chat template changes the order.")
+    place = 0
+    for part in (message["content"] or "oak hive" for message in case.messages):
+        if part not in text:
+            return CaseResult(case.name, False, f"The chat template drops {part!r}.")
+        if (place := text.find(part, place)) < 0:
+            return CaseResult(case.name, False, "The chat template changes the order.")
+    return CaseResult(case.name, True)
 
 
 def missing_switch(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from antiphon.accel.text.detokenize import Detokenizer
+from antiphon.accel.text.stop_strings import partial_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -192,7 +193,7 @@ class ThinkingReader:
             split = split.then(self._read_text(text[:place])).then(self._read_mark(mark))
             text = text[place + len(mark) :]
         if self._has_marks:
-            end = len(text) - _partial_length(text, self._mark_texts)
+            end = len(text) - partial_length(text, self._mark_texts)
             text, self._held = text[:end], text[end:]
         return split.then(self._read_text(text))
 
@@ -265,10 +266,3 @@ def _first_mark(text: str, marks: Sequence[str]) -> tuple[int, str] | None:
     """Return place and text of the first mark in a text; None if there is none."""
     found = [(place, mark) for mark in marks if (place := text.find(mark)) >= 0]
     return min(found, default=None)
-
-
-def _partial_length(text: str, marks: Sequence[str]) -> int:
-    """Return how many characters at the end of a text may be the beginning of a mark."""
-    longest = max(map(len, marks), default=1) - 1
-    lengths = range(min(longest, len(text)), 0, -1)
-    return next((size for size in lengths if any(mark.startswith(text[-size:]) for mark in marks)), 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TokenBytes"]
+__all__ = ["TokenBytes", "byte_alphabet"]
 
 
 class TokenBytes:
@@ -18,7 +18,7 @@ class TokenBytes:
         self._added: dict[int, Any] = dict(getattr(tokenizer, "added_tokens_decoder", {}))
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         state = str(backend.decoder.__getstate__() if backend is not None and backend.decoder is not None else "")
-        self._byte_of = _byte_alphabet() if "ByteLevel" in state else None
+        self._byte_of = byte_alphabet() if "ByteLevel" in state else None
         self._is_spaced = "▁" in state
 
     def __call__(self, token: int) -> bytes:
@@ -37,7 +37,7 @@ class TokenBytes:
         return str(self._tokenizer.decode([token])).encode()
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """Return the byte for each character of a byte-level vocabulary: printable ones stand for themselves."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import wraps
 from inspect import signature
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from antiphon.integrations.vllm.batch import HEAD_METHODS, HEAD_TOKENS, combines_head, head_tokens
 from antiphon.integrations.vllm.model_runner_v1 import is_first_rank, patch_sampling_on_cpu
-from antiphon.integrations.vllm.patching import missing, patch_function, vllm_version
+from antiphon.integrations.vllm.patching import patch_function, vllm_version
 
 if TYPE_CHECKING:
     from antiphon.integrations.vllm.head_proposer import HeadProposer
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
 
 WORKER, INIT = "vllm.v1.worker.worker_base:WorkerWrapperBase", "init_device"
-PROPOSE, NEEDS = "propose_draft_token_ids", frozenset({"scheduler_output", "sampled_token_ids"})
-PREPARE = "prepare_inputs"
-SCHEDULED, NUM_TOKENS = "vllm.v1.core.sched.output:SchedulerOutput", "num_spec_tokens_to_schedule"
+PROPOSE, PREPARE = "propose_draft_token_ids", "prepare_inputs"
 
 SKIPPABLE = "EagleProposer"
 """vLLM's drafter class that computes the KV cache only if no tokens are requested."""
@@ -30,8 +27,8 @@ SKIPPABLE = "EagleProposer"
 
 def register_head() -> None:
     """Combine references with the head in each worker, if `HEAD_TOKENS` is set."""
-    if head_tokens() and not patch_function(WORKER, INIT, _with_references):
-        log.warning("Antiphon: references are not combined with a head: %s", missing(f"{WORKER}.{INIT}"))
+    if head_tokens():
+        patch_function(WORKER, INIT, _with_references)
 
 
 def _with_references(init_device: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +44,7 @@ def combine(vllm_config: Any, runner: Any) -> None:
     """Make a model runner draft from references, or with the model's head, per request and step.
 
     Raises:
-        ValueError: The configuration or the version of vLLM does not allow it.
+        ValueError: The configuration does not allow it.
     """
     from antiphon.integrations.vllm.head_proposer import HeadProposer
 
@@ -56,7 +53,7 @@ def combine(vllm_config: Any, runner: Any) -> None:
         methods = ", ".join(sorted(HEAD_METHODS))
         log.warning("Antiphon: %s has no effect, because it needs one of the methods %s.", HEAD_TOKENS, methods)
         return
-    if obstacle := _obstacle(vllm_config, runner):
+    if obstacle := _obstacle(vllm_config):
         raise ValueError(f"Antiphon cannot combine references with the model's head: {obstacle}")
     if not hasattr(runner, "drafter"):
         return  # only the last pipeline stage drafts
@@ -79,10 +76,10 @@ def combine(vllm_config: Any, runner: Any) -> None:
     bind(runner, proposer, can_skip=is_alone and type(runner.drafter).__name__ == SKIPPABLE)
 
 
-def _obstacle(vllm_config: Any, runner: Any) -> str:
+def _obstacle(vllm_config: Any) -> str:
     """Return why the head of this server cannot be combined with references; empty if it can."""
     speculation = vllm_config.speculative_config
-    if getattr(vllm_config, "use_v2_model_runner", False):
+    if vllm_config.use_v2_model_runner:
         return "this is possible in Model Runner V1 only; set VLLM_USE_V2_MODEL_RUNNER=0."
     if not getattr(speculation, "disable_padded_drafter_batch", False):
         return 'drafts have different lengths; add "disable_padded_drafter_batch": true to --speculative-config.'
@@ -93,14 +90,6 @@ def _obstacle(vllm_config: Any, runner: Any) -> str:
             f"{HEAD_TOKENS} is {head_tokens()} and num_speculative_tokens is {speculation.num_speculative_tokens}; "
             "the head cannot draft more tokens than that."
         )
-    propose = getattr(runner, PROPOSE, None)
-    if propose is None or not signature(propose).parameters.keys() >= NEEDS:
-        return missing(f"{type(runner).__name__}.{PROPOSE}({', '.join(sorted(NEEDS))})")
-    drafter = getattr(runner, "drafter", None)
-    if drafter is not None and not hasattr(drafter, PREPARE):
-        return missing(f"{type(drafter).__name__}.{PREPARE}")
-    if NUM_TOKENS not in getattr(resolve_name(SCHEDULED), "__dataclass_fields__", {}):
-        return missing(f"{SCHEDULED}.{NUM_TOKENS}")
     return ""
 
 

@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from antiphon.integrations.vllm.batch import BatchDrafter
-from antiphon.integrations.vllm.patching import TESTED, has_function, missing, patch_function, vllm_version
+from antiphon.integrations.vllm.patching import patch_function, vllm_version, wrong_version
 
 log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
 
@@ -23,23 +23,21 @@ REJECT, PLAIN_SAMPLER, GREEDY = "rejection_sample", "vllm.v1.sample.sampler:Samp
 
 def patch_worker(vllm_config: Any) -> None:
     """Make Model Runner V1 call `BatchDrafter.prepare_step`, unless V2 runs, and log which one drafts."""
-    runner = 2 if getattr(vllm_config, "use_v2_model_runner", False) else 1
+    if message := wrong_version():
+        log.warning("Antiphon drafts nothing: %s", message)
+        return
+    runner = 2 if vllm_config.use_v2_model_runner else 1
     if runner == 1:
-        if not patch_function(RUNNER, PROPOSE, _with_prepare_step):
-            log.warning("Antiphon: nothing is drafted: %s", missing(f"{RUNNER}.{PROPOSE}"))
-            return
+        patch_function(RUNNER, PROPOSE, _with_prepare_step)
         patch_sampling_on_cpu()
     if not is_first_rank():
         return  # vLLM uses the drafts of the first tensor-parallel rank only
-    found = vllm_version()
-    tested = "" if found.startswith(TESTED) else f" (tested with {' and '.join(TESTED)})"
     log.info(
         "Antiphon drafts from prompts, references and predictions, up to %d tokens a step, in Model Runner V%d of "
-        "vLLM %s%s.",
+        "vLLM %s.",
         vllm_config.speculative_config.num_speculative_tokens,
         runner,
-        found,
-        tested,
+        vllm_version(),
     )
 
 
@@ -68,12 +66,9 @@ def patch_sampling_on_cpu() -> None:
     memory: with every drafter, and for greedy requests too if another request of the batch is sampled. Steps without
     drafts have an argmax kernel that steps with drafts do not use.
     """
-    if not _is_cpu():
-        return
-    if has_function(SAMPLER, EXPAND):
+    if resolve_name(PLATFORM).is_cpu():
         setattr(resolve_name(SAMPLER), EXPAND, expand_batch_to_tokens)
-    if has_function(PLAIN_SAMPLER, GREEDY, {"logits"}):
-        patch_function(SAMPLER, REJECT, _with_greedy_argmax, needs={"target_logits", "sampling_metadata"})
+        patch_function(SAMPLER, REJECT, _with_greedy_argmax)
 
 
 def _with_greedy_argmax(rejection_sample: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,13 +91,6 @@ def _with_greedy_argmax(rejection_sample: Callable[..., Any]) -> Callable[..., A
         return rejection_sample(*given.args, **given.kwargs)
 
     return sample
-
-
-def _is_cpu() -> bool:
-    try:
-        return bool(resolve_name(PLATFORM).is_cpu())
-    except (ImportError, AttributeError):
-        return False
 
 
 def expand_batch_to_tokens(

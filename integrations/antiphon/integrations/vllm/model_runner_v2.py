@@ -2,59 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import wraps
-from importlib.util import find_spec
 from inspect import signature
 from pkgutil import resolve_name
 from sys import modules
 from typing import Any
 
 from antiphon.integrations.vllm.batch import METHOD, combines_head, drafter_class
-from antiphon.integrations.vllm.patching import has_function, missing, patch_function
+from antiphon.integrations.vllm.patching import patch_function
 from antiphon.integrations.vllm.speculator import Speculator
-
-log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
 
 CONFIG, UNSUPPORTED = "vllm.config.vllm:VllmConfig", "_get_v2_model_runner_unsupported_features"
 SPECULATORS, MAKE = "vllm.v1.worker.gpu.spec_decode", "init_speculator"
 BASE, PROPOSE = "vllm.v1.worker.gpu.spec_decode.speculator:BaseSpeculator", "propose"
-RUNNER_MODULE, V1_RUNNER_MODULE = "vllm.v1.worker.gpu.model_runner", "vllm.v1.worker.gpu_model_runner"
+RUNNER_MODULE = "vllm.v1.worker.gpu.model_runner"
 RUNNER, ADD, TAKE = f"{RUNNER_MODULE}:GPUModelRunner", "add_requests", "take_draft_token_ids"
 TENSOR_PARALLEL_GROUP = "vllm.distributed.parallel_state:get_tp_group"
 ENVIRONMENT, FORCED = "vllm.envs", "VLLM_USE_V2_MODEL_RUNNER"
 
-MAKE_PARAMETERS = frozenset({"vllm_config", "req_states"})
-FUNCTIONS = (
-    (RUNNER, ADD, frozenset({"scheduler_output"})),
-    (RUNNER, TAKE, frozenset[str]()),
-    (BASE, PROPOSE, frozenset({"input_batch", "num_sampled", "dummy_run"})),
-)
-FIELDS = (
-    ("vllm.v1.worker.gpu.input_batch:InputBatch", ("req_ids", "idx_mapping", "num_scheduled_tokens")),
-    ("vllm.v1.core.sched.output:NewRequestData", ("req_id", "prefill_token_ids", "prompt_len", "sampling_params")),
-)
-STATES = ("req_id_to_index", "draft_tokens", "all_token_ids.gpu", "total_len.gpu")
-
 
 def register_model_runner_v2() -> None:
-    """Make Model Runner V2 accept our drafter, if the user requires V2 or vLLM has no other model runner."""
-    if patch_function(SPECULATORS, MAKE, _with_our_speculator, needs=MAKE_PARAMETERS):
-        if RUNNER_MODULE in modules:  # it has imported the function by name
-            patch_function(RUNNER_MODULE, MAKE, _with_our_speculator, needs=MAKE_PARAMETERS)
-        patch_function(CONFIG, UNSUPPORTED, _with_our_features)
-    elif _is_required():
-        log.warning("Antiphon does not draft in Model Runner V2: %s", missing(f"{SPECULATORS}.{MAKE}"))
-
-
-def _is_required() -> bool:
-    """Return whether the drafter has to run in V2. Otherwise it runs in V1, where its speed was measured."""
-    try:
-        is_forced = getattr(resolve_name(ENVIRONMENT), FORCED, None)
-        return bool(is_forced) or not (V1_RUNNER_MODULE in modules or find_spec(V1_RUNNER_MODULE))
-    except (ImportError, AttributeError):
-        return False
+    """Make Model Runner V2 accept our drafter if the user requires V2; otherwise it runs in V1, which was measured."""
+    patch_function(SPECULATORS, MAKE, _with_our_speculator)
+    if RUNNER_MODULE in modules:  # it has imported the function by name
+        patch_function(RUNNER_MODULE, MAKE, _with_our_speculator)
+    patch_function(CONFIG, UNSUPPORTED, _with_our_features)
 
 
 def _with_our_features(unsupported_features: Callable[[Any], list[str]]) -> Callable[[Any], list[str]]:
@@ -65,7 +38,7 @@ def _with_our_features(unsupported_features: Callable[[Any], list[str]]) -> Call
         features = unsupported_features(config)
         if combines_head(config.speculative_config):
             return [*features, "references together with the model's head"]
-        if drafter_class(config.speculative_config) is None or not _is_required():
+        if drafter_class(config.speculative_config) is None or not getattr(resolve_name(ENVIRONMENT), FORCED):
             return features
         return [feature for feature in features if METHOD not in feature]
 
@@ -89,10 +62,8 @@ def make_speculator(vllm_config: Any, states: Any) -> Any:
     """Patch the model runner and return the speculator for it.
 
     Raises:
-        ValueError: The drafter cannot run: an interface of vLLM is missing, or scheduling is asynchronous.
+        ValueError: Scheduling is asynchronous.
     """
-    if lacking := _lacking(states):
-        raise ValueError(f"Antiphon cannot draft in Model Runner V2: {missing(lacking)} Or set {FORCED}=0.")
     if vllm_config.scheduler_config.async_scheduling:
         raise ValueError(
             "Antiphon drafts on the host, from the tokens of the last step, but scheduling is asynchronous; start "
@@ -103,25 +74,6 @@ def make_speculator(vllm_config: Any, states: Any) -> Any:
     group, named = resolve_name(TENSOR_PARALLEL_GROUP)(), drafter_class(vllm_config.speculative_config)
     drafter = named(vllm_config) if named and group.rank_in_group == 0 else None
     return _speculator_class(resolve_name(BASE))(drafter, states, group.broadcast)
-
-
-def _lacking(states: Any) -> str:
-    """Return the name of the first interface that vLLM lacks; empty if it has all of them."""
-    for owner, name, needs in FUNCTIONS:
-        if not has_function(owner, name, needs):
-            return f"{owner}.{name}({', '.join(sorted(needs))})"
-    for owner, names in FIELDS:
-        found = resolve_name(owner)
-        for name in names:
-            if name not in found.__dataclass_fields__ and not hasattr(found, name):
-                return f"{owner}.{name}"
-    for path in STATES:
-        found = states
-        for name in path.split("."):
-            if not hasattr(found, name):
-                return f"{type(states).__name__}.{path}"
-            found = getattr(found, name)
-    return ""
 
 
 def _speculator_class(base: type) -> type:

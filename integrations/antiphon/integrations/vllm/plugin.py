@@ -18,7 +18,7 @@ from antiphon.integrations.vllm.admission import ADMITTED, AdmittedSources, Toke
 from antiphon.integrations.vllm.batch import reads_references
 from antiphon.integrations.vllm.head_runner import register_head
 from antiphon.integrations.vllm.model_runner_v2 import register_model_runner_v2
-from antiphon.integrations.vllm.patching import missing, patch_function
+from antiphon.integrations.vllm.patching import patch_function, wrong_version
 
 log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
 
@@ -34,12 +34,12 @@ def register() -> None:
     vLLM calls it in the API server, the engine core and every worker. Requests to engines that use another drafter,
     or none, are admitted unchanged.
     """
-    if patch_function(PARAMETERS, VERIFY, _with_admission, needs={"model_config", "speculative_config", "tokenizer"}):
-        patch_function(ENGINE, ADD_REQUEST, _with_admission_in_a_thread, needs={"params"})
-    else:
-        log.warning("Antiphon: references are not read: %s", missing(f"{PARAMETERS}.{VERIFY}"))
-    if not patch_function(SAMPLER, CONSTRAIN, _except_without_rows, needs={"logits"}):
-        log.warning("Antiphon: top_k is not guarded: %s", missing(f"{SAMPLER}.{CONSTRAIN}"))
+    if message := wrong_version():
+        log.warning("Antiphon reads no references: %s", message)
+        return
+    patch_function(PARAMETERS, VERIFY, _with_admission)
+    patch_function(ENGINE, ADD_REQUEST, _with_admission_in_a_thread)
+    patch_function(SAMPLER, CONSTRAIN, _except_without_rows)
     register_model_runner_v2()
     register_head()
 

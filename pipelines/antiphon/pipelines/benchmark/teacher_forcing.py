@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import Logits
-from antiphon.accel.engines.numpy_logits import top_k
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import SequenceRows
 from antiphon.accel.engines.openvino.lm_head import HeadLogits, PassLogits
+from antiphon.accel.engines.torch.logits import TorchLogits
 
 FORCED_LOGIT = 2.0**15
 """Logit of the recorded token: above every logit of a real model, and exact in every precision."""
@@ -133,7 +133,7 @@ class ForcedLogits(HeadLogits):
         known, places = self.source.known(), [self.rows[row + 1] for row in rows]
         logits = known[places] if isinstance(known, np.ndarray) else known.logits(places)
         logits[np.arange(len(places)), self._tokens[[row + 1 for row in rows]]] = FORCED_LOGIT
-        return top_k(logits, k)
+        return TorchLogits(torch.from_numpy(logits)).top_k(range(-1, len(places) - 1), k)
 
     def head(self, rows: int) -> ForcedLogits:
         """See `Logits.head`."""

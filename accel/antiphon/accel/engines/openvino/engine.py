@@ -204,12 +204,6 @@ class OpenVINOEngine:
         sequence.fill_uninitialized(length)
         return sequence
 
-    def fork(self, sequence: PagedSequence) -> PagedSequence:
-        """Return a new sequence with the confirmed tokens of another one, in the same blocks."""
-        other = sequence.fork()
-        self._sequences.add(other)
-        return other
-
     def thread_settings(self) -> ThreadSettings:
         """Return the defaults: OpenVINO has threads and a precision of its own."""
         return ThreadSettings()

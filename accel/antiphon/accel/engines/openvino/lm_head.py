@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.accel.engines.numpy_logits import top_k
 from antiphon.accel.engines.openvino.quantized_head import (
     BLOCK,
     ApproximateLogits,
@@ -28,6 +27,8 @@ from antiphon.accel.engines.openvino.quantized_head import (
     run_head,
 )
 from antiphon.accel.engines.openvino.weights import constant_memory, shared_constant, weights_of
+from antiphon.accel.engines.torch.argmax import top_k
+from antiphon.accel.engines.torch.logits import places_of
 
 if TYPE_CHECKING:
     import openvino
@@ -217,13 +218,13 @@ class HeadLogits:
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """See `Logits.top_k`. Order and probabilities follow the approximate logits."""
-        known = self.source.known()
-        places: slice | list[int] = [self.rows[row + 1] for row in rows]
-        if isinstance(rows, range) and rows.step == 1:  # a view instead of a copy
-            places = slice(self.rows.start + rows.start + 1, self.rows.start + rows.stop + 1)
+        known, places = self.source.known(), places_of(rows, self.rows.start)
         if isinstance(known, np.ndarray):
-            return top_k(known[places], k)
-        return top_k(known.products[places], k, known.scales[places])
+            tokens, probabilities = top_k(torch.from_numpy(known[places]), k)
+        else:
+            scales = torch.from_numpy(known.scales[places]).float()
+            tokens, probabilities = top_k(torch.from_numpy(known.products[places]), k, scales)
+        return tokens.numpy(), probabilities.numpy()
 
     def head(self, rows: int) -> HeadLogits:
         """See `Logits.head`."""

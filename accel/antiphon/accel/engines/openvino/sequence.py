@@ -115,16 +115,6 @@ class PagedSequence:
         """Free all blocks because another sequence needs them. The scheduler then resets this sequence."""
         self._clear(is_evicted=True)
 
-    def fork(self) -> PagedSequence:
-        """Return another sequence with the same confirmed tokens, in the same blocks."""
-        other = PagedSequence(self._memory, self.tenant)
-        with self._memory.lock:
-            other.tokens[:] = self.tokens
-            other.blocks[:] = self.blocks[: _num_blocks(len(self.tokens))]
-            other._num_cached, other._is_prefilled = self._num_cached, self._is_prefilled
-            self._memory.pool.share(other.blocks)
-        return other
-
     def adopt_prefix(self, text: Tokens) -> None:
         """Start with the longest cached prefix of the text. The last token of the text is always left to compute."""
         with self._memory.lock:

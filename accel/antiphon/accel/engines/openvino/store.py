@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, version
+from antiphon.accel.engines.openvino.weights import mark_decompression
 from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.files import remove_stale_folders, sync_file, temporary_folder
 
@@ -33,16 +33,13 @@ if TYPE_CHECKING:
     import openvino
 
 FORMAT = 3
-"""Version of the conversion. Raise it when the conversion changes: older folders are then removed."""
+"""Version of the conversion. Raise it when the conversion changes: older folders are then not used any more."""
 
 GRAPH, WEIGHTS, RECEIPT = "graph.xml", "graph.bin", "receipt.json"
 """The files of a folder. The receipt contains the format and the checksums of the other two; it is written last."""
 
 HASHED = 2**26
 """Larger files, which hold compressed weights, are recognised by size and time instead of a checksum."""
-
-HALF_TYPES = ("bf16", "f16")
-"""Names of half precisions in graph files."""
 
 SAMPLE = 16
 """Number of values of each tensor in a fingerprint if its file identifies the rest."""
@@ -130,7 +127,6 @@ def store_graph(folder: Path, graph: openvino.Model) -> None:
         OSError: The folder is not writable, or the disk is full.
     """
     remove_stale_folders(folder.parent, UNFINISHED, older_than=STALE)
-    _remove_old_formats(folder.parent)
     with temporary_folder(folder.parent, UNFINISHED) as temporary:
         _write(temporary, graph)
         if read_graph(folder) is None:
@@ -146,30 +142,11 @@ def _write(folder: Path, graph: openvino.Model) -> None:
         openvino.save_model(graph, folder / GRAPH, compress_to_fp16=False)
     except RuntimeError as error:  # OpenVINO does not say that the disk is full
         raise OSError(f"The converted model cannot be written to {folder} ({error}); is the disk full?") from error
-    _mark_decompression(folder / GRAPH)
     for name in (GRAPH, WEIGHTS):
         sync_file(folder / name)
     _check(folder, graph)
     (folder / RECEIPT).write_text(json.dumps(_receipt(folder)), encoding="utf-8")
     sync_file(folder / RECEIPT)
-
-
-def _mark_decompression(path: Path) -> None:
-    """Mark each conversion of 16-bit weights in a graph file as decompression, because `openvino.save_model` does not.
-
-    Without the mark, OpenVINO unpacks the weights to float32 when it compiles the graph.
-    """
-    tree = ElementTree.parse(path)
-    layers = {layer.get("id"): layer for layer in tree.iterfind("layers/layer")}
-    for edge in tree.iterfind("edges/edge"):
-        weights, reader = layers[edge.get("from-layer")], layers[edge.get("to-layer")]
-        data = weights.find("data")
-        is_half = weights.get("type") == "Const" and data is not None and data.get("element_type") in HALF_TYPES
-        if is_half and reader.get("type") == "Convert":
-            info = reader.find("rt_info")
-            info = ElementTree.SubElement(reader, "rt_info") if info is None else info
-            ElementTree.SubElement(info, "attribute", {"name": "decompression", "version": "0"})
-    tree.write(path, encoding="utf-8", xml_declaration=True)
 
 
 def _check(folder: Path, graph: openvino.Model) -> None:
@@ -189,15 +166,9 @@ def _constants(graph: openvino.Model) -> int:
 
 
 def _load(folder: Path) -> openvino.Model:
-    return core().read_model(folder / GRAPH)
-
-
-def _remove_old_formats(parent: Path) -> None:
-    """Remove the folders of earlier versions, which contain all weights and are not read any more."""
-    for receipt in parent.glob(f"*/{RECEIPT}"):
-        with suppress(OSError, ValueError, AttributeError):
-            if json.loads(receipt.read_text(encoding="utf-8")).get("format", 0) < FORMAT:
-                shutil.rmtree(receipt.parent, ignore_errors=True)
+    graph = core().read_model(folder / GRAPH)
+    mark_decompression(graph)
+    return graph
 
 
 def _receipt(folder: Path) -> dict[str, object]:

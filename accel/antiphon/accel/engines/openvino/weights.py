@@ -102,6 +102,15 @@ def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
     return unpacked.output(0)
 
 
+def mark_decompression(graph: openvino.Model) -> None:
+    """Mark the conversions of a graph's 16-bit weights as decompression, because a stored graph loses the marks."""
+    for node in graph.get_ops():
+        if node.get_type_name() == "Convert":
+            weights = node.input_value(0).get_node()
+            if weights.get_type_name() == "Constant" and weights.get_element_type().get_type_name() in ("bf16", "f16"):
+                node.get_rt_info()[DECOMPRESSION] = ""
+
+
 def weights_of(node: Any) -> Any:
     """Return the constant with the weights, (outputs, inputs), if a node is a product with plain weights, else None."""
     if node.get_type_name() != "MatMul" or node.get_attributes() != {"transpose_a": False, "transpose_b": True}:

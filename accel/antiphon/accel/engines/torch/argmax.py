@@ -52,7 +52,7 @@ def row_argmax(logits: Tensor) -> Callable[[int], int]:
     return find
 
 
-def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_k(logits: Tensor, k: int, scales: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the ``k`` best tokens of each row, best first, and approximate probabilities.
 
     A row is folded into strips, one below the other. The ``k`` best tokens lie in the ``k`` columns with the best
@@ -62,20 +62,23 @@ def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Args:
         logits: Shape (rows, vocab).
+        scales: Positive factor of each row's logits, shape (rows,); None for 1.
 
     Returns:
         Tokens and float32 probabilities, both of shape (rows, k).
     """
     rows, vocab_size = logits.shape
     strips = gcd(vocab_size, _STRIPS) if vocab_size >= _STRIPS * k else 1
-    folded = logits.reshape(rows, strips, -1)
+    folded = logits.reshape(rows, strips, vocab_size // strips)
     maxima = _column_maxima(folded)
     columns = maxima.topk(k).indices
     # (rows, strips * k) candidates: all tokens of the k best columns.
-    found = folded.gather(2, columns.unsqueeze(1).expand(-1, strips, -1)).reshape(rows, -1).topk(k)
+    found = folded.gather(2, columns.unsqueeze(1).expand(-1, strips, -1)).reshape(rows, strips * k).topk(k)
     tokens = found.indices // k * folded.shape[2] + columns.gather(1, found.indices % k)
-    values = found.values.float()
-    return tokens, (values - values.narrow(1, 0, 1)).exp_().mul_(maxima.float().softmax(-1).amax(-1, keepdim=True))
+    values, maxima = found.values.float(), maxima.float()
+    if scales is not None:
+        values, maxima = values * scales[:, None], maxima * scales[:, None]
+    return tokens, (values - values.narrow(1, 0, 1)).exp_().mul_(maxima.softmax(-1).amax(-1, keepdim=True))
 
 
 def _column_maxima(folded: Tensor) -> Tensor:

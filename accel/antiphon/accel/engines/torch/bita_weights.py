@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 VERSION = "1"
-NOISE = 0.02
-"""Standard deviation of untrained weights."""
 _TENSORS = ("prefix_k", "prefix_v", "mask_emb", "sample")
 _SAMPLE_SIZE = 8  # how many numbers of each parameter identify the model
 _RELATIVE, _ABSOLUTE = 0.01, 1e-4  # bfloat16 rounds by 0.4 %, adapters change most weights by more
@@ -66,7 +64,7 @@ class BitaWeights:
             ValueError: Shapes or weights of the model differ.
         """
         wanted = tuple(self.keys.shape), tuple(self.values.shape), tuple(self.masks.shape)
-        given = cache_shape(model).tensor_shapes(self.prefix, len(self.masks))
+        given = tensor_shapes(model, self.prefix, len(self.masks))
         remedy = "train them for this model, see recipes/bita"
         if given != wanted:
             raise ValueError(
@@ -103,37 +101,13 @@ class BitaWeights:
         return cls(keys, values, masks, sample, facts["model"], facts["notes"])
 
 
-@dataclass(frozen=True, slots=True)
-class CacheShape:
-    """The dimensions of a model that its BiTA weights must have, too.
-
-    Attributes:
-        layers: Number of layers with keys and values.
-        heads: Number of key heads.
-        key: Size of a key.
-        value: Size of a value.
-        hidden: Size of an embedding.
-    """
-
-    layers: int
-    heads: int
-    key: int
-    value: int
-    hidden: int
-
-    def tensor_shapes(self, prefix: int, masks: int) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of keys, values and mask embeddings.
-
-        Args:
-            prefix: Length of the prefix.
-        """
-        states = (self.layers, self.heads, prefix)
-        return (*states, self.key), (*states, self.value), (masks, self.hidden)
-
-
 @torch.no_grad()
-def cache_shape(model: PreTrainedModel) -> CacheShape:
-    """Return the shape of a model's cache and embeddings, found by a forward pass over two tokens.
+def tensor_shapes(model: PreTrainedModel, prefix: int, masks: int) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of a model's BiTA keys, values and mask embeddings, found by a forward pass over two tokens.
+
+    Args:
+        prefix: Length of the prefix.
+        masks: Number of mask tokens.
 
     Raises:
         ValueError: Its layers do not all cache keys and values of one shape, or it uses token ids for
@@ -155,27 +129,8 @@ def cache_shape(model: PreTrainedModel) -> CacheShape:
             f"{model_name(model)!r} uses more of a token than its embedding, so it cannot have BiTA's mask tokens."
         )
     [(heads, key, value)] = (shape for shape in shapes if shape is not None)
-    return CacheShape(len(cache.layers), heads, key, value, embeddings.weight.shape[1])
-
-
-def initial_bita_weights(model: PreTrainedModel, *, prefix: int = 16, masks: int = 3, seed: int = 0) -> BitaWeights:
-    """Return untrained weights in float32: a random prefix, and mask embeddings near the mean embedding.
-
-    Args:
-        prefix: Length of the prefix, at least 0.
-        masks: Number of mask tokens, at least 1.
-
-    Raises:
-        ValueError: The model cannot have BiTA weights (see `cache_shape`), or a number is out of range.
-    """
-    if prefix < 0 or masks < 1:
-        raise ValueError(f"prefix is {prefix} and masks {masks}; BiTA needs at least 0 of the first and 1 mask.")
-    random = torch.Generator().manual_seed(seed)
-    shapes = cache_shape(model).tensor_shapes(prefix, masks)
-    keys, values, noise = (NOISE * torch.randn(shape, generator=random) for shape in shapes)
-    embeddings: Any = model.get_input_embeddings()
-    mean = embeddings.weight.detach().float().mean(0).cpu()
-    return BitaWeights(keys, values, mean + noise, weight_sample(model), model_name(model))
+    states = (len(cache.layers), heads, prefix)
+    return (*states, key), (*states, value), (masks, embeddings.weight.shape[1])
 
 
 def weight_sample(model: PreTrainedModel) -> Tensor:

@@ -15,7 +15,7 @@ from transformers import Cache
 from transformers.cache_utils import DynamicSlidingWindowLayer, StaticLayer
 
 from antiphon.accel.engines.protocol import Level
-from antiphon.accel.engines.torch.growing_cache import GrowingLayer, shared_buffers
+from antiphon.accel.engines.torch.growing_cache import GrowingLayer
 
 # Layers are identified by class name, because not every release of transformers has all of these classes.
 DUMMY = "DummyLayer"
@@ -81,13 +81,6 @@ def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> No
     # Rows before `first_moved` already lie in their final slots.
     first_moved = next((slot for slot, row in enumerate(kept) if row != slot), len(kept))
     moved = torch.tensor(kept[first_moved:]) if first_moved < len(kept) else None
-    if buffers := shared_buffers(cache.layers):
-        for buffer in buffers:
-            if moved is not None:
-                states = buffer.all_layers()
-                _move_up(states.narrow(-2, buffer.lengths[0] - fed, fed), first_moved, moved.to(states.device))
-            buffer.crop(fed - len(kept))
-        return
     for layer in cache.layers:
         if not getattr(layer, "is_initialized", True):
             continue  # the layer is empty, because it uses the keys and values of another layer

@@ -11,6 +11,13 @@ from torch import Tensor
 from antiphon.accel.engines.torch.argmax import row_argmax, top_k
 
 
+def places_of(rows: Sequence[int], first: int = 0) -> slice | list[int]:
+    """Return the index of draft rows among logits whose root is at ``first``; a slice needs no copy."""
+    if isinstance(rows, range) and rows.step == 1:
+        return slice(first + rows.start + 1, first + rows.stop + 1)
+    return [first + row + 1 for row in rows]
+
+
 class TorchLogits:
     """`antiphon.accel.drafting.draft.Logits` over a tensor; only requested results are copied from its device.
 
@@ -40,12 +47,7 @@ class TorchLogits:
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ``k`` most likely tokens after each row and their probabilities; see `Logits.top_k`."""
-        if not rows:
-            return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
-        first, count = rows[0] + 1, len(rows)
-        is_slice = rows == range(first - 1, first - 1 + count)  # a slice needs no copy
-        chosen = self._tensor[first : first + count] if is_slice else self._tensor[[row + 1 for row in rows]]
-        tokens, probabilities = top_k(chosen, k)
+        tokens, probabilities = top_k(self._tensor[places_of(rows)], k)
         return tokens.cpu().numpy(), probabilities.cpu().numpy()
 
     def head(self, rows: int) -> TorchLogits:

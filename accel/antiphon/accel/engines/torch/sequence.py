@@ -28,7 +28,7 @@ from antiphon.accel.engines.torch.cache_kinds import (
     recording_layers,
     supported_level,
 )
-from antiphon.accel.engines.torch.growing_cache import growing_layers, make_growing
+from antiphon.accel.engines.torch.growing_cache import GrowingLayer, make_growing
 from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 from antiphon.accel.engines.torch.packed_attention import PACKED
 from antiphon.accel.engines.torch.traits import Traits
@@ -176,7 +176,7 @@ class TorchSequence:
     def take_layers(self) -> list[Any]:
         """Remove the layers from the cache and return them; empty ones take their place."""
         layers: list[Any] = self.cache.layers
-        self.cache.layers = [*growing_layers(len(layers))]
+        self.cache.layers = [GrowingLayer() for _ in layers]
         return layers
 
     def put_states(self, states: Sequence[tuple[Tensor, Tensor]]) -> None:
