@@ -18,13 +18,13 @@ import typer
 
 from antiphon.accel.drafting.draft import Accepted, Draft, Logits, Tokens, chain
 from antiphon.pipelines.benchmark.facts import machine_caption, run_facts
-from antiphon.pipelines.benchmark.teacher_forcing import TeacherForcing
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.bench import AsJsonToo
 from antiphon.pipelines.cli.options import Device, Precision
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.program import program
 from benchmarks.random_weights import ModelOrArchitecture, TokenizerName, load_model_or_random
+from benchmarks.teacher_forcing import TeacherForcing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -25,27 +25,28 @@ class WarmBlend:
     The table is cleared when a job is decoded a second time, so no prompt is drafted from its own earlier answer.
 
     Args:
-        name: Name on the command line.
-        num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
-        engine: Engine that runs the model.
+        method: Decodes with a `Blend` of the table.
+        table: The recycling table.
     """
 
     is_baseline = False
 
-    def __init__(self, name: str, num_draft_tokens: int | None, engine: EngineName = "torch") -> None:
-        self.name = name
-        self.engine = engine
-        self._table = RecyclingTable()
-        self._generate = AntiphonGenerate(name, partial(Blend, recycling=self._table), num_draft_tokens, engine)
+    def __init__(self, method: Method, table: RecyclingTable) -> None:
+        self.name, self.method, self.table = method.name, method, table
         self._decoded: set[Job] = set()
+
+    @property
+    def engine(self) -> EngineName:
+        """Engine that runs the model."""
+        return getattr(self.method, "engine", "torch")
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode a job after the earlier jobs of the round. See `Method`."""
         if job in self._decoded:
-            self._table.clear()
+            self.table.clear()
             self._decoded.clear()
         self._decoded.add(job)
-        return self._generate(language_model, job, limit)
+        return self.method(language_model, job, limit)
 
 
 def study_methods(
@@ -71,7 +72,8 @@ def _method(name: str, num_draft_tokens: int | None, pipelines: GenAIPipelines) 
     if not name.startswith(WARM):
         return method_by_name(name, num_draft_tokens, pipelines)
     _, engine, maximum = parse_method(name, num_draft_tokens)
-    return WarmBlend(name, maximum, engine)
+    table = RecyclingTable()
+    return WarmBlend(AntiphonGenerate(name, partial(Blend, recycling=table), maximum, engine), table)
 
 
 def lookahead_methods(windows: Sequence[str], *, unread: bool = False) -> list[Method]:

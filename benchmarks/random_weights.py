@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.pipelines.benchmark.shapes import ARCHITECTURES, random_model
 from antiphon.pipelines.models.bundled import BUNDLED, resolve_model
+from benchmarks.shapes import ARCHITECTURES, random_model
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel

@@ -19,7 +19,6 @@ from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Draft
 from antiphon.accel.drafting.drafters import DRAFTERS, make_drafter
 from antiphon.accel.drafting.verify import verify
 from antiphon.pipelines.benchmark.facts import command_line
-from antiphon.pipelines.benchmark.jobs import answer_tokens
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Limit, Task
@@ -57,6 +56,17 @@ def tokenize_sample(sample: RecordedSample, tokenizer: Any) -> Recording:
         references=tuple(tuple(tokenizer.encode(text, add_special_tokens=False)) for text in sample.references),
         answer=answer_tokens(sample, tokenizer),
     )
+
+
+def answer_tokens(sample: RecordedSample, tokenizer: Any) -> tuple[int, ...]:
+    """Return the recorded answer in token ids, with the end-of-sequence token.
+
+    Raises:
+        ValueError: the tokenizer has no end-of-sequence token.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ValueError("The tokenizer has no end-of-sequence token; a replay ends each answer with one.")
+    return (*tokenizer.encode(sample.response, add_special_tokens=False), tokenizer.eos_token_id)
 
 
 def replay_samples(

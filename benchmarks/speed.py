@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antiphon.pipelines.benchmark.facts import run_facts
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
-from antiphon.pipelines.benchmark.shapes import ARCHITECTURES
+from benchmarks.shapes import ARCHITECTURES, stored_shape
+
+if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
 from antiphon.pipelines.cli import bench, console
 from antiphon.pipelines.cli.options import Device, Limit, Precision, Task
 from antiphon.pipelines.rendering.tables import result_table
@@ -23,6 +28,14 @@ from benchmarks.llama_bench import check_llama_bench, compare, measure_llama_ben
 from benchmarks.program import program
 from benchmarks.random_weights import ModelOrArchitecture, TokenizerName, load_model_or_random
 
+Shape = Annotated[
+    str | None,
+    typer.Option(
+        help="Compare the programs at the size of a model: its architecture with random weights, from a folder in the "
+        "user's cache (gigabytes), decodes the recorded answers in all programs alike. "
+        f"One of {', '.join(ARCHITECTURES)}."
+    ),
+]
 Windows = Annotated[
     list[str] | None,
     typer.Option(
@@ -67,7 +80,7 @@ STARTS = {
 def speed(
     file: bench.Answers = "python-docs",
     model: ModelOrArchitecture = "reader",
-    shape: bench.Shape = None,
+    shape: Shape = None,
     method: Methods = None,
     lookahead: Windows = None,
     unread: Unread = False,
@@ -93,25 +106,28 @@ def speed(
     from antiphon.pipelines.benchmark.jobs import make_jobs
     from antiphon.pipelines.benchmark.methods import parse_num_draft_tokens
     from antiphon.pipelines.cli.preparation import dtype_named
+    from benchmarks.forced_methods import replay_jobs, replaying
     from benchmarks.methods import study_methods
     from benchmarks.start_up import start_arguments
 
     console.quiet_libraries()
     check_llama_bench(gguf or ())
-    names = method or (() if lookahead else bench.default_methods(shape))
+    names = method or (() if lookahead else default_methods(shape))
     methods = study_methods(names, parse_num_draft_tokens(num_draft_tokens), lookahead or (), unread=unread)
     samples = load_samples(file, task=task, limit=limit)
     if shuffle:
         samples = with_other_references(samples)
         passages = max(len(sample.references) for sample in samples) if passages is None else passages
     place: dict[str, Any] = {"device": device, "dtype": dtype_named(dtype)}
-    loaded = bench.load_shape(shape, **place) if shape else load_model_or_random(model, tokenizer=tokenizer, **place)
+    loaded = load_shape(shape, **place) if shape else load_model_or_random(model, tokenizer=tokenizer, **place)
     name = shape or model
-    prompts: dict[str, Any] = {"passages": passages, "replayed": name in ARCHITECTURES}
-    jobs = make_jobs(loaded, samples, limit=max_new_tokens, **prompts)
+    is_replayed = name in ARCHITECTURES
     facts = run_facts("speed", name, loaded.model, program="python -m benchmarks.speed")
-    facts |= {"file": Path(file).name, "task": task, "shuffled": shuffle, "rows": num_draft_tokens} | prompts
-    facts |= bench.compare_speed(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up)
+    facts |= {"file": Path(file).name, "task": task, "shuffled": shuffle, "rows": num_draft_tokens}
+    facts |= {"passages": passages, "replayed": is_replayed}
+    jobs = (replay_jobs if is_replayed else make_jobs)(loaded, samples, limit=max_new_tokens, passages=passages)
+    with replaying(loaded, methods, limit=max_new_tokens) if is_replayed else nullcontext(methods) as compared:
+        facts |= bench.compare_speed(loaded, jobs, compared, limit=max_new_tokens, rounds=rounds, warm_up=warm_up)
     bench.show_speed(facts)
     facts |= _show_llama_cpp(gguf or (), facts)
     if shape is not None:
@@ -121,6 +137,29 @@ def speed(
     if as_json:
         typer.echo(json.dumps(facts))
     raise typer.Exit(0 if bench.is_lossless(facts["dtype"], facts["methods"]) else 1)
+
+
+GENAI_METHODS = ("openvino-genai", *(f"openvino-genai-lookup:{tokens}" for tokens in (3, 5, 8, 10)))
+
+
+def default_methods(shape: str | None) -> Sequence[str]:
+    """Return the methods that are compared if none is named; at a model's size the fastest ones that can run here."""
+    from antiphon.accel.engines.openvino.runtime import is_installed
+    from antiphon.pipelines.benchmark.methods import NAMES, PROMPT_LOOKUP
+
+    if shape is None:
+        return NAMES
+    theirs = GENAI_METHODS if find_spec("openvino_genai") else tuple(PROMPT_LOOKUP)
+    return (*theirs, "blend@openvino" if is_installed() else "blend")
+
+
+def load_shape(name: str, *, device: str | None, dtype: Any) -> LanguageModel:
+    """Load the stored checkpoint of an architecture with random weights; make it first if there is none."""
+    from antiphon.accel import LanguageModel
+
+    with console.progress_bars() as report:
+        folder = stored_shape(name, report=report)
+        return LanguageModel.from_pretrained(folder, device=device, dtype=dtype, report=report)
 
 
 def with_other_references(samples: Sequence[RecordedSample]) -> list[RecordedSample]:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.engines.selection import select_engine
-from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.methods import methods_by_name
 from antiphon.pipelines.benchmark.openvino_genai import GENAI
 from antiphon.pipelines.benchmark.run import Job
@@ -46,30 +45,6 @@ def test_its_outputs_are_greedy_and_prompt_lookup_takes_fewer_steps(genai_model:
         for run in figures.rounds[0]:
             assert 0 < run.first_token_seconds < run.seconds
             assert run.drafted is None
-
-
-def test_every_program_emits_the_recorded_answers_in_a_replay(genai_model: LanguageModel) -> None:
-    answers = [
-        (*b"84 feet high, and it is wide", EOS),
-        (*b"a hill of 84 feet", EOS),
-        (*b"is wide; the hill is high", EOS),
-    ]
-    references = (PROMPT[:40], PROMPT[20:], PROMPT[:9])
-    jobs = [Job(PROMPT[: 9 + 20 * at], (bytes(references[at]).decode(),), each) for at, each in enumerate(answers)]
-    names = [GENAI, "openvino-genai-lookup:3", "openvino-genai-lookup:8", "blend@openvino"]
-    measured = measure_speed(genai_model, jobs, methods_by_name(names, None), limit=29, rounds=1, warm_up=1)
-    for figures in measured.methods:
-        assert [run.tokens for run in figures.rounds[0]] == answers, figures.name
-    steps = {figures.name: figures.steps for figures in measured.methods}
-    assert steps[GENAI] == steps["hf-greedy"] > steps["blend@openvino"] > 0
-    openvino_engine: Any = select_engine(genai_model.model, "openvino").engine
-    assert "run" not in vars(openvino_engine.graph), "the engine is as before"
-
-
-def test_an_answer_that_is_too_long_for_a_replay_is_refused(genai_model: LanguageModel) -> None:
-    (_, method) = methods_by_name([GENAI], None)
-    with pytest.raises(ValueError, match="The answer has 1025 tokens; a replay holds at most 1024"):
-        method(genai_model, Job(PROMPT, (), (1,) * 1025), 3)
 
 
 def test_a_model_whose_attention_cannot_be_exported_is_refused(tmp_path: Path) -> None:

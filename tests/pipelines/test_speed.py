@@ -1,29 +1,23 @@
-"""Speed benchmark: every method emits the replayed answers, and the figures are consistent."""
+"""Speed benchmark: every method emits the model's own greedy output, and the figures are consistent."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.drafters import DRAFTERS, Blend
-from antiphon.accel.testing.tiny import EOS, byte_tokenizer
-from antiphon.pipelines.benchmark import speed
+from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.pipelines.benchmark.jobs import make_jobs
 from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
-    PROMPT_LOOKUP,
-    AntiphonGenerate,
     methods_by_name,
     parse_num_draft_tokens,
 )
 from antiphon.pipelines.benchmark.run import Job, MethodRun
 from antiphon.pipelines.benchmark.speed import measure_speed
-from antiphon.pipelines.benchmark.teacher_forcing import TeacherForcing
 from tests.families.table import tiny_model
 from tests.pipelines.recorded import HILL, SAMPLES
 
@@ -36,73 +30,11 @@ def follower_model() -> LanguageModel:
     return LanguageModel(tiny_model(max_position_embeddings=1024), byte_tokenizer(), name="tiny")
 
 
-def replayed(language_model: LanguageModel, **how: Any) -> list[Job]:
-    return make_jobs(language_model, SAMPLES, limit=60, replayed=True, **how)
-
-
-def test_every_method_replays_the_recorded_answers(follower_model: LanguageModel) -> None:
-    jobs = replayed(follower_model)
-    methods = methods_by_name([*NAMES, "blend:3"], 16)
-    measured = measure_speed(follower_model, jobs, methods, limit=60, rounds=1, warm_up=0)
-    assert [figures.name for figures in measured.methods] == [*PROMPT_LOOKUP_FIRST, *DRAFTERS, "blend:3"]
-    for figures in measured.methods:
-        assert [run.tokens for run in figures.rounds[0]] == [job.answer for job in jobs], figures.name
-    steps = {figures.name: figures.steps for figures in measured.methods}
-    plain = sum(len(job.answer or ()) - 1 for job in jobs)
-    assert steps[GREEDY] == steps["nothing"] == plain
-    assert max(steps["hf-lookup"], steps["hf-lookup-n3"], steps["blend"], steps["trie"]) < plain
-    assert steps["blend"] < steps["blend:3"]
-
-
-PROMPT_LOOKUP_FIRST = (GREEDY, *PROMPT_LOOKUP)
-
-
-def test_the_model_is_unchanged_after_a_replay(follower_model: LanguageModel) -> None:
-    job = replace(replayed(follower_model)[0], answer=None)
-    (before,) = (_plain(follower_model, job),)
-    measure_speed(follower_model, replayed(follower_model), methods_by_name(["blend"], 8), limit=60, rounds=1)
-    assert _plain(follower_model, job) == before
-
-
 def _plain(language_model: LanguageModel, job: Job) -> list[int]:
     model: Any = language_model.model
     ids = torch.tensor([job.prompt])
     output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
     return list(map(int, output[0]))
-
-
-def test_teacher_forcing_changes_only_the_recorded_logits(follower_model: LanguageModel) -> None:
-    model: Any = follower_model.model
-    ids = torch.tensor([[256, *b"It opens at nine."]])
-    positions = torch.arange(ids.shape[1])[None]
-    with torch.no_grad():
-        plain = model(input_ids=ids, position_ids=positions).logits
-        with TeacherForcing(model, end=EOS, longest=10) as follower:
-            follower.follow(5, [70, 71, 72])
-            led = model(input_ids=ids, position_ids=positions, logits_to_keep=16).logits
-    assert led.argmax(-1)[0, 2:].tolist() == [70, 71, 72, *[EOS] * 11]
-    changed = (led != plain[:, -16:]).sum(-1)
-    assert changed.tolist() == [[1] * 16]
-
-
-class Silent(TeacherForcing):
-    """Forces no token."""
-
-    def _force(self, model: Any, args: Any, arguments: Any, output: Any) -> None:
-        return None
-
-
-def test_a_replay_of_other_tokens_is_detected(follower_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "TeacherForcing", Silent)
-    with pytest.raises(ValueError, match=r"hf-greedy emitted \d+ tokens that differ from the \d+ recorded ones at"):
-        measure_speed(follower_model, replayed(follower_model), methods_by_name([], 8), limit=60, rounds=1, warm_up=0)
-    assert not follower_model.model._forward_hooks, "the hook is gone all the same"
-
-
-def test_a_model_without_position_ids_cannot_replay() -> None:
-    language_model = LanguageModel(tiny_model("mamba2"), byte_tokenizer(), name="mamba2")
-    with pytest.raises(ValueError, match="was not told the position of each token"):
-        measure_speed(language_model, replayed(language_model), methods_by_name([], 8), limit=60, rounds=1, warm_up=0)
 
 
 def test_all_methods_give_the_model_s_own_greedy_output(follower_model: LanguageModel) -> None:
@@ -195,19 +127,3 @@ def test_prompts_are_recorded_or_built_over_passages_or_without(follower_model: 
     assert said(one).count("Question: Where?") == 2
     assert one.references == (HILL,)
     assert (said(none), none.references) == ("user\nWhere?\nassistant\n", ())
-
-
-def test_drafters_see_no_logits_under_teacher_forcing(follower_model: LanguageModel) -> None:
-    shapes: set[Any] = set()
-
-    class Curious(Blend):
-        def observe(self, draft: Any, accepted: Any, logits: Any) -> None:
-            shapes.add(logits and len(logits))
-
-    (job,) = replayed(follower_model)[:1]
-    with TeacherForcing(follower_model.model, end=EOS, longest=60) as follower:
-        follower.follow(len(job.prompt), job.answer or ())
-        AntiphonGenerate("blend", Curious, 8)(follower_model, job, 60)
-    assert shapes == {None}
-    AntiphonGenerate("blend", Curious, 8)(follower_model, replace(job, answer=None), 3)
-    assert len(shapes) > 1

@@ -1,4 +1,4 @@
-"""`antiphon bench speed`: samples, tables, one line of JSON, models' sizes, and errors of one sentence."""
+"""`antiphon bench speed`: samples, tables, one line of JSON, and errors of one sentence."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.processor import processor_name
 from antiphon.pipelines.benchmark import speed
 from antiphon.pipelines.benchmark.methods import NAMES
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
-from antiphon.pipelines.benchmark.shapes import ARCHITECTURES, stored_shape
 from benchmarks.record import as_line
 from tests.pipelines.recorded import SAMPLES, antiphon
 
@@ -53,44 +51,11 @@ def test_different_outputs_in_float32_end_with_exit_code_1(
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "bfloat16").exit_code == 0
 
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "vocab_size": 49_152,
-}
-
-
-@pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install openvino")
-def test_all_programs_emit_the_recorded_answers_at_the_size_of_a_model(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("openvino_genai")
-    monkeypatch.setitem(ARCHITECTURES, "qwen2.5-1.5b", ARCHITECTURES["qwen2.5-1.5b"] | SMALL)
-    options = ("--shape", "qwen2.5-1.5b", "--dtype", "float32", "--max-new-tokens", 40, "--rounds", 1, "--json")
-    shown = antiphon("bench", "speed", file, *options)
-    assert shown.exit_code == 0, shown.stderr
-    facts = json.loads(shown.stdout.splitlines()[-1])
-    names = [each["method"] for each in facts["methods"]]
-    lookups = [f"openvino-genai-lookup:{tokens}" for tokens in (3, 5, 8, 10)]
-    assert names == ["hf-greedy", "openvino-genai", *lookups, "blend@openvino"]
-    assert facts["replayed"]
-    assert {each["identical"] for each in facts["methods"]} == {1}
-    assert len({each["tokens"] for each in facts["methods"]}) == 1
-    folder = stored_shape("qwen2.5-1.5b")
-    before = (folder / "model.safetensors").stat().st_mtime_ns
-    assert stored_shape("qwen2.5-1.5b") == folder
-    assert (folder / "model.safetensors").stat().st_mtime_ns == before, "random weights are made once"
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("--num-draft-tokens", "many"), "num_draft_tokens is 'many'"),
         (("--method", "bushel"), "There is no method 'bushel'"),
-        (("--shape", "qwen-9000b"), "There is no architecture 'qwen-9000b'; choose one of llama-3.1-8b"),
     ],
 )
 def test_invalid_options_are_refused_with_one_line(arguments: tuple[object, ...], complaint: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from antiphon.accel.text.messages import Message
 from antiphon.pipelines.benchmark.run import Job
@@ -57,14 +57,12 @@ def make_jobs(
     *,
     limit: int,
     passages: int | None = None,
-    replayed: bool = False,
 ) -> list[Job]:
     """Return one job per sample.
 
     Args:
         limit: Maximum number of new tokens per job.
         passages: None for the recorded prompts; a number to build new prompts over the first ``passages`` references.
-        replayed: Keep the recorded answers in the jobs, at most ``limit`` tokens of each.
 
     Raises:
         ValueError: ``passages`` is negative, ``limit`` is below 1, or a prompt and ``limit`` exceed the context window.
@@ -73,20 +71,9 @@ def make_jobs(
         raise ValueError(f"max_new_tokens is {limit}; at least 1 is needed.")
     if passages is not None and passages < 0:
         raise ValueError(f"passages is {passages}; give 0 to ask without references, or more.")
-    jobs = [_job(language_model, sample, passages, limit if replayed else None) for sample in samples]
+    jobs = [_job(language_model, sample, passages) for sample in samples]
     _check_window(language_model, jobs, limit)
     return jobs
-
-
-def answer_tokens(sample: RecordedSample, tokenizer: Any) -> tuple[int, ...]:
-    """Return the recorded answer in token ids, with the end-of-sequence token.
-
-    Raises:
-        ValueError: the tokenizer has no end-of-sequence token.
-    """
-    if tokenizer.eos_token_id is None:
-        raise ValueError("The tokenizer has no end-of-sequence token; a replay ends each answer with one.")
-    return (*tokenizer.encode(sample.response, add_special_tokens=False), tokenizer.eos_token_id)
 
 
 def _reference_passages(sample: RecordedSample) -> list[Passage]:
@@ -95,13 +82,11 @@ def _reference_passages(sample: RecordedSample) -> list[Passage]:
     return [Passage.at(f"{sample.id}, reference {number}", 0, text) for number, text in enumerate(sample.references, 1)]
 
 
-def _job(language_model: LanguageModel, sample: RecordedSample, passages: int | None, answer_limit: int | None) -> Job:
+def _job(language_model: LanguageModel, sample: RecordedSample, passages: int | None) -> Job:
     from antiphon.accel.text.messages import encode_prompt
 
-    tokenizer = language_model.tokenizer
     case = sample_case(language_model, sample, passages)
-    answer = None if answer_limit is None else answer_tokens(sample, tokenizer)[:answer_limit]
-    return Job(tuple(encode_prompt(case.prompt, tokenizer)), case.references, answer)
+    return Job(tuple(encode_prompt(case.prompt, language_model.tokenizer)), case.references)
 
 
 def _check_window(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> None:

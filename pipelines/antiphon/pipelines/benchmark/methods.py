@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,10 +12,9 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, make_drafter
+from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, make_drafter
 from antiphon.accel.engines.selection import EngineName, parse_engine_name
 from antiphon.accel.engines.torch.attention import varying_shapes
-from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.pipelines.benchmark.openvino_genai import (
     GENAI,
     GENAI_LOOKUP,
@@ -28,7 +27,7 @@ from antiphon.pipelines.models.drafters import SMOLLM2, resolve_drafter
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.accel.drafting.draft import Accepted, Draft, Drafter, DrafterFactory, Logits, Tokens
+    from antiphon.accel.drafting.draft import DrafterFactory
 
 GREEDY = "hf-greedy"
 PROMPT_LOOKUP: dict[str, dict[str, int]] = {
@@ -36,13 +35,6 @@ PROMPT_LOOKUP: dict[str, dict[str, int]] = {
     "hf-lookup-n3": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
 }
 """Prompt lookup of transformers: 10 draft tokens with the default n-gram size, and its author's n=3, k=10."""
-
-WARM_UP_TOKENS, WARM_UP_ROWS = 8, 11
-"""Tokens decoded plainly and unmeasured before each replay, because the processor's caches hold another program's data.
-
-In OpenVINO GenAI, whose graph is compiled for each replay, and in our engine of OpenVINO, the whole answer is decoded
-before; in ours with a fixed number of draft tokens, from which no later step learns.
-"""
 
 TRANSFORMERS_METHODS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 
@@ -65,14 +57,11 @@ class TransformersGenerate:
     is_baseline = True
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-        """Decode a job. Hooks time the forward passes, and a stopping criterion the first token. See `Method`."""
+        """Decode a job. A hook counts the forward passes, and a stopping criterion times the first token."""
         model: Any = language_model.model
         clock = _TokenClock(model.device, len(job.prompt), self.on_tokens)
         inputs = _inputs(model, job, limit)
-        if job.answer is not None:
-            with varying_shapes(model):
-                model.generate(**_inputs(model, job, min(limit, WARM_UP_TOKENS)))
-        with _ForwardTimer(model) as timer, varying_shapes(model):
+        with _counted_rows(model) as rows, varying_shapes(model):
             started = perf_counter()
             output = model.generate(
                 **inputs, **TRANSFORMERS_METHODS[self.name], stopping_criteria=StoppingCriteriaList([clock])
@@ -83,9 +72,8 @@ class TransformersGenerate:
             tokens=tuple(tokens),
             seconds=seconds,
             first_token_seconds=clock.first - started,
-            steps=len(timer.forwards) - 1,
-            drafted=sum(forward.drafted for forward in timer.forwards[1:]),
-            forward_seconds=timer.seconds_after(clock.first),
+            steps=len(rows) - 1,
+            drafted=sum(rows[1:]) - len(rows[1:]),
         )
 
 
@@ -125,24 +113,16 @@ class AntiphonGenerate:
 
         model: Any = language_model.model
         inputs = _inputs(model, job, limit)
-        factory = choose_drafter(model, engine=self.engine).drafter if self.drafter == "auto" else self.drafter
-        drafter = factory if job.answer is None else lambda: _WithoutLogits(factory())
+        drafter = choose_drafter(model, engine=self.engine).drafter if self.drafter == "auto" else self.drafter
         options: dict[str, Any] = {
             "drafter": drafter,
             "num_draft_tokens": self.num_draft_tokens,
             "tokenizer": language_model.tokenizer,
             "engine": self.engine,
         }
-        if job.answer is not None:
-            is_whole = self.engine == "openvino"
-            warm_up = options | {"num_draft_tokens": WARM_UP_ROWS if is_whole else 0, "drafter": Blend}
-            warm_up |= _inputs(model, job, limit if is_whole else min(limit, WARM_UP_TOKENS))
-            generate(model, references=job.references, **warm_up)
-        has_timer = self.engine == "torch" and model.device.type == "cpu"
-        with _ForwardTimer(model) if has_timer else nullcontext() as timer:
-            started = perf_counter()
-            generate(model, **inputs, references=job.references, on_step=note, **options)
-            seconds = perf_counter() - started
+        started = perf_counter()
+        generate(model, **inputs, references=job.references, on_step=note, **options)
+        seconds = perf_counter() - started
         later = steps[1:]
         return MethodRun(
             tokens=tuple(token for step in steps for token in step.tokens),
@@ -152,12 +132,7 @@ class AntiphonGenerate:
             drafted=sum(step.drafted for step in later),
             setup_seconds=steps[0].draft_seconds,
             draft_seconds=sum(step.draft_seconds for step in later),
-            forward_seconds=self._forward_seconds(later) if timer is None else timer.seconds_after(times[0]),
         )
-
-    def _forward_seconds(self, steps: Sequence[Step]) -> float | None:
-        """Sum the forward times that the steps report; None if the device computes asynchronously."""
-        return None if self.engine == "torch" else sum(step.forward_seconds for step in steps)
 
 
 NAMES = (*TRANSFORMERS_METHODS, *DRAFTERS)
@@ -244,23 +219,6 @@ def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
     }
 
 
-class _WithoutLogits:
-    """A drafter that never sees logits: under teacher forcing they would reveal the recorded next tokens."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.bita_weights = bita_weights_of(drafter)
-
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
-        return self._drafter.begin(prompt, references)
-
-    def propose(self, context: Tokens, budget: int) -> Draft:
-        return self._drafter.propose(context, budget)
-
-    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        self._drafter.observe(draft, accepted, None)
-
-
 class _TokenClock(StoppingCriteria):
     """A stopping criterion that never stops: it notes the time of the first token, and reports the number of tokens."""
 
@@ -279,40 +237,12 @@ class _TokenClock(StoppingCriteria):
         return self._never
 
 
-@dataclass(frozen=True, slots=True)
-class _TimedForward:
-    """One forward pass: when it started, its duration, and its rows with logits beyond the first."""
-
-    started: float
-    seconds: float
-    drafted: int
-
-
-class _ForwardTimer:
-    """Times and counts all forward passes of a model by hooks, which also work with compiled steps."""
-
-    def __init__(self, model: Any) -> None:
-        self.forwards: list[_TimedForward] = []
-        self._is_timed = model.device.type == "cpu"
-        self._started = 0.0
-        self._hooks = (model.register_forward_pre_hook(self._begin), model.register_forward_hook(self._end))
-
-    def seconds_after(self, moment: float) -> float | None:
-        """Sum the durations of forward passes started after ``moment``; None if the device computes asynchronously."""
-        if not self._is_timed:
-            return None
-        return sum(forward.seconds for forward in self.forwards if forward.started >= moment)
-
-    def __enter__(self) -> _ForwardTimer:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _begin(self, model: Any, args: Any) -> None:
-        self._started = perf_counter()
-
-    def _end(self, model: Any, args: Any, output: Any) -> None:
-        seconds = perf_counter() - self._started
-        self.forwards.append(_TimedForward(self._started, seconds, output.logits.shape[1] - 1))
+@contextmanager
+def _counted_rows(model: Any) -> Iterator[list[int]]:
+    """Yield a list that gets the number of rows with logits of each forward pass, also of compiled ones."""
+    rows: list[int] = []
+    hook = model.register_forward_hook(lambda _, inputs, output: rows.append(output.logits.shape[1]))
+    try:
+        yield rows
+    finally:
+        hook.remove()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 from antiphon.pipelines.benchmark.run import Job, MethodRun
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from antiphon.accel import LanguageModel
 
 GENAI, GENAI_LOOKUP = "openvino-genai", "openvino-genai-lookup"
@@ -26,8 +29,6 @@ PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 class GenAIPipelines:
     """Pipelines of one language model, each opened when first used.
 
-    A replay needs a pipeline for each answer; only those of the last answer are kept.
-
     Args:
         make: Opens a pipeline for a transformers model.
     """
@@ -35,31 +36,12 @@ class GenAIPipelines:
     def __init__(self, make: Callable[..., Any] | None = None) -> None:
         self._make = make or _pipeline
         self._opened: dict[bool, Any] = {}
-        self._answer: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-        self._ready: set[tuple[bool, int]] = set()
 
-    def get(self, language_model: LanguageModel, *, prompt_lookup: bool, job: Job | None = None) -> Any:
-        """Return the pipeline with or without prompt lookup; for a job with an answer, the one that emits it."""
-        if job is not None and job.answer is not None:
-            if self._answer != (job.prompt, job.answer):
-                self._opened.clear()
-                self._ready.clear()
-                self._answer = (job.prompt, job.answer)
-            if prompt_lookup not in self._opened:
-                end = language_model.tokenizer.eos_token_id
-                options = {"answer": (len(job.prompt), job.answer, end)}
-                self._opened[prompt_lookup] = _pipeline(language_model.model, prompt_lookup=prompt_lookup, **options)
+    def get(self, language_model: LanguageModel, *, prompt_lookup: bool) -> Any:
+        """Return the pipeline with or without prompt lookup."""
         if prompt_lookup not in self._opened:
             self._opened[prompt_lookup] = self._make(language_model.model, prompt_lookup=prompt_lookup)
         return self._opened[prompt_lookup]
-
-    def needs_warm_up(self, num_draft_tokens: int) -> bool:
-        """Return whether a pipeline was opened for a replay and has not decoded with this number of draft tokens."""
-        key = (num_draft_tokens > 0, num_draft_tokens)
-        if self._answer is None or key in self._ready:
-            return False
-        self._ready.add(key)
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +70,12 @@ class OpenVINOGenAI:
             ImportError: OpenVINO GenAI is not installed.
             ValueError: the model cannot be exported or run.
         """
-        pipeline = self.pipelines.get(language_model, prompt_lookup=self.num_draft_tokens > 0, job=job)
+        pipeline = self.pipelines.get(language_model, prompt_lookup=self.num_draft_tokens > 0)
         import numpy as np
         import openvino
 
         config = generation_config(language_model, limit, self.num_draft_tokens)
         ids = openvino.Tensor(np.array([job.prompt], dtype=np.int64))
-        if self.pipelines.needs_warm_up(self.num_draft_tokens):
-            pipeline.generate(ids, config)
         started = perf_counter()
         result = pipeline.generate(ids, config)
         seconds = perf_counter() - started
@@ -161,11 +141,11 @@ class GenAIModel:
     options: Mapping[str, Any]
 
 
-def export_model(model: Any, *, prompt_lookup: bool, replayed: bool = False) -> GenAIModel:
+def export_model(model: Any, *, prompt_lookup: bool, export: Callable[[Any], Path] | None = None) -> GenAIModel:
     """Export a transformers model for OpenVINO GenAI; later calls reuse the export.
 
     Args:
-        replayed: Whether the pipeline will emit a recorded answer.
+        export: Writes the graph and returns its folder; default `export_stateful`.
 
     Raises:
         ImportError: OpenVINO GenAI is not installed.
@@ -200,26 +180,22 @@ def export_model(model: Any, *, prompt_lookup: bool, replayed: bool = False) -> 
     }
     if prompt_lookup:
         options["prompt_lookup"] = True
-    return GenAIModel(export_stateful(model, replayed=replayed) / GRAPH, tokenizer, scheduler, options)
+    return GenAIModel((export or export_stateful)(model) / GRAPH, tokenizer, scheduler, options)
 
 
-def _pipeline(model: Any, *, prompt_lookup: bool, answer: tuple[int, Sequence[int], int] | None = None) -> Any:
-    """Open an `LLMPipeline` on the model's export.
-
-    Args:
-        answer: Start, tokens and end token of a recorded answer, see `write_answer`; None to let the model decide.
-    """
-    exported = export_model(model, prompt_lookup=prompt_lookup, replayed=answer is not None)
+def _pipeline(model: Any, *, prompt_lookup: bool) -> Any:
+    exported = export_model(model, prompt_lookup=prompt_lookup)
     import numpy as np
+
+    return open_pipeline(exported, np.memmap(exported.graph.with_suffix(".bin"), dtype=np.uint8, mode="c"))
+
+
+def open_pipeline(exported: GenAIModel, weights: NDArray[np.uint8]) -> Any:
+    """Open an `LLMPipeline` on an exported graph and the contents of its weights file."""
     import openvino
     import openvino_genai
 
-    from antiphon.pipelines.benchmark.stateful_graph import write_answer
-
     graph = exported.graph.read_text(encoding="utf-8")
-    weights = np.memmap(exported.graph.with_suffix(".bin"), dtype=np.uint8, mode="c")
-    if answer is not None:
-        write_answer(graph, weights, *answer)
     options = {"scheduler_config": exported.scheduler, **exported.options}
     shared = openvino.Tensor(weights, shared_memory=True)
     pipeline = openvino_genai.LLMPipeline(graph, shared, exported.tokenizer, "CPU", **options)

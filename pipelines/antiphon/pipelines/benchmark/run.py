@@ -16,12 +16,10 @@ class Job:
     Attributes:
         prompt: Prompt token ids.
         references: Texts that drafts may be copied from.
-        answer: Recorded answer to force the model along, or None to let the model decide.
     """
 
     prompt: tuple[int, ...]
     references: tuple[str, ...] = ()
-    answer: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,6 @@ class MethodRun:
             because plain decoding does not need it. Drafting for the prefill's own forward pass, as prompt lookup does,
             is not counted.
         draft_seconds: Time in the drafter, as our steps report it.
-        forward_seconds: Time in the model's forward passes; None if the device computes asynchronously.
     """
 
     tokens: tuple[int, ...]
@@ -48,7 +45,6 @@ class MethodRun:
     drafted: int | None
     setup_seconds: float = 0.0
     draft_seconds: float | None = None
-    forward_seconds: float | None = None
 
     @property
     def decode_seconds(self) -> float:

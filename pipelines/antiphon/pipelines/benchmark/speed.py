@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP
 from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
-from antiphon.pipelines.benchmark.teacher_forcing import EngineForcing, TeacherForcing
 from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 
 Rounds = Sequence[Sequence[MethodRun]]
 """The runs of one method: for each round, one run per job."""
@@ -65,14 +62,9 @@ class MethodFigures:
         return self.total(lambda run: run.seconds) / max(self.tokens, 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return counts, rates and times; None for what a method does not report.
-
-        ``host_ms_per_step`` is everything outside the model's forward passes, measured in the same way for all
-        methods.
-        """
+        """Return counts, rates and times; None for what a method does not report."""
         forwards = max(self.steps, 1)
         decoding = self.total(lambda run: run.decode_seconds)
-        hosting = self._sum(lambda run: run.forward_seconds and run.decode_seconds - run.forward_seconds)
         drafting = self._sum(lambda run: run.draft_seconds)
         drafted = self._sum(lambda run: run.drafted)
         return {
@@ -84,7 +76,6 @@ class MethodFigures:
             "tokens_per_step": round(self.tokens / (self.steps + self._jobs), 3),
             "rows_per_step": None if drafted is None else round(drafted / forwards, 2),
             "ms_per_step": round(1000 * decoding / forwards, 3),
-            "host_ms_per_step": None if hosting is None else round(1000 * hosting / forwards, 3),
             "draft_ms_per_step": None if drafting is None else round(1000 * drafting / forwards, 4),
             "first_token_ms": round(1000 * self.first_token_seconds, 2),
             "prefill_seconds": round(self.total(lambda run: run.first_token_seconds), 4),
@@ -149,9 +140,8 @@ def measure_speed(
 ) -> Speed:
     """Decode every job by every method in turn.
 
-    Jobs with an answer are replayed: the model's compute is real, and teacher forcing makes it emit the answer. After
-    KeyboardInterrupt, the figures of the complete rounds are returned, or those of the complete jobs of
-    the first one.
+    After KeyboardInterrupt, the figures of the complete rounds are returned, or those of the complete jobs of the
+    first one.
 
     Args:
         methods: Methods to compare; the first one is transformers' greedy decoding.
@@ -160,27 +150,28 @@ def measure_speed(
         warm_up: Number of jobs decoded once before, unmeasured.
 
     Raises:
-        ValueError: ``rounds`` is not positive, ``warm_up`` is negative, greedy decoding is missing, or a method
-            emitted tokens other than the answer that was replayed.
+        ValueError: ``rounds`` is not positive, ``warm_up`` is negative, or greedy decoding is missing.
     """
+    from antiphon.accel.engines.torch.engine import traits_of
+
     if rounds < 1 or warm_up < 0:
         raise ValueError(f"rounds is {rounds} and warm_up {warm_up}; at least 1 round and 0 jobs are needed.")
     if not methods or methods[0].name != GREEDY:
         raise ValueError(f"The first method needs to be {GREEDY!r}: all others are compared with it.")
+    traits_of(language_model.model)  # determined by forward passes, which are not a method's
+    for job in jobs[:warm_up]:
+        for method in methods:
+            method(language_model, job, limit)
     measured: list[list[list[MethodRun]]] = []
-    with _decoding(language_model, jobs, methods, limit) as decode:
-        for job in jobs[:warm_up]:
-            for method in methods:
-                decode(method, job)
-        try:
-            for number in range(rounds):
-                measured.append([])
-                for done, job in enumerate(jobs):
-                    if report is not None:
-                        report("Decoding", number * len(jobs) + done, rounds * len(jobs))
-                    measured[-1].append([decode(method, job) for method in methods])
-        except KeyboardInterrupt:
-            measured = _complete(measured)
+    try:
+        for number in range(rounds):
+            measured.append([])
+            for done, job in enumerate(jobs):
+                if report is not None:
+                    report("Decoding", number * len(jobs) + done, rounds * len(jobs))
+                measured[-1].append([method(language_model, job, limit) for method in methods])
+    except KeyboardInterrupt:
+        measured = _complete(measured)
     if report is not None:
         report("Decoding", sum(map(len, measured)), sum(map(len, measured)))
     by_method = [[[runs[index] for runs in jobs_done] for jobs_done in measured] for index in range(len(methods))]
@@ -194,58 +185,6 @@ def _complete(measured: list[list[list[MethodRun]]]) -> list[list[list[MethodRun
     if not measured or not measured[0]:
         raise KeyboardInterrupt
     return measured
-
-
-@contextmanager
-def _decoding(
-    language_model: LanguageModel, jobs: Sequence[Job], methods: Sequence[Method], limit: int
-) -> Iterator[Callable[[Method, Job], MethodRun]]:
-    """Yield a function that decodes one job by one method, under teacher forcing if the job has an answer."""
-    from antiphon.accel.engines.torch.engine import traits_of
-
-    traits_of(language_model.model)  # determined by forward passes, which teacher forcing would falsify
-    end = language_model.tokenizer.eos_token_id
-    with ExitStack() as stack:
-        forced: list[TeacherForcing | EngineForcing] = []
-        if any(job.answer is not None for job in jobs):
-            if any(getattr(method, "engine", "") == "openvino" for method in methods):
-                engine = _prepared_engine(language_model)
-                forced.append(stack.enter_context(EngineForcing(engine, end=end)))
-            forced.append(stack.enter_context(TeacherForcing(language_model.model, end=end, longest=limit)))
-
-        def decode(method: Method, job: Job) -> MethodRun:
-            if job.answer is None:
-                return method(language_model, job, limit)
-            for each in forced:
-                each.follow(len(job.prompt), job.answer)
-            run = method(language_model, job, limit)
-            _check_replay(method.name, run.tokens, job.answer)
-            return run
-
-        yield decode
-
-
-def _prepared_engine(language_model: LanguageModel) -> OpenVINOEngine:
-    """Return the model's OpenVINO engine after everything that it measures about the model."""
-    from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-    from antiphon.accel.engines.selection import select_engine
-
-    engine = select_engine(language_model.model, "openvino").engine
-    assert isinstance(engine, OpenVINOEngine)
-    engine.lock.run(lambda: (engine.step_cost(), engine.bigrams))
-    return engine
-
-
-def _check_replay(name: str, emitted: Sequence[int], answer: Sequence[int]) -> None:
-    """Raise ValueError unless the emitted tokens are the recorded answer."""
-    if tuple(emitted) == tuple(answer):
-        return
-    pairs = zip(emitted, answer, strict=False)
-    first = next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(emitted), len(answer)))
-    raise ValueError(
-        f"{name} emitted {len(emitted)} tokens that differ from the {len(answer)} recorded ones at token {first}, so "
-        "its time cannot be compared. A replay needs a model that ends at the tokenizer's end-of-sequence token."
-    )
 
 
 def _by_round(figures: MethodFigures) -> list[float]:

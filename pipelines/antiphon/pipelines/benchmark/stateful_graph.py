@@ -1,22 +1,19 @@
 """Export of a transformers model for OpenVINO GenAI: one graph whose KV cache is the graph's state.
 
 The export has the same weights as our own engine's graph, so only the programs differ. It is kept in the user's cache.
-The graph for replays contains a recorded answer, and makes each of its tokens the most likely one at its position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
@@ -45,15 +42,6 @@ STATEFUL = "antiphon_stateful"
 PAST, PRESENT = "past_key_values", "present"
 """Name prefixes of states that GenAI and OpenVINO's transformations expect."""
 
-ANSWER = "recorded_answer"
-"""Name of the constant of a graph for replays: position of the first answer token, then the answer."""
-
-LONGEST_ANSWER = 1024
-"""Maximum number of answer tokens in a graph for replays."""
-
-FORCE = 1024.0
-"""Factor of the head's weights: with 1,000 numbers of standard deviation 0.02 in a row, the logit becomes some 400."""
-
 UNSUPPORTED = ("softcap", "position_bias", "s_aux")
 """Options of attention that the export does not support; a model that uses one is refused."""
 
@@ -69,32 +57,41 @@ class _TracedCache:
 _cache: ContextVar[_TracedCache] = ContextVar("cache")
 
 
-def export_stateful(model: PreTrainedModel, *, replayed: bool = False) -> Path:
+def export_stateful(
+    model: PreTrainedModel,
+    kind: str = "stateful",
+    change: Callable[[openvino.Model], None] = lambda graph: None,
+) -> Path:
     """Export the model unless its export exists; return the folder, which holds ``graph.xml``.
 
     Args:
-        replayed: Export the graph for replays, see `write_answer`.
+        kind: Name of this kind of export in the cache.
+        change: Changes the graph before it is stored.
 
     Raises:
         ValueError: the model cannot be exported.
         OSError: the export cannot be written to the cache.
     """
-    key = f"{fingerprint(model)}-{'replay' if replayed else 'stateful'}"
-    folder = folder_of(key)
+    folder = folder_of(f"{fingerprint(model)}-{kind}")
     owners: Owners = []
-    load_or_convert(folder, lambda: stateful_model(model, owners, replayed=replayed))
+
+    def converted() -> openvino.Model:
+        graph = stateful_model(model, owners)
+        change(graph)
+        return graph
+
+    load_or_convert(folder, converted)
     if not (folder / GRAPH).is_file():
         raise OSError(f"The export for OpenVINO GenAI cannot be kept in {folder}; make room, or make it writable.")
     return folder
 
 
 @torch.no_grad()
-def stateful_model(model: PreTrainedModel, owners: Owners, *, replayed: bool = False) -> openvino.Model:
+def stateful_model(model: PreTrainedModel, owners: Owners) -> openvino.Model:
     """Convert the model to a graph of ``input_ids`` and ``position_ids`` (batch, tokens), and ``beam_idx`` (batch).
 
     Args:
         owners: Gets the owners of the weights' memory, which the caller keeps as long as the graph.
-        replayed: Add the nodes that `write_answer` needs.
 
     Raises:
         ValueError: the model's attention cannot be exported.
@@ -107,62 +104,12 @@ def stateful_model(model: PreTrainedModel, owners: Owners, *, replayed: bool = F
         raise UnsupportedModelError(f"{type(model).__name__} cannot be exported for OpenVINO GenAI: {obstacle}.")
     weights = large_weights(model)
     traced = with_placeholders(model)
-    traced._forward_hooks.clear()  # teacher forcing on torch must not become a part of the graph
     traced.set_attn_implementation(STATEFUL)
     graph, past = _traced_graph(traced, list(weights))
     _name_inputs_and_outputs(graph, past, weights)
     checkpoint = checkpoint_of(model)
     owners.extend(attach_weights(graph, model, [] if checkpoint is None else [each.path for each in checkpoint.files]))
-    if replayed:
-        _follow_answer(graph)
     return _make_stateful(graph, len(past) // 2)
-
-
-def write_answer(graph: str, weights: NDArray[np.uint8], start: int, answer: Sequence[int], end: int) -> None:
-    """Write a recorded answer into the constants of an exported graph; a pipeline made from them emits it.
-
-    Args:
-        graph: The graph's XML, exported with ``replayed``.
-        weights: Contents of its weights file, which are changed in place.
-        start: Position of the first answer token, which is the length of the prompt.
-        answer: Recorded answer in token ids, at most `LONGEST_ANSWER`.
-        end: End-of-sequence token id, which follows the answer.
-
-    Raises:
-        ValueError: The answer is too long.
-    """
-    if len(answer) > LONGEST_ANSWER:
-        raise ValueError(f"The answer has {len(answer)} tokens; a replay holds at most {LONGEST_ANSWER}.")
-    [layer] = [each for each in ElementTree.fromstring(graph).iterfind("layers/layer") if each.get("name") == ANSWER]
-    data = layer.find("data")
-    assert data is not None
-    offset, size = int(data.get("offset", "")), int(data.get("size", ""))
-    table = np.full(1 + LONGEST_ANSWER, end, dtype=np.int64)
-    table[0], table[1 : 1 + len(answer)] = start, answer
-    weights[offset : offset + size] = table.view(np.uint8)
-
-
-def _follow_answer(graph: openvino.Model) -> None:
-    """Add to each row before the head a multiple of the head's weights of the recorded next token.
-
-    With random weights, which are nearly orthogonal, that token is then the most likely one. Nothing is changed behind
-    the head, so that GenAI still finds it and computes the logits of the rows that it needs only.
-    """
-    from openvino import opset13
-
-    table = opset13.constant(np.arange(1 + LONGEST_ANSWER, dtype=np.int64), name=ANSWER)
-    zero, one = (opset13.constant(np.int64(each)) for each in (0, 1))
-    start = opset13.gather(table, zero, zero)
-    index = opset13.subtract(opset13.add(graph.input("position_ids"), opset13.constant(np.int64(2))), start)
-    index = opset13.minimum(opset13.maximum(index, one), opset13.constant(np.int64(LONGEST_ANSWER)))
-    tokens = opset13.gather(table, index, zero)
-    head = graph.output("logits").get_node().input_value(0).get_node()
-    while head.get_type_name() != "MatMul":
-        head = head.input_value(0).get_node()
-    rows = opset13.gather(head.input_value(1), tokens, zero)
-    forced = opset13.multiply(rows, opset13.constant(np.float32(FORCE)))
-    head.input(0).replace_source_output(opset13.add(head.input_value(0), forced).output(0))
-    graph.validate_nodes_and_infer_types()
 
 
 class _Step:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,6 @@ import typer
 
 from antiphon.pipelines.benchmark.facts import machine_caption, run_facts, run_title
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
-from antiphon.pipelines.benchmark.shapes import ARCHITECTURES
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import Device, Limit, Precision, Task
 from antiphon.pipelines.rendering.tables import result_table
@@ -24,14 +22,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Measure the decoding speed on this machine.")
 
 Answers = Annotated[str, typer.Argument(help=f"Recorded answers as JSONL, or a bundled file: {' or '.join(SHIPPED)}.")]
-Shape = Annotated[
-    str | None,
-    typer.Option(
-        help="Compare the programs at the size of a model: its architecture with random weights, from a folder in the "
-        "user's cache (gigabytes), decodes the recorded answers in all programs alike. "
-        f"One of {', '.join(ARCHITECTURES)}."
-    ),
-]
 Methods = Annotated[
     list[str] | None,
     typer.Option(
@@ -69,19 +59,16 @@ STEPS = {
     "tokens_per_step": "tokens",
     "rows_per_step": "draft rows",
     "ms_per_step": "ms",
-    "host_ms_per_step": "host ms",
     "draft_ms_per_step": "drafting\nms",
     "first_token_ms": "first token\nms",
     "prefill_seconds": "prefill s",
 }
-GENAI_METHODS = ("openvino-genai", *(f"openvino-genai-lookup:{tokens}" for tokens in (3, 5, 8, 10)))
 
 
 @app.command()
 def speed(
     file: Answers = "python-docs",
     model: Annotated[str, typer.Option("--model", "-m", help="reader, smollm2, a folder or a hub name.")] = "reader",
-    shape: Shape = None,
     method: Methods = None,
     dtype: Precision = "auto",
     num_draft_tokens: NumDraftTokens = "auto",
@@ -99,45 +86,21 @@ def speed(
     Ctrl-C shows the figures so far. The exit code is 1 if one of our outputs in float32 differs from greedy decoding.
     """
     from antiphon.pipelines.benchmark.jobs import make_jobs
-    from antiphon.pipelines.benchmark.methods import methods_by_name, parse_num_draft_tokens
+    from antiphon.pipelines.benchmark.methods import NAMES, methods_by_name, parse_num_draft_tokens
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
-    methods = methods_by_name(method or default_methods(shape), parse_num_draft_tokens(num_draft_tokens))
+    methods = methods_by_name(method or NAMES, parse_num_draft_tokens(num_draft_tokens))
     samples = load_samples(file, task=task, limit=limit)
-    load = load_shape if shape else load_language_model
-    loaded = load(shape or model, device=device, dtype=dtype_named(dtype))
-    prompts: dict[str, Any] = {"passages": passages, "replayed": shape is not None}
-    jobs = make_jobs(loaded, samples, limit=max_new_tokens, **prompts)
-    facts = run_facts("speed", shape or model, loaded.model) | {"file": Path(file).name, "task": task} | prompts
-    facts |= {"rows": num_draft_tokens} | compare_speed(
-        loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up
-    )
+    loaded = load_language_model(model, device=device, dtype=dtype_named(dtype))
+    jobs = make_jobs(loaded, samples, limit=max_new_tokens, passages=passages)
+    facts = run_facts("speed", model, loaded.model) | {"file": Path(file).name, "task": task, "passages": passages}
+    facts |= {"replayed": False, "rows": num_draft_tokens}
+    facts |= compare_speed(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up)
     show_speed(facts)
     if as_json:
         typer.echo(json.dumps(facts))
     raise typer.Exit(0 if is_lossless(facts["dtype"], facts["methods"]) else 1)
-
-
-def default_methods(shape: str | None) -> Sequence[str]:
-    """Return the methods that are compared if none is named; at a model's size the fastest ones that can run here."""
-    from antiphon.accel.engines.openvino.runtime import is_installed
-    from antiphon.pipelines.benchmark.methods import NAMES, PROMPT_LOOKUP
-
-    if shape is None:
-        return NAMES
-    theirs = GENAI_METHODS if find_spec("openvino_genai") else tuple(PROMPT_LOOKUP)
-    return (*theirs, "blend@openvino" if is_installed() else "blend")
-
-
-def load_shape(name: str, *, device: str | None, dtype: Any) -> LanguageModel:
-    """Load the stored checkpoint of an architecture with random weights; make it first if there is none."""
-    from antiphon.accel import LanguageModel
-    from antiphon.pipelines.benchmark.shapes import stored_shape
-
-    with console.progress_bars() as report:
-        folder = stored_shape(name, report=report)
-        return LanguageModel.from_pretrained(folder, device=device, dtype=dtype, report=report)
 
 
 def compare_speed(

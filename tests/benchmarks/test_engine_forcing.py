@@ -6,7 +6,7 @@ from antiphon.accel.drafting.draft import chain
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
-from antiphon.pipelines.benchmark.teacher_forcing import EngineForcing
+from benchmarks.teacher_forcing import EngineForcing
 from tests.accel.openvino.builders import engine_of, model_of, step, text_of
 
 ANSWER, END = [7, 9, 11], 3
