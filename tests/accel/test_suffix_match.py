@@ -172,8 +172,8 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], message: str)
 
 
 def test_begin_clears_the_table_of_this_drafter_alone_and_keeps_a_given_one() -> None:
-    for given, size in ((True, 0), (RecyclingTable(), 2)):
-        matcher = SuffixMatch(recycling=given)
+    for table, size in ((True, 0), (RecyclingTable(), 2)):
+        matcher = SuffixMatch(recycling=table)
         matcher.begin([1, 2], [])
         matcher.observe(EMPTY, Accepted((), (3,)), NumpyLogits(np.arange(20, dtype=np.float32)[None]))
         assert matcher.recycling_table is not None
