@@ -170,3 +170,8 @@ def test_merged_probes_follow_all_candidates_and_stay_separate_rows() -> None:
     )
     assert merge(chain([6]), WITH_PROBES).num_probes == WITH_PROBES.num_probes
     assert paths(merge(other, WITH_PROBES)) == paths(other) | paths(WITH_PROBES)
+
+
+def test_a_merged_row_has_the_highest_chance_of_its_copies_in_any_order() -> None:
+    likely, unlikely = chain([5, 6], [0.9, 0.5]), chain([5, 6], [0.3, 0.2])
+    assert merge(likely, unlikely) == merge(unlikely, likely) == likely

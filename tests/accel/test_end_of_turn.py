@@ -127,3 +127,12 @@ def test_the_end_of_turn_mark_of_recorded_templates_is_found(name: str) -> None:
     mark = MARKS[name]
     expected = {tokenizer.eos_token_id, *([tokenizer.convert_tokens_to_ids(mark)] if mark else [])}
     assert set(EndTokens(tokenizer, len(tokenizer)).ids(None)) == expected
+
+
+def test_of_two_marks_with_one_beginning_the_longer_one_ends_a_turn() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<turn>", "<turn>end"])
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}<turn>end{% endfor %}"
+    ids = EndTokens(tokenizer, len(tokenizer)).ids(None)
+    assert tokenizer.convert_tokens_to_ids("<turn>end") in ids
+    assert tokenizer.convert_tokens_to_ids("<turn>") not in ids

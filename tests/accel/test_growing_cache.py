@@ -149,22 +149,6 @@ def test_a_copied_layer_is_independent_of_the_original() -> None:
     assert other.keys[0, 0, 5, 0] == 200
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "mistral"])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 3}, {"prompt_lookup_num_tokens": 5}],
-    ids=["greedy", "beams", "batch", "prompt lookup"],
-)
-def test_generate_has_the_same_output_with_a_growing_cache(family: str, options: dict[str, Any]) -> None:
-    model: Any = tiny_model(family)
-    texts = []
-    for memory in (GrowingCache(model.config), DynamicCache(config=model.config)):
-        torch.manual_seed(1)
-        settings = {"max_new_tokens": 30, "eos_token_id": None} | options
-        texts.append(model.generate(PROMPT, past_key_values=memory, **settings).tolist())
-    assert texts[0] == texts[1]
-
-
 def test_only_full_attention_layers_are_replaced() -> None:
     kinds = [type(layer).__name__ for layer in GrowingCache(tiny_model("gemma3").config).layers]
     assert kinds == ["DynamicSlidingWindowLayer", "GrowingLayer", "DynamicSlidingWindowLayer"]

@@ -148,18 +148,6 @@ def test_every_window_has_the_papers_size_and_no_draft_exceeds_max_rows(width: i
     assert Lookahead(7, 5, 7).max_rows == 7 * 4 + 4 * 7 - 1
 
 
-@pytest.mark.parametrize("width", [1, 2, 5])
-@pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("guesses", [0, 1, 6])
-@pytest.mark.parametrize("prompt_as_reference", [False, True])
-def test_the_text_is_that_of_plain_decoding_for_every_setting(
-    width: int, size: int, guesses: int, prompt_as_reference: bool
-) -> None:
-    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
-    decoding = ToyDecoding(Lookahead(width, size, guesses, prompt_as_reference=prompt_as_reference), prompt)
-    assert decoding.until(60) == plain_tokens(prompt, 60)
-
-
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_a_full_match_emits_n_tokens(size: int) -> None:
     prompt = [3, 1, 4, 1, 5]

@@ -58,3 +58,15 @@ def test_an_incomplete_character_belongs_to_the_last_token() -> None:
 def test_a_stream_closed_early_has_the_origins_of_its_pieces() -> None:
     assert completed([step("ab", 1), step("cd", 1)], read=1).origins == (Origin(0, 1, 0, True), Origin(1, 2, 0, False))
     assert completed([step("ab", 1)], read=0).origins == ()
+
+
+def test_the_tokens_of_a_step_after_a_stop_string_are_dropped() -> None:
+    tokenizer = byte_tokenizer()
+    tokens = tuple(tokenizer.encode("a queen lays", add_special_tokens=False))
+    only = Step(tokens, drafted=11, accepted=11, seconds=0.0)
+    completion = Stream(iter([only]), tokenizer, prompt_tokens=1, stop=["en"]).to_end().completion
+    assert completion.text == "a que"
+    assert completion.tokens == tokens[:7]
+    assert (completion.usage.completion_tokens, completion.steps.accepted) == (7, 7)
+    assert completion.finish_reason == "stop"
+    assert len(completion.origins) == 7

@@ -147,13 +147,6 @@ def test_sampling_draws_the_same_tokens_with_and_without_drafts() -> None:
     assert all(text == texts[0] for text in texts)
 
 
-@pytest.mark.parametrize("family", part(("llama", "mistral", "gemma3", "gpt2"), ("llama",)))
-def test_in_float32_the_text_equals_plain_decoding(family: str) -> None:
-    model: Any = tiny_model(family)
-    expected = model.generate(prompt_of(3), **OPTIONS)[0].tolist()
-    assert steady(model, prompt_of(3), lambda: RandomTreeDrafter(expected, 3, VOCAB_SIZE)) == expected
-
-
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_left_padding_changes_no_token(family: str) -> None:
     model = half(family, torch.bfloat16)

@@ -141,3 +141,11 @@ def test_a_text_of_a_format_is_complete_within_any_limit(form: str) -> None:
     for limit in (60, 90):
         found = answer({"type": "string", "format": form}, max_new_tokens=limit, temperature=1.0, seed=1)
         assert isinstance(found, str)
+
+
+def test_every_keyword_that_is_left_to_validation_is_reported() -> None:
+    schema = {"type": "array", "uniqueItems": True, "items": {"not": {"const": 1}, "type": "integer"}}
+    expressed, removed = expressible_schema(schema)
+    assert expressed == {"type": "array", "items": {"type": "integer"}}
+    assert removed == ["uniqueItems", "not"]
+    assert expressible_schema({"type": "array", "uniqueItems": False}) == ({"type": "array"}, [])

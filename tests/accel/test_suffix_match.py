@@ -3,12 +3,14 @@
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.accel.drafting.draft import ROOT, Draft, most_likely_chain
-from antiphon.accel.drafting.drafters import SuffixMatch
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, most_likely_chain
+from antiphon.accel.drafting.drafters import RecyclingTable, SuffixMatch
+from antiphon.accel.engines.numpy_logits import NumpyLogits
 
 
 def drafted(
@@ -167,3 +169,14 @@ def test_extending_by_the_answer_equals_rebuilding(seed: int, stride: int) -> No
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SuffixMatch(**options)
+
+
+def test_begin_clears_the_table_of_this_drafter_alone_and_keeps_a_given_one() -> None:
+    for table, size in ((True, 0), (RecyclingTable(), 2)):
+        matcher = SuffixMatch(recycling=table)
+        matcher.begin([1, 2], [])
+        matcher.observe(EMPTY, Accepted((), (3,)), NumpyLogits(np.arange(20, dtype=np.float32)[None]))
+        assert matcher.recycling_table is not None
+        assert matcher.recycling_table.size == 2
+        matcher.begin([4], [])
+        assert matcher.recycling_table.size == size

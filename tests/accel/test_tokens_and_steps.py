@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 
+from antiphon.accel.constraints.penalties import penalties
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.step import StepRequest, forward_alone, observe
 from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory, TokenLogprob, collect_logprobs
@@ -116,3 +117,9 @@ def test_a_sequence_is_reset_after_an_interrupt_in_its_pass(error: type[BaseExce
     with pytest.raises(error):
         forward_alone(engine, StepRequest(request), inputs)
     assert sequence.calls == (["reset"] if is_reset else [])
+
+
+def test_presence_counts_once_and_frequency_every_time_and_the_prompt_never() -> None:
+    [processor] = penalties(1.0, 0.5, {3: 2.0}, prompt_tokens=2, vocab_size=5)
+    scores: Any = processor(torch.tensor([[0, 1, 2, 2, 4]]), torch.zeros(1, 5))  # type: ignore[arg-type]
+    assert scores.tolist() == [[0.0, 0.0, -2.0, 2.0, -1.5]]

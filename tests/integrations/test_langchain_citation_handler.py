@@ -23,6 +23,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
 from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon, CitationHandler
+from antiphon.integrations.langchain.citation_handler import unambiguous
 from antiphon.integrations.langchain.documents import document_of
 from antiphon.integrations.passages_in_prompt import PassagesInPrompt
 from antiphon.retrieval import Passage
@@ -316,3 +317,11 @@ def test_passages_are_found_in_prompts_escaped_as_json_or_html() -> None:
     passage = Passage.at("a", 0, 'Größe "und" <Maß>\nsind\tzweierlei & \\ mehr')
     for written in (json.dumps(passage.text), json.dumps(passage.text, ensure_ascii=False), html.escape(passage.text)):
         assert PassagesInPrompt(f"before {written} after").contains(passage)
+
+
+def test_a_text_that_two_searches_found_in_different_documents_is_ambiguous() -> None:
+    rent, wax = Passage.at("rent.md", 0, "It is due."), Passage.at("wax.md", 0, "Wax melts.")
+    copy = Passage.at("copy.md", 0, rent.text)
+    assert unambiguous([[rent, wax], [copy]]) == [wax]
+    assert unambiguous([[rent, copy], [rent, copy]]) == [rent, copy, rent, copy], "both searches found both"
+    assert unambiguous([[rent], [rent, wax]]) == [rent, rent, wax]

@@ -31,6 +31,7 @@ from pydantic import BaseModel, PrivateAttr
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
+from antiphon.integrations.langchain.references import hide_references, references_of
 from antiphon.integrations.llama_index import AntiphonLLM
 from antiphon.integrations.llama_index.outputs import citation_blocks
 from antiphon.integrations.references import HiddenReferences
@@ -333,3 +334,12 @@ def test_messages_show_no_text_of_hidden_references() -> None:
     forms = [dumps(messages), dumpd(messages), dumps_json({"inputs": messages, "extra": hidden})]
     forms += [deepish_copy({"inputs": messages}), messages_to_dict(messages), get_buffer_string(messages)]
     assert "propolis" not in str(forms) + "".join(message.pretty_repr() for message in messages)
+
+
+def test_the_documents_of_a_tool_message_are_hidden_and_stay_references() -> None:
+    message = ToolMessage("found", tool_call_id="1", artifact=[DOCUMENT])
+    hidden = hide_references(message)
+    assert isinstance(hidden, ToolMessage)
+    assert SECRET not in repr(hidden)
+    assert SECRET in repr(message), "the message of the caller is not changed"
+    assert [passage.text for passage in references_of([hidden])] == [SECRET]

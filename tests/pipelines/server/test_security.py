@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from antiphon.accel import LanguageModel
 from antiphon.pipelines.cli import app as cli
 from antiphon.pipelines.server.access_control import check_listen_address
 from antiphon.pipelines.server.access_keys import AccessKeys
+from antiphon.pipelines.server.errors import to_api_error
 from antiphon.pipelines.server.http_server import check_port_is_free
 from antiphon.pipelines.server.request_queue import Delta, Finished, GenerationJob, RequestQueue, Started
 from antiphon.pipelines.server.settings import ServerSettings
@@ -72,6 +73,30 @@ def test_a_body_without_a_valid_key_is_not_read(locked: TestClient, path: str) -
     """A body that is read and is no JSON or form would be refused with another error."""
     assert locked.post(path, content=iter([b"{", b"["]), headers={"Authorization": "Bearer three"}).status_code == 401
     assert locked.post(path, content=b"{[", headers={"Authorization": "Bearer one"}).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/documents"])
+def test_a_client_without_a_valid_key_is_refused_before_its_body_is_received(locked: TestClient, path: str) -> None:
+    events: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        events.append("receive")
+        return {"type": "http.request", "body": b"{", "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        events.append(str(message["type"]))
+
+    headers = [(b"host", b"testserver"), (b"content-length", b"1"), (b"authorization", b"Bearer three")]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    asyncio.run(locked.app(scope, receive, send))
+    assert events[0] == "http.response.start"
+
+
+def test_the_message_of_an_internal_error_stays_on_the_server() -> None:
+    found = to_api_error(RuntimeError("/home/operator/documents"))
+    assert found.status == 500
+    assert "operator" not in str(found)
+    assert str(to_api_error(ValueError("k is 0; give 1 or more."))) == "k is 0; give 1 or more."
 
 
 def test_either_key_is_accepted_and_the_page_needs_none(locked: TestClient) -> None:
