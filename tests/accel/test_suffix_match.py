@@ -3,14 +3,14 @@
 import random
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, most_likely_chain
 from antiphon.accel.drafting.drafters import RecyclingTable, SuffixMatch
-from antiphon.accel.engines.numpy_logits import NumpyLogits
+from antiphon.accel.engines.torch.logits import TorchLogits
 
 
 def drafted(
@@ -175,7 +175,7 @@ def test_begin_clears_the_table_of_this_drafter_alone_and_keeps_a_given_one() ->
     for table, size in ((True, 0), (RecyclingTable(), 2)):
         matcher = SuffixMatch(recycling=table)
         matcher.begin([1, 2], [])
-        matcher.observe(EMPTY, Accepted((), (3,)), NumpyLogits(np.arange(20, dtype=np.float32)[None]))
+        matcher.observe(EMPTY, Accepted((), (3,)), TorchLogits(torch.arange(20.0)[None]))
         assert matcher.recycling_table is not None
         assert matcher.recycling_table.size == 2
         matcher.begin([4], [])

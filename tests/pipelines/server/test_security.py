@@ -76,7 +76,9 @@ def test_a_body_without_a_valid_key_is_not_read(locked: TestClient, path: str) -
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/documents"])
-def test_a_client_without_a_valid_key_is_refused_before_its_body_is_received(locked: TestClient, path: str) -> None:
+async def test_a_client_without_a_valid_key_is_refused_before_its_body_is_received(
+    locked: TestClient, path: str
+) -> None:
     events: list[str] = []
 
     async def receive() -> dict[str, Any]:
@@ -88,7 +90,7 @@ def test_a_client_without_a_valid_key_is_refused_before_its_body_is_received(loc
 
     headers = [(b"host", b"testserver"), (b"content-length", b"1"), (b"authorization", b"Bearer three")]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
-    asyncio.run(locked.app(scope, receive, send))
+    await locked.app(scope, receive, send)
     assert events[0] == "http.response.start"
 
 
