@@ -107,7 +107,7 @@ def ask_questions(
                         pipeline.ask(earlier, **options)
                     start = perf_counter()
                     stream = pipeline.stream(question.question, **options)
-                    yield _judge(before, question, stream, rag.retrieve(stream.plan.query), start)
+                    yield _judge(before, question, stream, rag.retrieve(stream.question), start)
 
 
 def _load(folder: Path) -> Iterator[tuple[tuple[str, ...], SpanQuestion]]:
@@ -139,7 +139,7 @@ def _judge(
         verdict if asked.is_answerable or answer.is_refusal else "answered",
         any(asked.is_in(passage.text) for passage in found),
         answer.text,
-        stream.plan.query,
+        stream.question.complete,
         tuple(_place(passage) for passage in found),
         tuple(passage.text for passage in found),
         len(answer.citations),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -10,12 +11,20 @@ from typing import Any
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.answer import Answer
 from antiphon.pipelines.prompt import REFUSAL
-from antiphon.pipelines.quotes import Quote, quotable_lines, quotes_of
+from antiphon.pipelines.quotes import Quote, quotable_lines
 from antiphon.pipelines.rag import Rag
 from antiphon.retrieval import Passage
 from recipes.reader.example import Question, TrainingExample
 from recipes.reader.multi_passage import MultiPassageExamples
 from recipes.reader.written_questions import WrittenQuestion
+
+_LINE = re.compile(r"\[(\d+)\] (.+)")
+
+
+def quotes_of(text: str) -> tuple[Quote, ...]:
+    """Return the quotes of an answer, one per line; lines of another format are skipped."""
+    lines = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
+    return tuple(Quote(int(line[1]), line[2]) for line in lines if line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 
-from antiphon.pipelines.quotes import Quote, lines_of
+from antiphon.pipelines.quotes import Quote, lines_of, quotable_lines
 from antiphon.retrieval import Passage
 from antiphon.retrieval.block import Block, BlockKind
 from antiphon.retrieval.formats import markup_of
@@ -45,10 +45,10 @@ def structure_questions(passage: Passage, random: Random) -> list[PassageQuestio
 
 
 def _quotable(passage: Passage) -> set[str]:
-    return {line.sentence for line in lines_of([passage])[0] if isinstance(line, Quote)}
+    return {line.sentence for line in quotable_lines([passage])[0]}
 
 
-def _lines(passage: Passage, block: Block) -> list[Quote | str]:
+def _lines(passage: Passage, block: Block) -> list[Quote]:
     text = passage.text[block.start : block.end]
     return lines_of([Passage.at(passage.source, 0, text)])[0]
 
@@ -60,11 +60,11 @@ def _of_blocks(passage: Passage, random: Random) -> Iterator[Made]:
         if block.kind is BlockKind.TEXT:
             lead = str(getattr(lines[-1], "sentence", lines[-1])) if lines else lead
         elif block.kind is BlockKind.CODE:
-            yield from _of_code(_topic(passage), lead, [q.sentence for q in lines if isinstance(q, Quote)], random)
+            yield from _of_code(_topic(passage), lead, [line.sentence for line in lines if line.is_quotable], random)
             lead = ""
         else:
-            columns = lines[0] if lines and isinstance(lines[0], str) else ""
-            yield from _of_table(columns, [q.sentence for q in lines if isinstance(q, Quote)], random)
+            columns = lines[0].sentence if lines and not lines[0].is_quotable else ""
+            yield from _of_table(columns, [line.sentence for line in lines if line.is_quotable], random)
 
 
 # Verbs of headings and introductions that say what the following code does
@@ -173,9 +173,9 @@ _OPTION = re.compile(r"\b(?:[Dd]efaults? (?:to|is|value)|[Dd]efault:)")
 
 
 def _of_items(passage: Passage, random: Random) -> Iterator[Made]:
-    for line in lines_of([passage])[0]:
-        match = _ENTRY.match(line.sentence) if isinstance(line, Quote) else None
-        if not match or not isinstance(line, Quote):
+    for line in quotable_lines([passage])[0]:
+        match = _ENTRY.match(line.sentence)
+        if not match:
             continue
         thing, says = match[1].strip(), match[2].strip("` *")
         asked = [f"What does {thing} do?", f"What is {thing}?", f"{thing} meaning"]
@@ -192,7 +192,7 @@ _VAGUE = {"usage", "example", "examples", "options", "introduction", "overview",
 def _of_heading(passage: Passage, random: Random) -> Iterator[Made]:
     """Yield a question that the heading asks and the first sentence of the section answers."""
     topic = _topic(passage)
-    first = next((line for line in lines_of([passage])[0] if isinstance(line, Quote)), None)
+    first = next(iter(quotable_lines([passage])[0]), None)
     if not topic or first is None or topic[-1].lower() in _VAGUE or not quotable(first.sentence):
         return
     title = topic[-1]

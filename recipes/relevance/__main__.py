@@ -17,7 +17,7 @@ from antiphon.pipelines.cli.preparation import dtype_named
 from recipes.options import Documents, Out, Questions, Seed
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.relevance import Relevance
+    from antiphon.pipelines.relevance import LineEncoder
     from recipes.relevance.examples import RelevanceExamples
 
 app = typer.Typer(
@@ -43,7 +43,7 @@ def line(
     """Train the encoder that encodes passages alone; 8 of 100 pages are held out and evaluated."""
     import torch
 
-    from antiphon.pipelines.relevance import LineRelevance, Scale
+    from antiphon.pipelines import relevance
     from antiphon.retrieval import MiniLMEmbedder
     from recipes.relevance.line_encoder import LineEncoder, line_encoder_plan, train_line_encoder
 
@@ -60,7 +60,9 @@ def line(
             plan,
             report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
         )
-    _evaluate(LineRelevance(MiniLMEmbedder(adapter=out), Scale.load(out)), held_out, out)
+    _evaluate(
+        relevance.LineEncoder(MiniLMEmbedder(adapter=out), relevance.Head.load(out), is_cross=False), held_out, out
+    )
 
 
 @app.command()
@@ -79,7 +81,7 @@ def cross(
     """Train the encoder that encodes question and passage together; 8 of 100 pages are held out and evaluated."""
     import torch
 
-    from antiphon.pipelines.relevance import RELEVANCE, CrossRelevance, Head, Scale
+    from antiphon.pipelines.relevance import RELEVANCE, Head, LineEncoder
     from antiphon.retrieval import MiniLMEmbedder
     from recipes.relevance.cross_encoder import CrossEncoder, cross_encoder_plan, train_cross_encoder
 
@@ -96,7 +98,7 @@ def cross(
             plan,
             report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
         )
-    _evaluate(CrossRelevance(MiniLMEmbedder(adapter=out), Scale.load(out), Head.load(out)), held_out, out)
+    _evaluate(LineEncoder(MiniLMEmbedder(adapter=out), Head.load(out), is_cross=True), held_out, out)
 
 
 def _examples(
@@ -123,10 +125,10 @@ def _examples(
     return training, held_out
 
 
-def _evaluate(relevance: Relevance, held_out: RelevanceExamples, out: Path) -> None:
+def _evaluate(encoder: LineEncoder, held_out: RelevanceExamples, out: Path) -> None:
     from recipes.relevance.evaluate import relevance_figures
 
-    figures = relevance_figures(relevance, [one for asked in held_out.asked.values() for one in asked])
+    figures = relevance_figures(encoder.scores, [one for asked in held_out.asked.values() for one in asked])
     console.out.print(
         f"{figures.answered} questions about held-out pages: the best line answers {figures.right:.1%}. "
         f"{figures.declined} questions without an answer score lower in {figures.separated:.1%} of pairs (ROC AUC). "

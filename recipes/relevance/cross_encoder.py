@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 
-from antiphon.accel.files import write_file
-from antiphon.pipelines.relevance import HEAD, EncoderInput, Head, encoder_inputs, short_question
+from antiphon.pipelines.relevance import EncoderInput, Head, encoder_inputs, short_question
 from antiphon.retrieval import MiniLMEmbedder
 from recipes.reader.train import LoraPlan
 from recipes.relevance.examples import PairExample
@@ -58,10 +56,17 @@ class CrossEncoder(LineEncoder):
 
     def __init__(self, tokens: MiniLMEmbedder, plan: LoraPlan, start: Path, *, in_half: bool) -> None:
         super().__init__(tokens, plan, in_half=in_half, start=start)
-        self.head = torch.nn.Parameter(_head_of(start, tokens.dim) / _HEAD_QUICK)
+        head = Head.load(start)
+        vectors = torch.stack([torch.from_numpy(head.line), torch.from_numpy(head.word)])
+        self.head = torch.nn.Parameter(vectors / _HEAD_QUICK)
+
+    def head_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the fields of `Head`."""
+        line, word = (_HEAD_QUICK * self.head.detach()).cpu()
+        return super().head_tensors() | {"line": line.clone(), "word": word.clone()}
 
     def forward(self, readings: Sequence[tuple[str, EncoderInput]]) -> list[torch.Tensor]:  # type: ignore[override]
-        """Return the scores of `CrossRelevance` for the lines of each text, which starts with its question."""
+        """Return the scores of the cross-encoder for the lines of each text, which starts with its question."""
         counts = [len(ids) for ids in self.tokens.token_ids([question for question, _ in readings])]
         read = self._read([reading.text for _, reading in readings])
         return [
@@ -78,14 +83,6 @@ class CrossEncoder(LineEncoder):
         looks = torch.stack([mean_of(line @ line_head) + (line @ word_head).amax() for line in lines])
         weights = QUICK * self.weights
         return weights[0] * whole + weights[1] * words + weights[2] + looks
-
-
-def _head_of(start: Path, dim: int) -> torch.Tensor:
-    """Return the head of an adapter, of shape (2, dim); zeros for an adapter of the line encoder."""
-    if not (start / HEAD).exists():
-        return torch.zeros(2, dim)
-    head = Head.load(start)
-    return torch.stack([torch.from_numpy(head.line), torch.from_numpy(head.word)])
 
 
 PairSource = Callable[[int], Sequence[PairExample]]
@@ -116,19 +113,7 @@ def train_cross_encoder(
     def loss(module: Any, number: int) -> torch.Tensor:
         return cross_encoder_loss(module, model.tokens, pairs(number))
 
-    return train_batches(model, plan, loss, out, save=save_cross_encoder, report=report)
-
-
-def save_cross_encoder(model: CrossEncoder, out: Path) -> None:
-    """Save the adapter in peft's format and bfloat16, the scale and the head.
-
-    Args:
-        model: The encoder.
-        out: Folder to write to.
-    """
-    save_line_encoder(model, out)
-    line, word = (_HEAD_QUICK * model.head.detach()).cpu()
-    write_file(out / HEAD, save({"line": line.clone(), "word": word.clone()}), mode=None)
+    return train_batches(model, plan, loss, out, save=save_line_encoder, report=report)
 
 
 def cross_encoder_loss(model: Any, tokens: MiniLMEmbedder, pairs: Sequence[PairExample]) -> torch.Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.pipelines.relevance import Relevance
+from antiphon.pipelines.relevance import LineScores
+from antiphon.retrieval import Passage
 from recipes.relevance.examples import LineExample
 
 
@@ -27,11 +28,13 @@ class RelevanceFigures:
     separated: float
 
 
-def relevance_figures(relevance: Relevance, asked: Sequence[LineExample]) -> RelevanceFigures:
+def relevance_figures(
+    scores: Callable[[str, Sequence[Passage]], LineScores], asked: Sequence[LineExample]
+) -> RelevanceFigures:
     """Compute the figures, with each question asked about its own passage.
 
     Args:
-        relevance: Scores lines.
+        scores: Scores the quotable lines of each passage.
         asked: Questions with their passages.
 
     Raises:
@@ -42,7 +45,7 @@ def relevance_figures(relevance: Relevance, asked: Sequence[LineExample]) -> Rel
     declined: list[float] = []
     for one in asked:
         lines = [quote.sentence for quote in quotable_lines([one.passage])[0]]
-        weights = relevance.to(one.question)([(one.passage, line) for line in lines])
+        [weights] = scores(one.question, [one.passage])
         best = max(range(len(lines)), key=weights.__getitem__)
         (answered if one.lines else declined).append(weights[best])
         right += lines[best] in one.lines

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, save
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from antiphon.accel.files import write_file
 from antiphon.pipelines.models.adapter import quiet_peft
-from antiphon.pipelines.relevance import SCALE, EncoderInput, Scale, encoder_inputs
+from antiphon.pipelines.relevance import HEAD, EncoderInput, Head, encoder_inputs
 from antiphon.retrieval import MiniLMEmbedder, Passage
 from antiphon.retrieval.embedders.minilm import load_minilm
 from recipes.reader.train import LoraPlan, save_adapter
@@ -27,7 +26,7 @@ from recipes.training_loop import StepReport, train_batches
 
 LAYERS = ("query", "key", "value", "dense")
 
-_START = Scale(whole=10.0, words=10.0, bias=-8.0)
+_START = (10.0, 10.0, -8.0)  # weights of the two comparisons, and the bias
 QUICK = 60.0  # the scale's learning rate relative to the adapter's
 _ADAPTER, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _OF_B = ".lora_B.weight"
@@ -69,23 +68,23 @@ class LineEncoder(torch.nn.Module):
         with quiet_peft():
             self.encoder: Any = get_peft_model(load_minilm(), config)
         self.encoder.peft_config["default"].base_model_name_or_path = tokens.name
-        scale = Scale.load(start) if start else _START
-        self.weights = torch.nn.Parameter(torch.tensor([scale.whole, scale.words, scale.bias]) / QUICK)
+        scale = Head.load(start).scale.tolist() if start else _START
+        self.weights = torch.nn.Parameter(torch.tensor(scale) / QUICK)
         if start:
             with torch.no_grad():
                 _copy_adapter(self.encoder, start, plan)
 
-    @property
-    def scale(self) -> Scale:
-        """The current scale."""
-        return Scale(*(round(weight, 4) for weight in (QUICK * self.weights).tolist()))
+    def head_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the fields of `Head`; its vectors are 0, because only the comparisons are trained here."""
+        scale = (QUICK * self.weights.detach()).cpu()
+        return {"scale": scale, "line": torch.zeros(self.tokens.dim), "word": torch.zeros(self.tokens.dim)}
 
     def train(self, mode: bool = True) -> LineEncoder:
         """Stay in evaluation mode: without dropout, training matches inference and interrupted runs can resume."""
         return super().train(False)
 
     def forward(self, questions: Sequence[str], readings: Sequence[EncoderInput]) -> torch.Tensor:
-        """Return the scores of `LineRelevance`, of shape (questions, lines), for the lines of all texts in order."""
+        """Return the scores of the lines of all texts in order, of shape (questions, lines), as the pipeline does."""
         asked = self._read(questions)
         lines = [
             read[start:end]
@@ -169,14 +168,14 @@ def train_line_encoder(
 
 
 def save_line_encoder(model: LineEncoder, out: Path) -> None:
-    """Save the adapter in peft's format and bfloat16, and the scale.
+    """Save the adapter in peft's format and bfloat16, and the head.
 
     Args:
         model: The encoder.
         out: Folder to write to.
     """
     save_adapter(model.encoder, out)
-    write_file(out / SCALE, json.dumps(asdict(model.scale)).encode(), mode=None)
+    write_file(out / HEAD, save(model.head_tensors()), mode=None)
 
 
 def line_encoder_loss(model: Any, tokens: MiniLMEmbedder, batch: Sequence[LineExample]) -> torch.Tensor:

@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Chat, Rag
-from antiphon.pipelines.follow_up import is_follow_up
+from antiphon.pipelines.question import is_follow_up
 from antiphon.retrieval import Retriever
 from benchmarks.answers import has_words
 

@@ -17,8 +17,9 @@ from antiphon.accel import LanguageModel
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.models.verified_folder import verify_folder
 from antiphon.pipelines.prompt import reader_prompt
-from antiphon.pipelines.quotes import quotable_lines, quotes_of
+from antiphon.pipelines.quotes import quotable_lines
 from antiphon.retrieval import Passage
+from tests.pipelines.quoting import quotes_of
 
 pytestmark = pytest.mark.slow
 

@@ -137,10 +137,10 @@ def test_the_model_can_rewrite_a_question_for_the_search_only(
     search = RecordingSearcher(passages)
     chat = Chat(Rag(search, rewriting, k=1, rewrite=True))
     chat.ask(QUESTIONS[0], max_new_tokens=9)
-    plan = chat.stream(QUESTIONS[1], max_new_tokens=9).plan
+    stream = chat.stream(QUESTIONS[1], max_new_tokens=9)
     assert search.queries == [QUESTIONS[0], REWRITTEN]
-    assert chat.search_query == plan.query == REWRITTEN
-    turn = plan.prompt.content[-1]["content"]  # type: ignore[index]
+    assert chat.search_query == stream.question.complete == REWRITTEN
+    turn = stream.plan.prompt.content[-1]["content"]  # type: ignore[index]
     assert QUESTIONS[1] in turn
     assert REWRITTEN not in turn
 

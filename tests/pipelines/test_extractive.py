@@ -17,11 +17,11 @@ from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.preparation import load_language_model
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.prompt import REFUSAL, chat_prompt
-from antiphon.pipelines.quotes import quotes_of
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import MiniLMEmbedder, Passage, Retriever, index_passages
+from tests.pipelines.quoting import quotes_of
 
 QUESTION = "How many eggs does a queen lay?"
 UNANSWERED = "What does a ticket to Lisbon cost?"

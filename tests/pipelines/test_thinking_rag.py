@@ -12,6 +12,7 @@ from antiphon.accel.testing.tiny import EOS, tiny_model
 from antiphon.pipelines import Chat, Rag, SessionStore
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.preparation import note_missing_switch
+from antiphon.pipelines.question import Question
 from antiphon.retrieval import HashEmbedder, Retriever
 from tests.accel.scripted_torch_model import scripted_model
 from tests.accel.thinking_models import thinking_tokenizer
@@ -25,7 +26,7 @@ def rag_writing(text: str, folder: Path, **options: Any) -> Rag:
     """Return a pipeline whose model writes this text after the prompt of the question with thinking."""
     tokenizer, retriever = thinking_tokenizer("decides"), Retriever.open(folder)
     any_model = LanguageModel(tiny_model(vocab_size=len(tokenizer), max_position_embeddings=1023), tokenizer)
-    prompt = Rag(retriever, any_model, k=1).plan(QUESTION, thinking=True, max_new_tokens=120).tokenized.count
+    prompt = Rag(retriever, any_model, k=1).plan(Question(QUESTION), thinking=True, max_new_tokens=120).tokenized.count
     script = [*tokenizer.encode(text, add_special_tokens=False), EOS]
     return Rag(retriever, LanguageModel(scripted_model(script, prompt, len(tokenizer)), tokenizer), k=1, **options)
 
@@ -34,7 +35,7 @@ def test_the_prompt_ends_the_thinking_unless_it_is_asked_for(index_folder: Path)
     rag = rag_writing(OUTPUT, index_folder)
 
     def prompt(**options: Any) -> str:
-        tokenized: Any = rag.plan(QUESTION, max_new_tokens=120, **options).tokenized
+        tokenized: Any = rag.plan(Question(QUESTION), max_new_tokens=120, **options).tokenized
         return str(tokenized.text)
 
     closed = "<think>\n\n</think>\n\n"

@@ -21,6 +21,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.pipelines import Rag
 from antiphon.pipelines.answer import AnswerStream
+from antiphon.pipelines.question import Question
 from antiphon.pipelines.tracing import Span, start_generation
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.pipelines.recorded_spans import are_consecutive, attributes, named, recorded_spans, seconds, texts, tree
@@ -128,9 +129,9 @@ class BrokenStream(TextStream):
 def test_an_error_while_generating_ends_the_trace_once(spans: InMemorySpanExporter, rag: Rag) -> None:
     root = Span("answer")
     with root.activated():
-        plan = rag.plan(QUESTION)
+        plan = rag.plan(Question(QUESTION))
         chat = start_generation("chat", plan.model, plan.model, plan.parameters)
-    stream = AnswerStream(plan, BrokenStream(), spans=(root, chat))
+    stream = AnswerStream(Question(QUESTION), plan, BrokenStream(), spans=(root, chat))
     with pytest.raises(ConnectionError), stream:
         next(stream)
     for name in ("chat typist", "answer"):

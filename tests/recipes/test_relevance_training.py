@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.pipelines.relevance import LineScorer
+from antiphon.pipelines.relevance import LineScores
 from antiphon.retrieval import Passage
 from recipes.reader.written_questions import WrittenQuestion
 from recipes.relevance.evaluate import relevance_figures
@@ -48,15 +48,13 @@ def test_pairs_are_of_every_kind_and_always_the_same() -> None:
 
 
 def test_figures_count_right_lines_and_pairs() -> None:
-    class Known:
-        def to(self, question: str) -> LineScorer:
-            weights = {BATCH[0].question: [2.0, 1], BATCH[1].question: [0, 1.5], BATCH[2].question: [1.0, 3]}
-            return lambda said: weights[question]
+    def known(question: str, _: object) -> LineScores:
+        return [{BATCH[0].question: [2.0, 1], BATCH[1].question: [0, 1.5], BATCH[2].question: [1.0, 3]}[question]]
 
-    figures = relevance_figures(Known(), BATCH[:3])
+    figures = relevance_figures(known, BATCH[:3])
     assert (figures.answered, figures.declined, figures.right, figures.separated) == (2, 1, 0.5, 1.0)
     with pytest.raises(ValueError, match="give more documents"):
-        relevance_figures(Known(), BATCH[:1])
+        relevance_figures(known, BATCH[:1])
 
 
 def _examples() -> RelevanceExamples:

@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.pipelines.citations import cite
 from antiphon.pipelines.prompt import chat_prompt, plain_prompt, reader_prompt
+from antiphon.pipelines.quotes import quotable_lines
 from antiphon.retrieval import Document, HashEmbedder, Passage, Retriever, build_index, chunk_document, read_document
 
 count = HashEmbedder().count_tokens
@@ -80,8 +81,9 @@ def test_the_extractive_model_sees_column_names_but_cannot_quote_them() -> None:
     passage = passage_below_header()
     prompt = reader_prompt("q", [passage])
     assert f"\n{NAMES}\n[1] Gadget" in prompt.content[1]["content"]  # type: ignore[index]
-    assert [quote.sentence for quote in prompt.quotes] == passage.text.split("\n")
-    assert all(passage.text[quote.start : quote.end] == quote.sentence for quote in prompt.quotes)
+    [quotes] = quotable_lines([passage])
+    assert [quote.sentence for quote in quotes] == passage.text.split("\n")
+    assert all(passage.text[quote.start : quote.end] == quote.sentence for quote in quotes)
 
 
 def test_a_citation_of_a_row_points_to_the_row_and_never_to_repeated_names() -> None:

@@ -10,7 +10,6 @@ from antiphon.retrieval.document_role import (
     exact_tokens_first,
     is_record,
     name_words,
-    outside_named_documents,
     records_last,
 )
 from antiphon.retrieval.keywords import exact_tokens
@@ -88,16 +87,6 @@ def test_the_manual_is_found_before_the_changelog(tmp_path: Path) -> None:
 )
 def test_the_words_of_a_name_leave_out_what_every_file_has(source: str, words: str) -> None:
     assert name_words(source) == words
-
-
-def test_a_passage_is_outside_a_named_document_if_it_has_none_of_the_named_words() -> None:
-    passages = [
-        Passage.at("doc/libwax-doc/manual.html", 0, "It is thread-safe."),
-        Passage.at("doc/libhoney/manual.html", 0, "It is thread-safe."),
-        Passage.at("doc/other.html", 0, "Unlike libwax it is not."),
-    ]
-    assert outside_named_documents("Is libwax thread-safe?", passages) == [False, True, False]
-    assert outside_named_documents("Is it thread-safe?", passages) == [False, False, False]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from antiphon.pipelines.decoding_trace import DecodingTrace
 from antiphon.pipelines.extractive_model import EXTRACTIVE
 from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_sentences
 from antiphon.pipelines.prompt import is_refusal
+from antiphon.pipelines.question import Question
 from antiphon.pipelines.rendering.segments import cost_line
 from antiphon.pipelines.request_plan import RequestPlan
 from antiphon.pipelines.tracing import Span, end_generation
@@ -149,17 +150,20 @@ class AnswerStream(TextStream):
     Nothing is generated between pieces, or after the stream is closed.
 
     Args:
+        question: the question.
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
         spans: the spans of the answer and of its generation, which end with the stream.
     """
 
     def __init__(
         self,
+        question: Question,
         plan: RequestPlan,
         stream: TextStream,
         on_end: Sequence[Callable[[Answer], None]] = (),
         spans: tuple[Span, Span] | None = None,
     ) -> None:
+        self.question = question
         self.plan = plan
         self._spans = spans
         self._stream = stream
@@ -219,4 +223,4 @@ class AnswerStream(TextStream):
         """
         completion = self.completion
         citations = self.plan.cite(completion.text)
-        return Answer.from_completion(self.plan.question, completion, self.passages, citations, self.plan.model)
+        return Answer.from_completion(self.question.text, completion, self.passages, citations, self.plan.model)

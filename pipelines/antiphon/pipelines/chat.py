@@ -103,7 +103,7 @@ class Chat:
             on_end=self._record,
             **generation,
         )
-        self.dropped_turns, self.search_query = stream.plan.dropped_messages // 2, stream.plan.query
+        self.dropped_turns, self.search_query = stream.plan.dropped_messages // 2, stream.question.complete
         return stream
 
     def _record(self, answer: Answer) -> None:

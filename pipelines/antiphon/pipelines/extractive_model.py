@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from antiphon.accel import Completion, Origin, Summary, Usage
 from antiphon.accel.decoding.tokens import TokenLogprob
 from antiphon.accel.text.completion import Piece, TextStream
-from antiphon.accel.text.messages import CountedPrompt, PromptInput, ReferenceInput, TokenizedPrompt
+from antiphon.accel.text.messages import CountedPrompt, PromptInput, TokenizedPrompt
 from antiphon.accel.text.parameters import Settings
 from antiphon.pipelines.prompt import REFUSAL
-
-if TYPE_CHECKING:
-    from antiphon.accel import PrefixCache
 
 EXTRACTIVE = "extractive"
 """Name of this model on the command line and in answers."""
@@ -23,12 +20,11 @@ ONLY_QUOTES = (
     "language model, such as --model smollm2, a folder, or an instruct model of the hub."
 )
 
+_WITHOUT_EFFECT = ("references", "prefix", "recycling", "seeds", "batch_size")
+
 
 class ExtractiveModel:
-    """Implements `TextModel` for answers from documents: the text is the response prefix, which holds the quotes.
-
-    The quotes are chosen by `passage_selection` before this model is asked. It is stateless.
-    """
+    """Implements `TextModel` for answers from documents: the text is the response prefix with the selected lines."""
 
     name = EXTRACTIVE
     tokenizer = None
@@ -42,28 +38,13 @@ class ExtractiveModel:
             return prompt
         return CountedPrompt(prompt.text if isinstance(prompt, TokenizedPrompt) else prompt, 0)
 
-    def stream(
-        self,
-        prompt: PromptInput,
-        *,
-        references: Sequence[ReferenceInput] = (),
-        prefix: PrefixCache | None = None,
-        **parameters: Any,
-    ) -> QuotedStream:
-        """Return the quotes as a stream, or a refusal if there are none.
-
-        Args:
-            prompt: ignored.
-            references: ignored.
-            prefix: ignored.
-            **parameters: options of `LanguageModel.stream`; only ``response_prefix`` has an effect.
+    def stream(self, prompt: PromptInput, **parameters: Any) -> QuotedStream:
+        """Return the ``response_prefix`` as a stream, or a refusal if there is none.
 
         Raises:
             ValueError: a JSON schema is given, or an option is out of range.
-            TypeError: there is no such option.
         """
-        parameters.pop("recycling", None)
-        settings = Settings(**parameters)
+        settings = Settings(**{name: value for name, value in parameters.items() if name not in _WITHOUT_EFFECT})
         if settings.json_schema is not None:
             raise ValueError(ONLY_QUOTES.format("JSON"))
         return QuotedStream(settings.response_prefix or REFUSAL)
@@ -72,43 +53,27 @@ class ExtractiveModel:
         """Return the completion; see `stream`."""
         return self.stream(prompt, **parameters).to_end().completion
 
-    def generate_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        *,
-        references: Sequence[Sequence[ReferenceInput]] = (),
-        seeds: Sequence[int] | None = None,
-        batch_size: int = 8,
-        **parameters: Any,
-    ) -> list[Completion]:
+    def generate_batch(self, prompts: Sequence[PromptInput], **parameters: Any) -> list[Completion]:
         """Return the completion of each prompt; see `stream`."""
         return [self.generate(prompt, **parameters) for prompt in prompts]
 
 
 class QuotedStream(TextStream):
-    """A stream of one piece, the quotes; it has no generated tokens.
+    """A stream of one piece, the quotes or a refusal; it has no generated tokens."""
 
-    Args:
-        text: the quotes, or a refusal.
-    """
-
-    prompt_tokens = 0
-    reasoning_tokens = 0
+    prompt_tokens = reasoning_tokens = 0
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._is_read = False
+        self._pieces = iter([Piece(text)])
 
     def next_piece(self) -> Piece | None:
         """Return the text once, then None."""
-        if self._is_read:
-            return None
-        self._is_read = True
-        return Piece(self._text)
+        return next(self._pieces, None)
 
     def close(self) -> None:
-        """Do nothing; nothing is held."""
-        self._is_read = True
+        """Yield no further piece; nothing else is held."""
+        self._pieces = iter([])
 
     @property
     def completion(self) -> Completion:

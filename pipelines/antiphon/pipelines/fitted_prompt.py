@@ -12,6 +12,7 @@ from antiphon.accel import TextModel
 from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt, with_template_variables
 from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.pipelines.prompt import Prompt, PromptFormat, reader_prompt
+from antiphon.pipelines.question import Question
 from antiphon.retrieval import Passage
 
 
@@ -38,7 +39,6 @@ class PromptBuilder:
         language_model: the model, whose context window is the limit.
         prompt_format: makes the prompt of a question and passages.
         question: the question.
-        query: the question as it is understood without the conversation, for prompts that show no conversation.
         max_new_tokens: tokens to leave for the answer, but at most half of the context window.
         history: the earlier messages of the conversation.
         instructions: system messages of the client.
@@ -48,8 +48,7 @@ class PromptBuilder:
 
     language_model: TextModel
     prompt_format: PromptFormat
-    question: str
-    query: str
+    question: Question
     max_new_tokens: int
     history: Sequence[Message] = ()
     instructions: Sequence[Message] = ()
@@ -111,9 +110,9 @@ class PromptBuilder:
         The prompt of `reader` and a prompt of plain text have no place for a conversation, and ask the question in its
         complete form.
         """
-        own = self.prompt_format(self.question, passages)
+        own = self.prompt_format(self.question.text, passages)
         if isinstance(own.content, str) or self.prompt_format is reader_prompt:
-            return own if self.query == self.question else self.prompt_format(self.query, passages)
+            return self.prompt_format(self.question.complete, passages) if self.question.is_follow_up else own
         system = [message for message in own.content if message["role"] == "system"]
         turn = [message for message in own.content if message["role"] != "system"]
         return replace(own, content=(*_merged(system, self.instructions), *self.history, *turn))

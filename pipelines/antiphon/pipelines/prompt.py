@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from antiphon.accel.text.messages import Message
-from antiphon.pipelines.quotes import Quote, lines_of
+from antiphon.pipelines.quotes import headings_of, lines_of
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ SYSTEM = "You answer questions with one or two sentences quoted from the passage
 
 READER_SYSTEM = "You answer with sentences quoted from the passages, each with the number of its passage."
 
-_DATED = re.compile(r"\d.*\b(?:1[89]|20)\d\d\b")
 _HEADINGS = 3  # innermost headings shown above a passage
 
 REFUSAL = "The passages do not say."
@@ -54,13 +51,11 @@ class Prompt:
         content: text, or messages.
         stop: strings that end the answer.
         answers: texts that an answer may repeat, exactly as the format writes them; drafted from.
-        quotes: the sentences that an answer may quote, in the order of the prompt.
     """
 
     content: str | tuple[Message, ...]
     stop: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
-    quotes: tuple[Quote, ...] = ()
 
 
 PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
@@ -107,30 +102,14 @@ def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
         question: the question.
         passages: the passages, best first.
     """
-    headings = [_heading_line(passage) or _file(passage) for passage in passages]
-    lines = [
-        [line for line in own if _words(line) not in _headings(passage) or _is_dated(line)]
-        for passage, own in zip(passages, lines_of(passages), strict=True)
-    ]
-    shown = "\n\n".join("\n".join([heading, *map(_shown, own)]) for heading, own in zip(headings, lines, strict=True))
+    headings = [" > ".join(headings_of(passage)[-_HEADINGS:]) or _file(passage) for passage in passages]
+    lines = lines_of(passages)
+    texts = ([heading, *(line.line for line in own)] for heading, own in zip(headings, lines, strict=True))
+    shown = "\n\n".join(map("\n".join, texts))
     turn = f"Passages:\n\n{shown}\n\nQuestion: {question}"
     messages = ({"role": "system", "content": READER_SYSTEM}, {"role": "user", "content": turn})
-    quotes = [[line for line in own if isinstance(line, Quote)] for own in lines]
-    answers = ("\n".join(quote.line for quote in own) for own in quotes)
-    return Prompt(messages, answers=(REFUSAL, *answers), quotes=tuple(chain.from_iterable(quotes)))
-
-
-def _is_dated(line: Quote | str) -> bool:
-    """Return whether a heading has a year after another number, such as the date of a version, and may be an answer."""
-    return isinstance(line, Quote) and bool(_DATED.search(line.sentence))
-
-
-def _words(line: Quote | str) -> str:
-    return line.lstrip("# ") if isinstance(line, str) else line.sentence
-
-
-def _shown(line: Quote | str) -> str:
-    return line if isinstance(line, str) else line.line
+    answers = ("\n".join(line.line for line in own if line.is_quotable) for own in lines)
+    return Prompt(messages, answers=(REFUSAL, *answers))
 
 
 def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
@@ -166,7 +145,7 @@ def _numbered(passages: Sequence[Passage]) -> str:
 
 def _titled(passage: Passage) -> str:
     """Return the passage with its heading before it, unless the passage already starts with the heading."""
-    heading = heading_of(passage)
+    heading = "".join(headings_of(passage)[-1:])
     has_heading = not heading or passage.text.partition("\n")[0].strip() == heading
     text = _with_columns(passage)
     return text if has_heading else f"{heading}\n{text}"
@@ -175,21 +154,6 @@ def _titled(passage: Passage) -> str:
 def _with_columns(passage: Passage) -> str:
     """Return the passage below the names of its columns, if it begins below the header of a table."""
     return f"| {passage.column_names} |\n{passage.text}" if passage.column_names else passage.text
-
-
-def heading_of(passage: Passage) -> str:
-    """Return the innermost heading above the passage, or an empty string."""
-    return str(passage.metadata.get("title") or "").rpartition(" > ")[2]
-
-
-def _headings(passage: Passage) -> list[str]:
-    """Return the headings above the passage, outermost first."""
-    return str(passage.metadata.get("title") or "").split(" > ")
-
-
-def _heading_line(passage: Passage) -> str:
-    """Return the innermost headings above the passage as one line."""
-    return " > ".join(_headings(passage)[-_HEADINGS:])
 
 
 def _file(passage: Passage) -> str:

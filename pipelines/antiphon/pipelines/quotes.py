@@ -1,236 +1,129 @@
-"""Quotes: sentences of passages in the format of `reader` and `extractive`, ``[number] sentence``."""
+"""Quotes: lines of passages in the format of `reader` and `extractive`, ``[number] line``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from antiphon.retrieval import Passage
-from antiphon.retrieval.block import BlockKind, Markup, Span
+from antiphon.retrieval.block import BlockKind, Markup
 from antiphon.retrieval.formats import markup_of
 from antiphon.retrieval.formats.markup import markdown_signposts
+from antiphon.retrieval.passage import TRAIL
 from antiphon.retrieval.segmentation import blocks, code_lines, sentences, table_rows
 
-_LISTING_START = re.compile(r">>>|\.\.\. |#|\$ ")  # prompts of Python or a shell, comments, Markdown headings
-_CODE = re.compile(r"^[\w.]+ = |[{}]$|(=|\w\().*;$|^\|.+\||^[-=+|\s]{4,}$|\n( {4}|\t)")
-_CLOSING = ")]\"'”’"
-_SENTENCE_ENDS = (*".!?:", *"。！？｡：।॥؟۔።፧។៕။།")
-_LINE = re.compile(r"\[(\d+)\] (.+)")
-_WORD = re.compile(r"[^\W\d_]{2}")
-_LETTER = re.compile(r"[^\W_]")
 _LIST_MARKER = re.compile(r"(?:[-*+•]|\d{1,3}[.)]|#\.)\s+")
 _BLOCK_QUOTE = re.compile(r"(?:\A|\n)[ \t]*(?:>[ \t]+)+")
-_DEFINITION = re.compile(r"\S[ \t]*(?:\r?\n[ \t]*){1,3}:[ \t]+\S")
-_DATED_HEADING = re.compile(r"#+ .*\d.*\b(?:1[89]|20)\d\d\b")
-_MAX_HEAD_WORDS = 4
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
-
-
-class LineKind(Enum):
-    """The kind of a line of a passage."""
-
-    SENTENCE = "sentence"
-    ITEM = "item"
-    CODE = "code"
-    ROW = "row"
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A sentence of a passage.
+    """A line of a passage. Lines with the same number and text are equal.
 
     Attributes:
-        number: the number of the passage in the prompt, from 1.
-        sentence: the sentence, on one line and without a list marker.
-        start: its first character in the passage; quotes are equal wherever they are.
+        number: the number of the passage, from 1.
+        sentence: the text, on one line and without a list marker.
+        start: its first character in the passage.
         end: its end in the passage.
-        kind: its kind of line.
         block: the number of its paragraph, list, code block or table in the passage.
-        level: the indentation of a list item; for its later sentences one more.
-        is_continuation: whether it is a later sentence of a list item.
+        is_listed: whether its block is a list, a code block or a table.
+        is_quotable: whether an answer may quote the line; markup, such as a heading, is only shown.
     """
 
     number: int
     sentence: str
     start: int = field(default=0, compare=False)
     end: int = field(default=0, compare=False)
-    kind: LineKind = field(default=LineKind.SENTENCE, compare=False)
     block: int = field(default=0, compare=False)
-    level: int = field(default=0, compare=False)
-    is_continuation: bool = field(default=False, compare=False)
+    is_listed: bool = field(default=False, compare=False)
+    is_quotable: bool = field(default=True, compare=False)
 
     @property
     def line(self) -> str:
-        """The quote as a line of an answer."""
-        return f"[{self.number}] {self.sentence}"
+        """The line as prompts show it and answers quote it."""
+        return f"[{self.number}] {self.sentence}" if self.is_quotable else self.sentence
 
 
-def quotes_of(text: str) -> tuple[Quote, ...]:
-    """Return the quotes of an answer, one per line; lines of another format are skipped."""
-    lines = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
-    return tuple(Quote(int(line[1]), line[2]) for line in lines if line)
-
-
-def quotable_lines(passages: Sequence[Passage]) -> list[tuple[Quote, ...]]:
+def quotable_lines(passages: Sequence[Passage]) -> list[list[Quote]]:
     """Return the quotable lines of each passage; see `lines_of`."""
-    return [tuple(line for line in lines if isinstance(line, Quote)) for lines in lines_of(passages)]
+    return [[line for line in lines if line.is_quotable] for lines in lines_of(passages)]
 
 
-def lines_of(passages: Sequence[Passage]) -> list[list[Quote | str]]:
-    """Return the lines of each passage: quotable ones as quotes, others as text.
+def lines_of(passages: Sequence[Passage]) -> list[list[Quote]]:
+    """Return the lines of each passage, without the headings above it.
 
-    A line is a sentence, a list item, a table row or a line of code. Not quotable are Markdown headings and markers,
-    column names, listings that are not marked as code, and code without a word. Underlined titles are left out.
+    A line is a sentence, a list item, a table row or a line of code. Headings, links and other markup, column
+    names and lines without a letter or digit are not quotable.
     """
-    return [[_shown(number, line) for line in _parse(passage)] for number, passage in enumerate(passages, start=1)]
+    return [[*_lines(number, passage)] for number, passage in enumerate(passages, start=1)]
 
 
-def _shown(number: int, line: _Line) -> Quote | str:
-    if not line.is_quotable:
-        return line.text
-    return Quote(number, line.text, line.start, line.end, line.kind, line.block, line.level, line.is_continuation)
-
-
-def _parse(passage: Passage) -> Iterator[_Line]:
-    """Yield the lines of a passage, with their places in it."""
-    if passage.column_names:
-        yield _Line(passage.column_names, False, 0, 0)
-    markup, in_table = markup_of(passage.source), bool(passage.column_names)
-    parsers = _PARSERS[markup]
-    number = 0
-    for block in blocks(passage.text, markup=markup, in_table=in_table, code=passage.code_spans):
-        lines = parsers[block.kind](passage.text[block.start : block.end])
-        for line in lines:
-            start, end = block.start + line.start, block.start + line.end
-            yield replace(line, start=start, end=end, block=number + line.block)
-        number += lines[-1].block + 1 if lines else 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of a block, from its character ``start`` to ``end``; ``block`` counts paragraphs and lists from 0."""
-
-    text: str
-    is_quotable: bool
-    start: int
-    end: int
-    kind: LineKind = LineKind.SENTENCE
-    block: int = 0
-    level: int = 0
-    is_continuation: bool = False
-
-
-def _read_text(text: str) -> list[_Line]:
-    return [*_text_lines(text, 0, len(text))]
-
-
-def _text_lines(text: str, begin: int, stop: int, block: int = 0) -> Iterator[_Line]:
-    """Yield the sentences and list items of ``text[begin:stop]``; what is indented below an item belongs to it."""
-    position, item = begin, -1  # the end of the sentence before, and the indentation of the list item
-    for start, end in _with_heads(text, begin, stop):
-        is_new = position > begin and bool(_BLANK_LINE.search(text, position, start))
-        before = text[text.rfind("\n", 0, start) + 1 : start]
-        indent = len(before) if not before.strip() else -1
-        marker = _LIST_MARKER.match(text, start, end) if indent >= 0 else None
-        is_first = bool(marker or (indent >= 0 and _DEFINITION.search(text, start, end)))
-        if is_first:
-            block += item < 0 and position > begin
-            item = level = indent
-        elif item >= 0 and (indent < 0 or indent > item or not is_new):
-            level = item + 1
-        else:
-            block += is_new or item >= 0
-            item, level = -1, 0
-        kind = LineKind.ITEM if item >= 0 else LineKind.SENTENCE
-        first, line = marker.end() if marker else start, quoted_form(text[start:end])
-        is_quotable = is_prose(text[start:end]) and bool(_LETTER.search(line))
-        yield _Line(line, is_quotable, first, end, kind, block, level, item >= 0 and not is_first)
-        position = end
-
-
-def _with_heads(text: str, begin: int, stop: int) -> Iterator[Span]:
-    """Yield the sentences of ``text[begin:stop]``; the head of a list item, ``- Wax. It melts.``, has the next one."""
-    head = head_end = -1
-    for start, end in sentences(text, begin, stop):
-        marker = _LIST_MARKER.match(text, start, end)
-        is_head = len(text[marker.end() : end].split()) <= _MAX_HEAD_WORDS if marker else False
-        follows = head >= 0 and not marker and not _BLANK_LINE.search(text, head_end, start)
-        if head >= 0 and not follows:
-            yield head, head_end
-        first, head = head if follows else start, -1
-        if is_head:
-            head, head_end = start, end
-        else:
-            yield first, end
-    if head >= 0:
-        yield head, head_end
-
-
-def _read_markdown(text: str) -> list[_Line]:
-    lines: list[_Line] = []
-    at = block = 0
-    for start, end in markdown_signposts(text):
-        lines += _text_lines(text, at, start, block)
-        block = lines[-1].block + 1 if lines else 0
-        shown = quoted_form(text[start:end])
-        if _DATED_HEADING.match(shown):
-            start, shown = end - len(text[start:end].lstrip("# ")), shown.lstrip("# ")
-            lines.append(_Line(shown, True, start, end, block=block))
-        else:
-            lines.append(_Line(shown, False, start, end, block=block))
-        at, block = end, block + 1
-    return [*lines, *_text_lines(text, at, len(text), block)]
-
-
-def _read_code(text: str) -> list[_Line]:
-    return _locate(text, [(line, bool(_WORD.search(line))) for line in code_lines(text)], LineKind.CODE)
-
-
-def _read_table(text: str) -> list[_Line]:
-    columns, rows = table_rows(text)
-    above = [(columns, False)] if columns else []
-    return _locate(text, above + [(row, bool(_WORD.search(row))) for row in rows], LineKind.ROW)
-
-
-def _locate(text: str, lines: Sequence[tuple[str, bool]], kind: LineKind) -> list[_Line]:
-    """Return lines that follow each other in a text, with their places in it."""
-    found: list[_Line] = []
-    at = 0
-    for line, is_quotable in lines:
-        start = text.index(line, at)
-        at = start + len(line)
-        found.append(_Line(" ".join(line.split()), is_quotable, start, at, kind))
-    return found
-
-
-def _no_lines(text: str) -> list[_Line]:
-    return []
-
-
-_LineParsers = Mapping[BlockKind, Callable[[str], list[_Line]]]
-_PLAIN: _LineParsers = {
-    BlockKind.TEXT: _read_text,
-    BlockKind.CODE: _read_code,
-    BlockKind.TABLE: _read_table,
-    BlockKind.MARKUP: _no_lines,
-}
-_PARSERS: Mapping[Markup, _LineParsers] = {
-    Markup.PLAIN: _PLAIN,
-    Markup.MARKDOWN: {**_PLAIN, BlockKind.TEXT: _read_markdown},
-}
+def headings_of(passage: Passage) -> list[str]:
+    """Return the headings above a passage, outermost first."""
+    return [title for title in str(passage.metadata.get("title") or "").split(TRAIL) if title]
 
 
 def quoted_form(sentence: str) -> str:
-    """Return the sentence on one line, without a list marker and the markers of a block quote."""
+    """Return a sentence on one line, without a list marker and the markers of a block quote."""
     line = " ".join(_BLOCK_QUOTE.sub(" ", sentence).split())
     marker = _LIST_MARKER.match(line)
     return line[marker.end() :] if marker else line
 
 
-def is_prose(sentence: str) -> bool:
-    """Return whether a sentence is prose and not a line of a listing; in doubt it is prose."""
-    line = quoted_form(sentence)
-    ends = line.rstrip(_CLOSING).endswith(_SENTENCE_ENDS)
-    return not _LISTING_START.match(line) and (ends or not _CODE.search(sentence.strip()))
+def _lines(number: int, passage: Passage) -> Iterator[Quote]:
+    if passage.column_names:
+        yield Quote(number, passage.column_names, is_quotable=False)
+    markup, headings, count = markup_of(passage.source), headings_of(passage), 0
+    for part in blocks(passage.text, markup=markup, in_table=bool(passage.column_names), code=passage.code_spans):
+        first = count
+        for line in _block_lines(passage.text[part.start : part.end], part.kind, markup):
+            start, end, count = part.start + line.start, part.start + line.end, first + line.block + 1
+            is_quotable = line.is_quotable and any(map(str.isalnum, line.sentence))
+            if line.sentence.lstrip("# ") not in headings:
+                yield Quote(number, line.sentence, start, end, count - 1, line.is_listed, is_quotable)
+
+
+def _block_lines(text: str, kind: BlockKind, markup: Markup) -> Iterable[Quote]:
+    """Return the lines of a block, with their places in it."""
+    if kind is BlockKind.TEXT:
+        return _prose(text, [*markdown_signposts(text)] if markup is Markup.MARKDOWN else [])
+    if kind is BlockKind.CODE:
+        return _located(text, code_lines(text))
+    if kind is BlockKind.TABLE:
+        columns, rows = table_rows(text)
+        header = [Quote(0, columns, is_quotable=False)] if columns else []
+        return [*header, *_located(text, rows)]
+    return ()
+
+
+def _located(text: str, lines: Sequence[str]) -> Iterator[Quote]:
+    """Yield the lines of a code block or table with their places."""
+    end = 0
+    for line in lines:
+        start = text.index(line, end)
+        end = start + len(line)
+        yield Quote(0, " ".join(line.split()), start, end, is_listed=True)
+
+
+def _prose(text: str, markup: Sequence[tuple[int, int]]) -> Iterator[Quote]:
+    """Yield the sentences, list items and spans of markup of a text. A paragraph is a block, and so is a list."""
+    position = block = 0
+    last: Quote | None = None
+    for first, stop in [*markup, (len(text), len(text))]:
+        for start, end in sentences(text, position, first):
+            is_first = not text[text.rfind("\n", 0, start) + 1 : start].strip()  # of its line
+            marker = _LIST_MARKER.match(text, start, end) if is_first else None
+            is_new = bool(_BLANK_LINE.search(text, position, start))
+            is_item = bool(marker or (last and last.is_listed and not is_new))
+            continues = last and last.is_quotable and last.is_listed is is_item and (marker or not is_new)
+            block += last is not None and not continues
+            last = Quote(0, quoted_form(text[start:end]), marker.end() if marker else start, end, block, is_item)
+            yield last
+            position = end
+        if first < stop:
+            block += last is not None
+            last = Quote(0, quoted_form(text[first:stop]), first, stop, block, is_quotable=False)
+            yield last
+            position = stop

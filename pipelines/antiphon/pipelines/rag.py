@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.extractive_model import ONLY_QUOTES, ExtractiveModel
-from antiphon.pipelines.follow_up import CANNOT_REWRITE, resolve_question, rewrite_question
 from antiphon.pipelines.passage_cache import PassageCache
-from antiphon.pipelines.passage_selection import selects_passages
 from antiphon.pipelines.prompt import PromptFormat, prompt_format, reader_prompt
-from antiphon.pipelines.question_text import check_question
-from antiphon.pipelines.relevance import bundled_relevance
+from antiphon.pipelines.question import Question
+from antiphon.pipelines.question_rewriting import CANNOT_REWRITE, rewrite_question
+from antiphon.pipelines.relevance import bundled_encoders
 from antiphon.pipelines.request_plan import NO_CONTEXT, RequestPlan, TurnContext, plan_request
 from antiphon.pipelines.sessions import SessionStore
 from antiphon.pipelines.tracing import Span, start_generation
@@ -54,7 +53,7 @@ class Rag:
         passage_cache_tokens: number of tokens of recently used passages whose KV cache is kept, so that later questions
             about them need less prefill (see `PassageCache`); 0: none.
         rewrite: let the model rewrite a question of a conversation for retrieval, with a short generation. By default,
-            and if the model's text is not the question in other words, `resolve_question` completes a follow-up.
+            and if the model's text is not the question in other words, `Question.of` completes a follow-up.
 
     Raises:
         ValueError: ``k`` or ``passage_cache_tokens`` is out of range, the model's prompt format is unknown, or the
@@ -82,16 +81,17 @@ class Rag:
         self.sessions = sessions
         self.passage_cache = PassageCache(passage_cache_tokens) if passage_cache_tokens else None
         self.rewrite = rewrite
-        if rewrite and prompt is None and prompt_format(language_model) is reader_prompt:
+        is_quoting = prompt is None and prompt_format(language_model) is reader_prompt
+        if rewrite and is_quoting:
             raise ValueError(CANNOT_REWRITE.format(language_model.name))
         if prompt is not None and isinstance(language_model, ExtractiveModel):
             raise ValueError(ONLY_QUOTES.format("a prompt of your own"))
-        if prompt is None and selects_passages(language_model):
-            bundled_relevance()  # loaded now, so that the first question does not wait for it
+        if is_quoting:
+            bundled_encoders()  # loaded now, so that the first question does not wait for it
 
     def ask(
         self,
-        question: str,
+        question: str | Question,
         *,
         k: int | None = None,
         where: MetadataFilter | None = None,
@@ -110,7 +110,7 @@ class Rag:
 
     def stream(
         self,
-        question: str,
+        question: str | Question,
         *,
         k: int | None = None,
         where: MetadataFilter | None = None,
@@ -137,7 +137,8 @@ class Rag:
         try:
             with root.activated():
                 # 1. Retrieve the passages that match the question best, and make the prompt.
-                plan = self.plan(question, k=k, where=where, sessions=sessions, context=context, **generation)
+                asked = self.complete_question(question, context)
+                plan = self.plan(asked, k=k, where=where, sessions=sessions, context=context, **generation)
                 # 2. Generate, drafting from the passages, the conversation and similar answers.
                 chat = start_generation("chat", plan.model, plan.model, plan.parameters)
                 try:
@@ -151,12 +152,12 @@ class Rag:
         # 3. When the text has ended: cite the spans that are quoted verbatim from a passage.
         callbacks = [] if on_end is None else [on_end]
         if sessions and self.sessions is not None:
-            callbacks.append(partial(_keep, self.sessions, plan.query))
-        return AnswerStream(plan, stream, callbacks, (root, chat))
+            callbacks.append(partial(_keep, self.sessions, asked.complete))
+        return AnswerStream(asked, plan, stream, callbacks, (root, chat))
 
     def plan(
         self,
-        question: str,
+        question: Question,
         *,
         k: int | None = None,
         where: MetadataFilter | None = None,
@@ -170,42 +171,41 @@ class Rag:
             ValueError: as `stream`.
         """
         with Span("retrieve", {"gen_ai.operation.name": "retrieval"}) as span:
-            check_question(question)
             if generation.get("response_prefix") and isinstance(self.language_model, ExtractiveModel):
                 raise ValueError(ONLY_QUOTES.format("a response_prefix"))
-            query = self.complete_question(question, context)
-            found = self.retrieve(query, k, where=where)
+            found = self.retrieve(question, k, where=where)
             span.set({"antiphon.passages": len(found)})
         with Span("prompt"):
-            similar = _similar_answers(self.sessions if sessions else None, query)
+            similar = _similar_answers(self.sessions if sessions else None, question.complete)
             return plan_request(
                 self.language_model,
                 question,
                 found,
-                query=query,
                 context=replace(context, similar_answers=similar),
                 prompt=self.prompt,
                 prefix_of=self.passage_cache.prefix_of if self.passage_cache else None,
                 **generation,
             )
 
-    def complete_question(self, question: str, context: TurnContext) -> str:
-        """Return a question as it is understood without its conversation; passages are retrieved for it."""
-        if self.rewrite and context.history:
-            return rewrite_question(self.language_model, question, context.history)
-        return resolve_question(question, context.history)
+    def complete_question(self, question: str | Question, context: TurnContext) -> Question:
+        """Return the question with its complete form, which depends on the conversation.
+
+        Raises:
+            ValueError: the question is empty or cannot be encoded.
+        """
+        asked = Question.of(question, context.history)
+        return rewrite_question(self.language_model, asked, context.history) if self.rewrite else asked
 
     def retrieve(
-        self, question: str, k: int | None = None, *, where: MetadataFilter | None = None
+        self, question: Question, k: int | None = None, *, where: MetadataFilter | None = None
     ) -> tuple[Passage, ...]:
         """Return the passages for a question, best first.
 
         Raises:
-            ValueError: nothing was found, or the question is not valid text.
+            ValueError: nothing was found.
         """
         from antiphon.retrieval import Retriever
 
-        check_question(question)
         options: dict[str, Any] = {} if where is None else {"where": where}
         with ExitStack() as stage:
 
@@ -216,10 +216,12 @@ class Rag:
 
             if isinstance(self.retriever, Retriever):
                 options["on_stage"] = begin
-            found = self.retriever.search(question, self.k if k is None else k, **options)
+            found = self.retriever.search(question.complete, self.k if k is None else k, **options)
         if not found:
             matching = "" if where is None else " that matches where"
-            raise ValueError(f"The search found no passage{matching} for {question!r}; an answer needs at least one.")
+            raise ValueError(
+                f"The search found no passage{matching} for {question.complete!r}; an answer needs at least one."
+            )
         return tuple(found)
 
 

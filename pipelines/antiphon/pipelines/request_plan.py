@@ -9,24 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import CountedPrompt, Message, PromptInput, ReferenceInput, TokenizedPrompt
 from antiphon.accel.text.thinking_switch import asks_about_thinking
 from antiphon.pipelines.citations import Citation, cite
-from antiphon.pipelines.fitted_prompt import PromptBuilder
-from antiphon.pipelines.follow_up import continuity, resolve_question, with_topic
-from antiphon.pipelines.passage_selection import SelectedPrompt, count_tokens, select_passages, selects_passages
+from antiphon.pipelines.fitted_prompt import FittedPrompt, PromptBuilder
+from antiphon.pipelines.passage_selection import select_lines
 from antiphon.pipelines.prompt import REFUSAL, Prompt, PromptFormat, prompt_format, reader_prompt
-from antiphon.pipelines.question_text import asks_for_summary, limit_of, questions_in
+from antiphon.pipelines.question import Question
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.references import answer_references, passage_references
-from antiphon.pipelines.relevance import LineScorer, relevance_scorer
-from antiphon.pipelines.selection_rules import RULES
 from antiphon.retrieval import Passage
-from antiphon.retrieval.document_role import asks_about_changes, is_record, outside_named_documents
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel, PrefixCache, TextModel
@@ -34,20 +29,19 @@ if TYPE_CHECKING:
 MAX_NEW_TOKENS = 256
 """Default of ``max_new_tokens`` for answers from documents."""
 
+_LETTERS_PER_TOKEN = 4  # estimated, for models whose tokenizer only their server has
+
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
     """How a question is answered.
 
     Attributes:
-        question: the question.
-        query: the question as it is understood without the conversation; passages were retrieved for it.
         passages: the passages that the answer may cite; those of the prompt come first.
         prompt: the prompt as text or messages.
         tokenized: the tokens of the prompt, or their number if only the model's server knows them.
         references: what drafts are copied from: spans of the prompt, and texts that are not in it.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
-        quotes: the quotes that ``response_prefix`` consists of, with their places in the passages.
         stop: strings that end the answer.
         refusal: the text with which this prompt's model says that the passages do not contain the answer; may be empty.
         parameters: further parameters of `LanguageModel.stream`.
@@ -57,14 +51,11 @@ class RequestPlan:
         model: the name of the model.
     """
 
-    question: str
-    query: str
     passages: tuple[Passage, ...]
     prompt: Prompt
     tokenized: TokenizedPrompt | CountedPrompt
     references: tuple[ReferenceInput, ...]
     response_prefix: str = ""
-    quotes: tuple[Quote, ...] = ()
     stop: tuple[str, ...] = ()
     refusal: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -150,8 +141,6 @@ def plan_text(
     options = dict(parameters)
     stop = options.pop("stop", None) or ()
     return RequestPlan(
-        question="",
-        query="",
         passages=tuple(references),
         prompt=Prompt(""),
         tokenized=language_model.tokenize(prompt),
@@ -164,10 +153,9 @@ def plan_text(
 
 def plan_request(
     language_model: TextModel,
-    question: str,
+    question: Question,
     passages: Sequence[Passage],
     *,
-    query: str | None = None,
     context: TurnContext = NO_CONTEXT,
     prompt: PromptFormat | None = None,
     prefix_of: Callable[[Passage], PrefixCache] | None = None,
@@ -183,7 +171,6 @@ def plan_request(
         language_model: the model that answers.
         question: the question.
         passages: the retrieved passages, best first.
-        query: the question as it is understood without the conversation; by default from `resolve_question`.
         context: the conversation that the question belongs to.
         prompt: the prompt format; by default that of the model, for which passages may then be selected.
         prefix_of: returns the prefix cache of a passage, used if passages are selected: their prompt starts with the
@@ -195,49 +182,60 @@ def plan_request(
         ValueError: there is no passage, or not even the best one fits the context window.
     """
     if not passages:
-        raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")
+        raise ValueError(f"The search found no passage for {question.complete!r}; an answer needs at least one.")
     found, form = tuple(passages), prompt or prompt_format(language_model)
-    query = resolve_question(question, context.history) if query is None else query
     generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
     builder = PromptBuilder(
         language_model,
         form,
         question,
-        query,
         generation["max_new_tokens"] + (generation.get("max_thinking_tokens") or 0),
         context.history,
         context.instructions,
         *_template_options(generation),
     )
-    if prompt is None and selects_passages(language_model):
-        selected = _explain_refusal(_select(language_model, builder, found, generation), question, generation)
-        own = selected.fitted_prompt.passages
+    if prompt is None and form is reader_prompt:
+        selected, quotes = select_lines(
+            question,
+            found,
+            history=context.history,
+            max_tokens=generation["max_new_tokens"],
+            count_tokens=partial(_count_tokens, language_model),
+        )
+        fitted = builder.build(selected)
+        own = fitted.passages  # without those that do not fit
+        options = _quoting_options(generation, [quote for quote in quotes if quote.number <= len(own)])
         # A prompt that another process tokenizes has no KV cache here.
-        is_local = isinstance(selected.fitted_prompt.tokenized, TokenizedPrompt)
+        is_local = isinstance(fitted.tokenized, TokenizedPrompt)
         prefix = prefix_of(own[0]) if prefix_of is not None and is_local else None
         citable = (*own, *(each for each in found if not any(each is one for one in own)))
     else:
         builder, fitted = builder.build_with_history(found)
-        selected, prefix = SelectedPrompt(fitted, generation), None
-        citable = fitted.passages
-    refusal = REFUSAL if form is reader_prompt else ""
-    return replace(_plan(builder, selected, citable, context, refusal), prefix=prefix)
+        options, prefix, citable = generation, None, fitted.passages
+    return replace(_plan(builder, fitted, options, citable, context), prefix=prefix)
 
 
-def _explain_refusal(selected: SelectedPrompt, question: str, generation: Mapping[str, Any]) -> SelectedPrompt:
-    """Add one sentence to a refusal if the kind of question explains it; refuse a question for a summary."""
+def _quoting_options(generation: Mapping[str, Any], quotes: Sequence[Quote]) -> Mapping[str, Any]:
+    """Return options that let the answer start with quotes, or be a refusal if there are none.
+
+    Options that set the form or the beginning of the answer are unchanged.
+    """
     if generation.get("json_schema") is not None or generation.get("response_prefix"):
-        return selected
-    is_refused = selected.options.get("response_prefix") == REFUSAL
-    limit = limit_of(question) if is_refused or asks_for_summary(question) else ""
-    if not limit:
-        return selected
-    stop = selected.options.get("stop") or ()
-    # Nothing may follow: the next token is the end, or begins with one of these.
-    stops = [*((stop,) if isinstance(stop, str) else stop), "\n", " ", "["]
-    return replace(
-        selected, options={**selected.options, "response_prefix": f"{REFUSAL} {limit}", "stop": stops}, quotes=()
-    )
+        return generation
+    if quotes:
+        return {**generation, "response_prefix": "\n".join(quote.line for quote in quotes)}
+    stop = [*_strings(generation.get("stop")), "\n"]  # nothing follows a refusal
+    return {**generation, "response_prefix": REFUSAL, "stop": stop}
+
+
+def _count_tokens(language_model: TextModel, text: str) -> int:
+    if language_model.tokenizer is None:
+        return 1 + len(text) // _LETTERS_PER_TOKEN
+    return len(language_model.tokenizer.encode(text, add_special_tokens=False))
+
+
+def _strings(stop: str | Sequence[str] | None) -> Sequence[str]:
+    return (stop,) if isinstance(stop, str) else stop or ()
 
 
 def _template_options(generation: dict[str, Any]) -> tuple[bool | None, Mapping[str, Any]]:
@@ -247,25 +245,26 @@ def _template_options(generation: dict[str, Any]) -> tuple[bool | None, Mapping[
 
 
 def _plan(
-    builder: PromptBuilder, selected: SelectedPrompt, citable: tuple[Passage, ...], context: TurnContext, refusal: str
+    builder: PromptBuilder,
+    fitted: FittedPrompt,
+    options: Mapping[str, Any],
+    citable: tuple[Passage, ...],
+    context: TurnContext,
 ) -> RequestPlan:
-    """Return the plan of a selected prompt, whose answer may cite the given passages."""
-    fitted, options = selected.fitted_prompt, dict(selected.options)
+    """Return the plan of a prompt, whose answer may cite the given passages."""
+    parameters = dict(options)
     references = [*(fitted.prompt.answers or passage_references(fitted.passages)), *context.references]
     references += answer_references(context.similar_answers, fitted.tokenized, builder.language_model.tokenizer)
-    stop = options.pop("stop", None) or ()
+    stop = _strings(parameters.pop("stop", None))
     return RequestPlan(
-        question=builder.question,
-        query=builder.query,
         passages=citable,
         prompt=fitted.prompt,
         tokenized=fitted.tokenized,
         references=tuple(_span_or_text(fitted.tokenized, each) for each in dict.fromkeys(references)),
-        response_prefix=options.pop("response_prefix", None) or "",
-        quotes=selected.quotes,
-        stop=(*((stop,) if isinstance(stop, str) else stop), *fitted.prompt.stop),
-        refusal=refusal,
-        parameters=options,
+        response_prefix=parameters.pop("response_prefix", None) or "",
+        stop=(*stop, *fitted.prompt.stop),
+        refusal=REFUSAL if builder.prompt_format is reader_prompt else "",
+        parameters=parameters,
         dropped_messages=len(context.history) - len(builder.history),
         thinking=builder.thinking,
         model=builder.language_model.name,
@@ -275,70 +274,3 @@ def _plan(
 def _span_or_text(prompt: TokenizedPrompt | CountedPrompt, text: str) -> ReferenceInput:
     """Return the span of a prompt that holds a text, or the text if the prompt does not hold it."""
     return (prompt.span_of(text) if isinstance(prompt, TokenizedPrompt) else None) or text
-
-
-def passage_penalties(question: str, passages: Sequence[Passage]) -> dict[str, float]:
-    """Return for the id of each passage the nats by which its lines are less relevant, because of its document.
-
-    Args:
-        question: the question. If it may be about changes, it has no penalty for changelogs.
-        passages: the retrieved passages.
-    """
-    for_records = 0.0 if asks_about_changes(question) else RULES.record_penalty
-    outside = outside_named_documents(question, passages)
-    return {
-        each.id: for_records * is_record(each) + RULES.outside_penalty * is_outside
-        for each, is_outside in zip(passages, outside, strict=True)
-    }
-
-
-def line_relevance(
-    question: str, query: str, passages: Sequence[Passage], history: Sequence[Message] = ()
-) -> LineScorer:
-    """Return the scorer of lines for a question in its conversation: log-odds in nats, less `passage_penalties`.
-
-    The relevance of a line to a follow-up question is the mean of that to the question alone and to the question with
-    its topic (see `with_topic`), or as the model has rewritten it. Lines near the previous answer are more
-    relevant (see `continuity`). The relevance to several questions in one is that to the one that fits best.
-
-    Args:
-        question: the question.
-        query: the question as it is understood without the conversation.
-        passages: the retrieved passages.
-        history: the earlier messages.
-    """
-    is_follow_up = query != question
-    parts = () if is_follow_up else questions_in(question)
-    complete = [resolve_question(part, _as_history(parts[:place])) for place, part in enumerate(parts)]
-    form = with_topic(question, history) if query == resolve_question(question, history) else query
-    forms = [relevance_scorer(each) for each in complete or dict.fromkeys((form, question))]
-    penalties = passage_penalties(query, passages)
-    gains = continuity(history, passages) if is_follow_up else dict.fromkeys(penalties, 0.0)
-
-    def relevance(lines: Sequence[tuple[Passage, str]]) -> list[float]:
-        by_form = zip(*(scorer(lines) for scorer in forms), strict=True)
-        scores = [max(each) if parts else fmean(each) for each in by_form]
-        return [score + gains[each.id] - penalties[each.id] for score, (each, _) in zip(scores, lines, strict=True)]
-
-    return relevance
-
-
-def _as_history(questions: Sequence[str]) -> list[Message]:
-    return [{"role": "user", "content": question} for question in questions]
-
-
-def _select(
-    language_model: TextModel,
-    builder: PromptBuilder,
-    found: tuple[Passage, ...],
-    generation: Mapping[str, Any],
-) -> SelectedPrompt:
-    """Select the passages and the lines that the answer starts with; see `select_passages` and `line_relevance`."""
-    return select_passages(
-        builder.query,
-        [builder.build((passage,)) for passage in found],
-        line_relevance(builder.question, builder.query, found, builder.history),
-        count_tokens=partial(count_tokens, language_model),
-        join=builder.build_joined,
-        **generation,
-    )

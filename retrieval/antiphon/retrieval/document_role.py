@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from antiphon.retrieval.keywords import exact_tokens, has_token, keyword_terms, keyword_text
 from antiphon.retrieval.passage import DOCUMENT_TITLE, TRAIL, Passage
 
-_SHORTEST_NAME = 4
 _NAME_PARTS = re.compile(r"[^\W_]+")
 _USUAL_NAMES = frozenset(
     re.findall(
@@ -65,20 +64,6 @@ def is_record(passage: Passage) -> bool:
 def asks_about_changes(question: str) -> bool:
     """Return whether a question may be about changes, versions, issues or tests, which records answer."""
     return bool(_ASKS_ABOUT_CHANGES.search(question))
-
-
-def outside_named_documents(question: str, passages: Sequence[Passage]) -> list[bool]:
-    """Return for each passage whether the question names a document, by its file or folder, that it has nothing of.
-
-    Such a passage is of another document and has none of the named words in its text, its headings and its own name.
-
-    Args:
-        passages: The passages that were found for it.
-    """
-    terms = {term for term in keyword_terms(question) if len(term) >= _SHORTEST_NAME}
-    named = {term for passage in passages for term in keyword_terms(name_words(passage.source)) if term in terms}
-    texts = (f"{name_words(each.source)}\n{each.text_with_headings}".lower() for each in passages)
-    return [bool(named) and not any(term in text for term in named) for text in texts]
 
 
 def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage]:

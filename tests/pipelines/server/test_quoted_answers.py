@@ -41,7 +41,7 @@ def index(passages: list[Passage], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(reader: LanguageModel, index: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    monkeypatch.setattr("antiphon.pipelines.passage_selection.answer_score", lambda *_: 99.0)
+    monkeypatch.setattr("antiphon.pipelines.passage_selection.known_share", lambda *_: 99.0)
     with TestClient(create_app(tiny_service(reader, index))) as client:
         yield client
 
@@ -95,7 +95,7 @@ def test_a_follow_up_question_is_answered_in_its_complete_form(client: TestClien
 
 
 def test_a_refusal_is_reported_as_one(reader: LanguageModel, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.pipelines.passage_selection.answer_score", lambda *_: -99.0)
+    monkeypatch.setattr("antiphon.pipelines.passage_selection.known_share", lambda *_: -99.0)
     with TestClient(create_app(tiny_service(reader, index))) as client:
         [refused] = client.post("/v1/chat/completions", json=BODY).raise_for_status().json()["choices"]
         assert refused["message"]["content"].startswith("The passages do not say.")

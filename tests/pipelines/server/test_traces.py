@@ -150,7 +150,7 @@ def test_nothing_that_a_client_or_a_document_wrote_is_in_a_trace(
 def test_errors_have_a_type_and_only_those_of_the_server_fail_the_request(
     spans: InMemorySpanExporter, client: TestClient
 ) -> None:
-    request = {"model": f"tiny+{COLLECTION}", **CHAT, "messages": [{"role": "user", "content": " "}]}
+    request = {"model": f"tiny+{COLLECTION}", **CHAT, "where": {"source": "nowhere"}}
     assert client.post("/v1/chat/completions", json=request, headers=HEADERS).status_code == 400
     found = spans.get_finished_spans()
     assert attributes(named(found, CHATS))["http.response.status_code"] == 400

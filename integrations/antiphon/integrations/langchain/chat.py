@@ -21,7 +21,7 @@ from antiphon.integrations.langchain.base_model import AntiphonBaseModel
 from antiphon.integrations.langchain.chat_messages import chat_messages
 from antiphon.integrations.langchain.outputs import ai_message, message_chunk
 from antiphon.integrations.langchain.references import hide_arguments, hide_references, references_of
-from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
+from antiphon.integrations.langchain.retrieval_chain import ChainInput, retrieval_chain
 from antiphon.integrations.langchain.structured import openai_tool, with_json_output
 from antiphon.integrations.model_call import ModelCall
 from antiphon.integrations.references import REFERENCES
@@ -67,7 +67,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
 
     def with_retriever(
         self, retriever: Runnable[str, list[Document]], *, prompt: BasePromptTemplate[Any] | None = None
-    ) -> Runnable[Question, dict[str, Any]]:
+    ) -> Runnable[ChainInput, dict[str, Any]]:
         """Return a streaming chain from a question to "answer", "context" and "citations"; see `retrieval_chain`.
 
         Args:

@@ -23,20 +23,20 @@ from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.langchain.chat_messages import chat_messages
 from antiphon.integrations.langchain.documents import passages_of
 from antiphon.integrations.langchain.outputs import CITATIONS
-from antiphon.pipelines.follow_up import resolve_question
+from antiphon.pipelines.question import Question
 from antiphon.pipelines.request_plan import RequestPlan, TurnContext, plan_request
 
 HISTORY = "chat_history"
 """The key of a chain's input that holds the earlier messages of the conversation."""
 
-Question = str | Mapping[str, Any]
+ChainInput = str | Mapping[str, Any]
 """A question, or a mapping with the key "question", the earlier messages as "chat_history", and other variables of the
 prompt template."""
 
 
 def retrieval_chain(
     chat: Any, retriever: Runnable[str, list[Document]], prompt: BasePromptTemplate[Any] | None = None
-) -> Runnable[Question, dict[str, Any]]:
+) -> Runnable[ChainInput, dict[str, Any]]:
     """Return a chain from a question to "question", "context" (documents), "answer" (a message) and "citations".
 
     A follow-up question is made complete with the "chat_history" before documents are retrieved. With an extractive
@@ -46,9 +46,9 @@ def retrieval_chain(
         prompt: template of "context" and "question". None uses the model's own prompt format, with as many documents as
             fit its context window, after the conversation.
     """
-    found: RunnableSerializable[Any, Any] = RunnableParallel(
-        question=_question, context=RunnableLambda(_complete_question) | retriever, given=RunnablePassthrough()
-    )
+    given: RunnableSerializable[Any, Any] = RunnableParallel(asked=_question, given=RunnablePassthrough())
+    search = RunnableLambda(lambda found: found["asked"].complete) | retriever
+    found = given.assign(question=lambda found: found["asked"].text, context=search)
     if prompt is None:
         found = found.assign(planned=partial(_plan, chat)).assign(context=lambda found: found["planned"].documents)
     answered = found.assign(answer=RunnableLambda(partial(_answer_chain, chat, prompt)))
@@ -56,29 +56,24 @@ def retrieval_chain(
     return cited.pick(["question", "context", "answer", "citations"])
 
 
-def _question(given: Question) -> str:
-    if isinstance(given, str):
-        return given
-    if isinstance(given, Mapping) and isinstance(question := given.get("question"), str):
-        return question
+def _question(given: ChainInput) -> Question:
+    """Return the question with its complete form, for which documents are retrieved."""
+    question = given.get("question") if isinstance(given, Mapping) else given
+    if isinstance(question, str):
+        return Question.of(question, _history(given))
     raise TypeError(f"The input is {given!r}; pass a question as text, or a mapping with 'question'.")
 
 
-def _history(given: Question) -> list[Message]:
+def _history(given: ChainInput) -> list[Message]:
     earlier = given.get(HISTORY) if isinstance(given, Mapping) else None
     return chat_messages(convert_to_messages(earlier or ()))
-
-
-def _complete_question(given: Question) -> str:
-    """Return the question as it is understood without the conversation; documents are retrieved for it."""
-    return resolve_question(_question(given), _history(given))
 
 
 def _found_documents(found: Mapping[str, Any]) -> list[Document]:
     """Return the documents of a question, or raise an error if there are none."""
     documents: list[Document] = found["context"]
     if not documents:
-        raise ValueError(f"The search found no document for {found['question']!r}; an answer needs at least one.")
+        raise ValueError(f"The search found no document for {found['asked'].complete!r}; an answer needs at least one.")
     return documents
 
 
@@ -94,7 +89,7 @@ class _Planned:
 
 
 def _plan(chat: Any, found: dict[str, Any]) -> _Planned:
-    question, earlier = found["question"], _history(found["given"])
+    question, earlier = found["asked"], _history(found["given"])
     documents = _found_documents(found)
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]

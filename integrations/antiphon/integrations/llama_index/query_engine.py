@@ -14,6 +14,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from antiphon.integrations.llama_index.cited_engines import CitedResponse, CitedStreamingResponse
 from antiphon.integrations.llama_index.nodes import node_of
 from antiphon.pipelines import Rag
+from antiphon.pipelines.question import Question
 
 
 class AntiphonQueryEngine(BaseQueryEngine):
@@ -40,7 +41,7 @@ class AntiphonQueryEngine(BaseQueryEngine):
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Return the nodes that the answer is based on, best first."""
-        return [node_of(passage) for passage in self.rag.retrieve(query_bundle.query_str)]
+        return [node_of(passage) for passage in self.rag.retrieve(Question(query_bundle.query_str))]
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {}

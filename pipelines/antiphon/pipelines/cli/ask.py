@@ -36,7 +36,7 @@ from antiphon.pipelines.cli.timing import Stopwatch, seconds_since_process_start
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
 from antiphon.pipelines.cli.where_option import Where, where_filter
 from antiphon.pipelines.models.bundled import STOPS
-from antiphon.pipelines.question_text import check_question
+from antiphon.pipelines.question import Question
 from antiphon.pipelines.rendering.sanitize import sanitize_json
 from antiphon.retrieval.postgres.address import shown_location
 
@@ -75,7 +75,7 @@ def ask(
 ) -> None:
     """Answer a question: stream the answer, then print its citations and its cost."""
     stopwatch = Stopwatch(seconds_since_process_start())
-    check_question(question)
+    asked = Question(question)  # checked before anything is loaded
     condition = where_filter(where)
     location = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
@@ -97,7 +97,7 @@ def ask(
     with console.status("Searching"):
         rag = Rag(retriever, language_model, k=k, sessions=store)
         stream = rag.stream(
-            question,
+            asked,
             where=condition,
             max_new_tokens=max_new_tokens,
             temperature=temperature,

@@ -46,7 +46,7 @@ def chat(
 ) -> None:
     """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
     if rewrite and model in (EXTRACTIVE, DEFAULT_MODEL):
-        from antiphon.pipelines.follow_up import CANNOT_REWRITE
+        from antiphon.pipelines.question_rewriting import CANNOT_REWRITE
 
         raise ValueError(CANNOT_REWRITE.format(model))
     condition = where_filter(where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +75,7 @@ def run_demo(
         paths: Documents; default the bundled ones.
         folder: Folder of the index; default in the user's cache. Passages embedded before are not embedded again.
     """
+    from antiphon.pipelines.question import Question
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
 
@@ -91,10 +92,12 @@ def run_demo(
         _ask(Rag(retriever, answering), question, STOPS.get(model, ()))
     racing = answering if races else _load(RACER, engine, is_exact=True)
     raced = questions[:RACE_QUESTIONS]
-    plans = [Rag(retriever, racing).plan(question, max_new_tokens=RACE_TOKENS) for question in raced]
+    plans = {
+        question: Rag(retriever, racing).plan(Question(question), max_new_tokens=RACE_TOKENS) for question in raced
+    }
     console.out.print()
     console.out.rule(f"A race: {model if races else RACER} answers freely")
-    console.out.print(_RACE.format(len(raced), len(plans[0].passages), racing.model.dtype), style="dim")
+    console.out.print(_RACE.format(len(raced), len(plans[raced[0]].passages), racing.model.dtype), style="dim")
     return _race(racing, plans)
 
 
@@ -130,23 +133,24 @@ def _ask(rag: Rag, question: str, stop: Sequence[str]) -> None:
     console.show_cost(answer)
 
 
-def _race(language_model: LanguageModel, plans: Sequence[RequestPlan]) -> bool:
-    """Run the race, print its table and our texts, and return whether all programs generated the same tokens."""
+def _race(language_model: LanguageModel, plans: Mapping[str, RequestPlan]) -> bool:
+    """Race with the plan of each question, print table and texts, and return whether all tokens are equal."""
     from antiphon.pipelines.benchmark.run import Job
     from antiphon.pipelines.references import passage_references
 
     jobs = [
-        Job(language_model.tokenize(plan.tokenized).tokens, tuple(passage_references(plan.passages))) for plan in plans
+        Job(language_model.tokenize(plan.tokenized).tokens, tuple(passage_references(plan.passages)))
+        for plan in plans.values()
     ]
     measured = run_race(language_model, jobs, RACE_TOKENS)
     console.out.print(race_table(measured))
     [*theirs, ours] = [[run.tokens for run in figures.rounds[0]] for figures in measured.methods]
     is_same = all(tokens == ours for tokens in theirs)
     console.out.print("The text is identical in all programs." if is_same else "The texts differ.", style="bold")
-    for plan, tokens in zip(plans, ours, strict=True):
+    for (question, plan), tokens in zip(plans.items(), ours, strict=True):
         text = str(language_model.tokenizer.decode(list(tokens), skip_special_tokens=True))
         console.out.print()
-        console.out.print(Text(sanitize(plan.question), style="bold"))
+        console.out.print(Text(sanitize(question), style="bold"))
         console.out.print(answer_text(text, plan.cite(text), ""))
     return is_same
 

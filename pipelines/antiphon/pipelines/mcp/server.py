@@ -35,7 +35,7 @@ from antiphon.pipelines.mcp.results import (
     Quote,
     SearchResult,
 )
-from antiphon.pipelines.question_text import check_question
+from antiphon.pipelines.question import Question
 from antiphon.pipelines.rendering.segments import file_name, place_of
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ApiError, to_api_error
@@ -165,13 +165,13 @@ async def search(
     """Search the documents and return the best passages, with sources, places and scores."""
     async with open_call(ctx.request_context, of_tool=True) as call:
         chosen = call.collection(collection)
-        check_question(query)
+        asked = Question(query)
         check_filter(where)
         if where is not None and chosen.retriever is None:
             raise ApiError(400, f"where is not supported in the collection {chosen.name!r}.")
         await call.report("Searching")
         filters = {} if where is None else {"where": where}
-        passages = await asyncio.to_thread(chosen.rag.retriever.search, query, k, **filters)
+        passages = await asyncio.to_thread(chosen.rag.retriever.search, asked.complete, k, **filters)
         await call.report(f"{len(passages)} passages found")
         scores = [None if each.score is None else float(each.score) for each in passages]
         found = [
@@ -191,7 +191,6 @@ async def ask(
     """
     async with open_call(ctx.request_context, of_tool=True) as call:
         chosen = call.collection(collection)
-        check_question(question)
         await call.report("Searching")
         answer = await _answer(call, chosen, question)
 

@@ -132,10 +132,11 @@ def _plan_answer(
             "messages", f"The model {served.id!r} needs a last message of the user, and calls no tools."
         )
     check_filter(where)
+    context = TurnContext.of(earlier, passage_references(references))
     plan = rag.plan(
-        str(last["content"]),
+        rag.complete_question(str(last["content"]), context),
         where=where,
-        context=TurnContext.of(earlier, passage_references(references)),
+        context=context,
         thinking=prompt.thinking,
         template_variables=prompt.template_variables,
         **{"stop": served.stop, **parameters},

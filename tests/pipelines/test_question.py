@@ -1,4 +1,4 @@
-"""Follow-up questions: recognized by what they say, and preceded by the question that they refer to."""
+"""Questions: checked once; follow-ups are recognized, and preceded by the question that they refer to."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.accel.text.messages import Message
-from antiphon.pipelines.follow_up import (
-    continuity,
-    is_follow_up,
-    is_rewriting,
-    resolve_question,
-    rewrite_question,
-    with_topic,
-)
-from antiphon.retrieval import Passage
+from antiphon.pipelines.question import Question, is_follow_up
+from antiphon.pipelines.question_rewriting import is_rewriting, rewrite_question
 
 FIRST = "How do I turn on the debug mode of the server?"
 
@@ -40,22 +33,19 @@ def turns(*questions: str) -> list[Message]:
         "Does that also work for the test server?",
         "Who maintains this?",
         "Are these settings kept after a restart?",
-        "On Windows?",
-        "On SIGINT?",
         "Why is wireless internet not allowed there?",
         "What else does the server log to the disk?",
     ],
 )
-def test_a_question_with_a_connective_or_a_pronoun_or_of_few_words_is_a_follow_up(question: str) -> None:
+def test_a_question_with_a_connective_or_a_pronoun_is_a_follow_up(question: str) -> None:
     assert is_follow_up(question)
-    assert resolve_question(question, turns(FIRST)) == f"{FIRST} {question}"
+    assert Question.of(question, turns(FIRST)).complete == f"{FIRST} {question}"
 
 
 @pytest.mark.parametrize(
     "question",
     [
         FIRST,
-        "Is it possible to change the port of the server?",
         "Which option sets the port that the server listens on?",
         "How often are API keys rotated?",
         "What does the item limit do?",
@@ -66,24 +56,32 @@ def test_a_question_with_a_connective_or_a_pronoun_or_of_few_words_is_a_follow_u
 )
 def test_a_question_that_says_what_it_is_about_is_unchanged(question: str) -> None:
     assert not is_follow_up(question)
-    assert resolve_question(question, turns(FIRST)) == question
+    assert Question.of(question, turns(FIRST)) == Question(question)
 
 
-def test_lines_are_scored_for_the_question_with_its_topic() -> None:
-    history = turns(FIRST, "And how do I turn it off?")
-    assert with_topic("Does the server need it?", history) == "Does the server need it? (turn debug mode)"
-    assert with_topic(FIRST, history) == FIRST
-    assert with_topic("Why?", ()) == "Why?"
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_question_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="The question is empty"):
+        Question.of(text, turns(FIRST))
+
+
+def test_a_question_that_is_not_utf_8_is_refused_with_its_bytes() -> None:
+    with pytest.raises(ValueError, match=r"not UTF-8 \(b'\\xe9' after 3 characters\)"):
+        Question("Caf\udce9?")
 
 
 def test_the_first_question_is_unchanged() -> None:
-    assert resolve_question("Why?", ()) == "Why?"
-    assert resolve_question("Why?", [{"role": "system", "content": FIRST}]) == "Why?"
+    assert Question.of(" Why? ").complete == " Why? "
+    assert not Question.of("Why?", [{"role": "system", "content": FIRST}]).is_follow_up
+
+
+def test_a_question_that_was_made_without_its_conversation_is_made_complete_with_it() -> None:
+    assert Question.of(Question("Why?"), turns(FIRST)) == Question("Why?", f"{FIRST} Why?")
 
 
 def test_a_follow_up_of_a_follow_up_refers_to_the_question_before_both() -> None:
     history = turns("What is a colony of bees?", FIRST, "And how do I turn it off?")
-    assert resolve_question("Is it on by default?", history) == f"{FIRST} Is it on by default?"
+    assert Question.of("Is it on by default?", history).complete == f"{FIRST} Is it on by default?"
 
 
 OFF = "And how do I turn it off?"
@@ -100,13 +98,14 @@ class Writer:
         return SimpleNamespace(text=self.text)
 
 
-def rewritten(text: str) -> str:
-    return rewrite_question(Writer(text), OFF, turns(FIRST))  # type: ignore[arg-type]
+def rewritten(text: str) -> Question:
+    history = turns(FIRST)
+    return rewrite_question(Writer(text), Question.of(OFF, history), history)  # type: ignore[arg-type]
 
 
 def test_the_models_rewriting_is_used_if_it_is_the_question_in_other_words() -> None:
     text = "How do I turn the debug mode of the server off?"
-    assert rewritten(f" {text}") == text
+    assert rewritten(f" {text}") == Question(OFF, text)
 
 
 @pytest.mark.parametrize(
@@ -121,26 +120,4 @@ def test_the_models_rewriting_is_used_if_it_is_the_question_in_other_words() -> 
 )
 def test_nothing_an_answer_a_repetition_or_an_invention_is_not_searched_for(text: str) -> None:
     assert not is_rewriting(text, OFF, [FIRST, "Run it with --debug."])
-    assert rewritten(text) == resolve_question(OFF, turns(FIRST))
-
-
-QUOTED = "The debug mode writes every request into the log."
-NEAR = (
-    Passage.at("server.md", 0, f"{QUOTED} Use it rarely.", {"title": "Debugging"}),
-    Passage.at("server.md", 99, "It is off by default.", {"title": "Debugging"}),
-    Passage.at("server.md", 150, "The port is 8000.", {"title": "Ports"}),
-    Passage.at("queue.md", 0, "Debug mode is for queues, too.", {"title": "Debugging"}),
-)
-
-
-def test_lines_near_the_previous_answer_are_more_relevant_to_a_follow_up() -> None:
-    history: list[Message] = [{"role": "user", "content": FIRST}, {"role": "assistant", "content": f"[3] {QUOTED}"}]
-    gains = [continuity(history, NEAR)[passage.id] for passage in NEAR]
-    assert gains[0] == gains[1] > gains[2] > 0 > gains[3]
-
-
-def test_a_refusal_or_an_answer_from_elsewhere_favours_no_passage() -> None:
-    for text in ("The passages do not say.", "It is what nobody has written down so far."):
-        history: list[Message] = [{"role": "user", "content": FIRST}, {"role": "assistant", "content": text}]
-        assert set(continuity(history, NEAR).values()) == {0}
-    assert set(continuity((), NEAR).values()) == {0}
+    assert rewritten(text) == Question(OFF, f"{FIRST} {OFF}")

@@ -1,0 +1,93 @@
+"""A question: as it was asked, and as it is understood without its conversation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from antiphon.retrieval.keywords import keyword_text
+
+if TYPE_CHECKING:
+    from antiphon.accel.text.messages import Message
+
+_CONNECTIVES = re.compile(r"(and|but|or|so|then|also|why|why not|what about|how about|what else|anything else)\b", re.I)
+_REFERENCES = re.compile(
+    r"\b(it|its|itself|they|them|their|theirs|themselves|he|him|his|she|her|hers|this|these|those|instead|otherwise|else)\b"
+    r"|\bthe (same|other|former|latter)\b|\b(that|there)\b(?=\s*[?.,]|$)"
+    r"|\b(do|does|did|about|with|for|to|is|was) that\b",
+    re.I,
+)
+_FUNCTION_WORDS = frozenset(
+    re.findall(
+        r"\S+",
+        "a an the is are was were be do does did can could should would will may might must have has had i you we my "
+        "your what which who whom whose when where why how of in on at to for from by with about and or but so not no "
+        "if there many much long often",
+    )
+)
+_WORD = re.compile(r"\w[\w'’.-]*")
+_STEM = 5  # first letters that two forms of a word share
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of a user, made and checked once, where it arrives.
+
+    Attributes:
+        text: the question as it was asked.
+        complete: the question as it is understood without its conversation, for which passages are
+            retrieved; by default the text.
+
+    Raises:
+        ValueError: the question is empty, or cannot be encoded as UTF-8, which tokenizers need.
+    """
+
+    text: str
+    complete: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError("The question is empty; ask something.")
+        try:
+            self.text.encode()
+        except UnicodeEncodeError as error:
+            invalid = self.text[error.start : error.end].encode(errors="surrogateescape")
+            raise ValueError(
+                f"The question holds bytes that are not UTF-8 ({invalid!r} after {error.start} characters); type it in "
+                "UTF-8, or check the encoding of your terminal."
+            ) from None
+        object.__setattr__(self, "complete", self.complete or self.text)
+
+    @classmethod
+    def of(cls, asked: str | Question, history: Sequence[Message] = ()) -> Question:
+        """Return a question of a conversation; a follow-up is made complete with an earlier question.
+
+        Its complete form starts with the latest question that is not a follow-up itself.
+
+        Args:
+            history: the earlier messages, oldest first; only those of the user are read.
+        """
+        text = asked if isinstance(asked, str) else asked.text
+        earlier = [str(message.get("content") or "").strip() for message in history if message.get("role") == "user"]
+        referred = ""
+        while is_follow_up(referred or text) and earlier:
+            referred = earlier.pop() or referred
+        return cls(text, f"{referred} {text}" if referred else text)
+
+    @property
+    def is_follow_up(self) -> bool:
+        """Whether the question needs its conversation."""
+        return self.complete != self.text
+
+
+def is_follow_up(question: str) -> bool:
+    """Return whether a question refers to the conversation, by a connective or a pronoun."""
+    return bool(_CONNECTIVES.match(question.strip()) or _REFERENCES.search(question))
+
+
+def content_stems(text: str) -> set[str]:
+    """Return the first letters of the words that carry meaning, in lower case; of Chinese, pairs of characters."""
+    words = _WORD.findall(_REFERENCES.sub(" ", keyword_text(text)).lower())
+    return {word[:_STEM] for word in words if word not in _FUNCTION_WORDS}
