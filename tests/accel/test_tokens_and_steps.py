@@ -121,5 +121,5 @@ def test_a_sequence_is_reset_after_an_interrupt_in_its_pass(error: type[BaseExce
 
 def test_presence_counts_once_and_frequency_every_time_and_the_prompt_never() -> None:
     [processor] = penalties(1.0, 0.5, {3: 2.0}, prompt_tokens=2, vocab_size=5)
-    scores: Any = processor(torch.tensor([[0, 1, 2, 2, 4]]), torch.zeros(1, 5))  # type: ignore[arg-type]
+    scores: Any = processor(torch.tensor([[0, 1, 2, 2, 4]]), torch.zeros(1, 5))
     assert scores.tolist() == [[0.0, 0.0, -2.0, 2.0, -1.5]]

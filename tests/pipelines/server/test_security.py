@@ -88,7 +88,11 @@ def test_a_client_without_a_valid_key_is_refused_before_its_body_is_received(loc
 
     headers = [(b"host", b"testserver"), (b"content-length", b"1"), (b"authorization", b"Bearer three")]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
-    asyncio.run(locked.app(scope, receive, send))
+
+    async def ask() -> None:
+        await locked.app(scope, receive, send)
+
+    asyncio.run(ask())
     assert events[0] == "http.response.start"
 
 
