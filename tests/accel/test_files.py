@@ -132,3 +132,12 @@ def test_only_old_folders_with_the_prefix_are_removed(tmp_path: Path) -> None:
 )
 def test_a_full_disk_is_recognised_from_the_system_and_from_libraries_in_rust(error: Exception, is_full: bool) -> None:
     assert is_disk_full(error) is is_full
+
+
+def test_who_has_the_old_file_open_reads_its_whole_content(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old content")
+    with path.open("rb") as reader:
+        write_file(path, b"new")
+        assert reader.read() == b"old content"
+    assert path.read_bytes() == b"new"

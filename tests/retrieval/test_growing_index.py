@@ -1,5 +1,6 @@
 """Growing an index: which documents stay, which would be dropped, and that open indexes follow the changes."""
 
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from antiphon.retrieval import (
     update_index,
     watch_index,
 )
+from antiphon.retrieval.document_changes import is_below
 
 EMBEDDER = HashEmbedder()
 
@@ -234,3 +236,11 @@ def test_a_change_that_cannot_be_indexed_is_logged_and_the_index_stays(
     assert list(watch_index(["a"], "index", embedder=EMBEDDER, stop=stop)) == []
     assert "the change is not indexed: Nothing in a can be read" in caplog.text
     assert sources() == ["a/one.txt", "a/two.txt"]
+
+
+def test_a_folder_whose_name_begins_like_another_one_is_not_below_it() -> None:
+    places = [os.path.realpath("notes"), os.path.realpath("one.md")]
+    assert is_below("notes/a.md", places)
+    assert is_below("one.md", places)
+    assert not is_below("notes-2024/a.md", places)
+    assert not is_below("one.md.txt", places)
