@@ -1,15 +1,13 @@
-"""The batch of a step in the same form for both of vLLM's model runners, and which drafter a server has."""
+"""The batch of a step in the same form for both of vLLM's model runners, and the protocol of drafters that read it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from antiphon.integrations.vllm.proposer import Proposer
+from typing import Any, Protocol, runtime_checkable
 
 METHOD = "custom_class"
 """Value of ``method`` in vLLM's ``--speculative-config`` that selects a drafter of this package."""
@@ -44,17 +42,38 @@ class BatchRow:
     max_draft_tokens: int | None = None
 
 
-def drafter_class(speculative_config: Any) -> type[Proposer] | None:
-    """Return the `Proposer` that vLLM's speculative configuration names, or None if it names something else."""
-    from antiphon.integrations.vllm.proposer import Proposer
+@runtime_checkable
+class BatchDrafter(Protocol):
+    """A drafter for the requests of a batch; `Proposer` is the only one."""
 
+    def prepare_step(self, runner: Any, scheduled: Any) -> None:
+        """Receive the state of the batch before Model Runner V1 calls ``propose``.
+
+        Args:
+            scheduled: Number of rows of each request in the step that was just computed, by request id.
+        """
+
+    def draft(self, rows: Sequence[BatchRow], scheduled: Mapping[str, int], running: Container[str]) -> list[list[int]]:
+        """Return the draft of each request.
+
+        Args:
+            scheduled: Number of rows of each request in the step that was just computed, by request id.
+            running: Ids of all requests that have not ended; the state of all others is dropped.
+        """
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Return a context manager that counts an exception as a failure and suppresses it."""
+
+
+def drafter_class(speculative_config: Any) -> type | None:
+    """Return the `BatchDrafter` that vLLM's speculative configuration names, or None if it names something else."""
     if getattr(speculative_config, "method", None) != METHOD:
         return None
     try:
         named = resolve_name(speculative_config.model)
     except (ImportError, AttributeError, ValueError):
         return None
-    return named if isinstance(named, type) and issubclass(named, Proposer) else None
+    return named if isinstance(named, type) and issubclass(named, BatchDrafter) else None
 
 
 def head_tokens() -> int:

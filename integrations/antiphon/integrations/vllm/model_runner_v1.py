@@ -9,6 +9,7 @@ from inspect import signature
 from pkgutil import resolve_name
 from typing import Any
 
+from antiphon.integrations.vllm.batch import BatchDrafter
 from antiphon.integrations.vllm.patching import patch_function, vllm_version, wrong_version
 
 log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
@@ -21,7 +22,7 @@ REJECT, PLAIN_SAMPLER, GREEDY = "rejection_sample", "vllm.v1.sample.sampler:Samp
 
 
 def patch_worker(vllm_config: Any) -> None:
-    """Make Model Runner V1 call `Proposer.prepare_step`, unless V2 runs, and log which one drafts."""
+    """Make Model Runner V1 call `BatchDrafter.prepare_step`, unless V2 runs, and log which one drafts."""
     if message := wrong_version():
         log.warning("Antiphon drafts nothing: %s", message)
         return
@@ -41,11 +42,9 @@ def patch_worker(vllm_config: Any) -> None:
 
 
 def _with_prepare_step(propose: Callable[..., Any]) -> Callable[..., Any]:
-    from antiphon.integrations.vllm.proposer import Proposer
-
     @wraps(propose)
     def propose_draft_token_ids(runner: Any, scheduler_output: Any, *arguments: Any, **options: Any) -> Any:
-        if isinstance(runner.drafter, Proposer) and is_first_rank():
+        if isinstance(runner.drafter, BatchDrafter) and is_first_rank():
             runner.drafter.prepare_step(runner, scheduler_output.num_scheduled_tokens)
         return propose(runner, scheduler_output, *arguments, **options)
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.integrations.vllm.batch import BatchRow
-from antiphon.integrations.vllm.proposer import Proposer
+from antiphon.integrations.vllm.batch import BatchDrafter, BatchRow
 
 
 @dataclass(eq=False, slots=True)
@@ -45,7 +44,7 @@ class Speculator:
     draft_logits = None  # drafts are single tokens, not distributions
     supports_mm_inputs = False
 
-    def __init__(self, drafter: Proposer | None, states: Any, share: Callable[[Any], object]) -> None:
+    def __init__(self, drafter: BatchDrafter | None, states: Any, share: Callable[[Any], object]) -> None:
         self.drafter = drafter
         self._states, self._share = states, share
         self._requests: dict[str, Request] = {}
@@ -96,7 +95,7 @@ class Speculator:
                 del tokens[self._num_drafted.get(request_id, 0) :]
         return taken
 
-    def _draft(self, drafter: Proposer, batch: Any, num_sampled: Any) -> dict[int, list[int]]:
+    def _draft(self, drafter: BatchDrafter, batch: Any, num_sampled: Any) -> dict[int, list[int]]:
         """Return the drafts that are not empty, by the request's index in the batch."""
         running = self._states.req_id_to_index
         self._requests = {name: request for name, request in self._requests.items() if name in running}
