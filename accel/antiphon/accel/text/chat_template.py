@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from antiphon.accel.text.template_traits import adapt_messages, template_traits
+from antiphon.accel.text.template_traits import adapt_messages, render, template_traits
 from antiphon.accel.text.tool_turns import adapt_tool_turns, tool_traits
 
 if TYPE_CHECKING:
@@ -98,21 +99,11 @@ def _apply(
     adapted = adapt_messages(adapt_tool_turns(turns, tokenizer), traits)
     schemas: Any = [dict(tool) for tool in tools] or (None if traits.takes_no_tools else [])
 
-    def render(turns: Sequence[Mapping[str, Any]]) -> str:
-        return str(
-            tokenizer.apply_chat_template(
-                [dict(turn) for turn in turns],
-                tools=schemas,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=False,
-                **(variables or {}),
-            )
-        )
-
+    options = {"tools": schemas, "add_generation_prompt": add_generation_prompt, **(variables or {})}
     try:
-        return render(adapted)
+        return render(tokenizer, adapted, **options)
     except _REJECTIONS as error:
-        place = _first_rejected(adapted, render)
+        place = _first_rejected(adapted, partial(render, tokenizer, **options))
         name = "" if place is None else f" at message {place} ({adapted[place]['role']})"
         raise ValueError(
             f"The chat template rejects this conversation{name}: {error}. Change the role, order or content of its "

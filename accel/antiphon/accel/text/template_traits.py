@@ -46,6 +46,12 @@ def template_traits(tokenizer: PreTrainedTokenizerBase) -> TemplateTraits:
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer))
 
 
+def render(tokenizer: PreTrainedTokenizerBase, messages: Messages, /, **variables: Any) -> str:
+    """Return the text of messages as the chat template writes them."""
+    options = {"add_generation_prompt": True, "tokenize": False} | variables
+    return str(tokenizer.apply_chat_template([dict(message) for message in messages], **options))
+
+
 class RenderedTemplate:
     """A template with a tokenizer that renders it; equal to another one of the same text."""
 
@@ -62,12 +68,7 @@ class RenderedTemplate:
     def render(self, messages: Messages, tools: Any = None, **variables: Any) -> str:
         """Return the text, or an empty one if the template rejects the messages."""
         try:
-            turns = [dict(message) for message in messages]
-            return str(
-                self.tokenizer.apply_chat_template(
-                    turns, tools=tools, add_generation_prompt=True, tokenize=False, **variables
-                )
-            )
+            return render(self.tokenizer, messages, tools=tools, **variables)
         except Exception:  # noqa: BLE001 - a template may raise anything, by itself or in a filter
             return ""
 
@@ -81,18 +82,16 @@ def _probe(template: RenderedTemplate) -> TemplateTraits:
 
     takes_text = _FIRST in template.render([user], tools) or _FIRST not in template.render([_with_parts(user)], tools)
 
-    def render(*messages: dict[str, Any]) -> str:
+    def write(*messages: dict[str, Any]) -> str:
         return template.render(messages if takes_text else [_with_parts(message) for message in messages], tools)
 
     return TemplateTraits(
         has_system_role=all(
-            _in_order(text, _SYSTEM, _FIRST) for text in (render(system, user), render(system, user, answer, last))
+            _in_order(text, _SYSTEM, _FIRST) for text in (write(system, user), write(system, user, answer, last))
         ),
-        has_later_system=_in_order(render(user, answer, later, last), _FIRST, _ANSWER, _LATER, _LAST),
-        alternates=not (
-            _in_order(render(user, last), _FIRST, _LAST) and _in_order(render(answer, last), _ANSWER, _LAST)
-        ),
-        takes_system_alone=_SYSTEM in render(system),
+        has_later_system=_in_order(write(user, answer, later, last), _FIRST, _ANSWER, _LATER, _LAST),
+        alternates=not (_in_order(write(user, last), _FIRST, _LAST) and _in_order(write(answer, last), _ANSWER, _LAST)),
+        takes_system_alone=_SYSTEM in write(system),
         takes_text=takes_text,
         takes_no_tools=takes_no_tools,
     )

@@ -65,21 +65,6 @@ class AdmittedSources(dict[str, Any]):
         return self._given == _snapshot(given)
 
 
-@dataclass(slots=True)
-class _PendingText:
-    """One reference, or the prediction, while it is being tokenized.
-
-    Attributes:
-        name: `REFERENCES` or `PREDICTION`, for error messages.
-        tokens: Token ids so far.
-        slices: Slices of the text that are not tokenized yet; empty if the client sent token ids.
-    """
-
-    name: str
-    tokens: list[int]
-    slices: deque[str]
-
-
 class Admission:
     """Validation and tokenization of one request, in steps of bounded time.
 
@@ -103,10 +88,15 @@ class Admission:
         prediction = _parse_prediction(given.get(PREDICTION, ()))
         _check_texts([each for each in (*references, prediction) if isinstance(each, str)], tokenize)
         _check_limit(REFERENCES, "of them", len(references), MAX_REFERENCES)
-        self._references = [self._begin(REFERENCES, each) for each in references]
-        self._prediction = self._begin(PREDICTION, prediction)
-        self._all = [*self._references, self._prediction]
-        self._untokenized = deque(each for each in self._all if each.slices)
+        self._tokens: list[list[int]] = []  # of each reference, then of the prediction
+        self._slices: deque[tuple[int, str]] = deque()  # texts to tokenize, and their places among these
+        for name, text in (*((REFERENCES, each) for each in references), (PREDICTION, prediction)):
+            self._tokens.append([])
+            if isinstance(text, str):
+                _check_unicode(name, text)
+                self._slices += ((len(self._tokens) - 1, part) for part in slice_text(text))
+            else:
+                self._append(len(self._tokens) - 1, text, name)
         self._check_number_of_tokens()
 
     def advance(self) -> bool:
@@ -116,40 +106,29 @@ class Admission:
             ValueError: There are too many tokens, or the tokenizer returned an id outside the vocabulary.
         """
         characters_left = SLICE_CHARACTERS
-        while self._tokenize and self._untokenized and len(self._untokenized[0].slices[0]) <= characters_left:
-            current = self._untokenized[0]
-            text = current.slices.popleft()
+        while self._tokenize and self._slices and len(self._slices[0][1]) <= characters_left:
+            place, text = self._slices.popleft()
             characters_left -= len(text)
-            self._append(current, self._tokenize(text))
-            if not current.slices:
-                self._untokenized.popleft()
+            self._append(place, self._tokenize(text), PREDICTION if place == len(self._tokens) - 1 else REFERENCES)
         self._check_number_of_tokens()
-        return bool(self._untokenized)
+        return bool(self._slices)
 
     def sources(self) -> Sources:
         """Return the token ids of everything that was tokenized."""
-        return Sources(tuple(tuple(each.tokens) for each in self._references), tuple(self._prediction.tokens))
+        *references, prediction = map(tuple, self._tokens)
+        return Sources(tuple(references), prediction)
 
-    def _begin(self, name: str, given: str | Sequence[int]) -> _PendingText:
-        """Return a reference or the prediction, tokenized if the client sent token ids."""
-        if isinstance(given, str):
-            _check_unicode(name, given)
-            return _PendingText(name, [], deque(slice_text(given)))
-        begun = _PendingText(name, [], deque())
-        self._append(begun, given)
-        return begun
-
-    def _append(self, current: _PendingText, tokens: Sequence[int]) -> None:
+    def _append(self, place: int, tokens: Sequence[int], name: str) -> None:
         """Add token ids, all of which must be in the vocabulary."""
         if tokens and max(tokens) >= self._vocab_size:
             raise ValueError(
-                f"{current.name} holds a token id outside the vocabulary: {_shown(max(tokens))}; the model's "
+                f"{name} holds a token id outside the vocabulary: {_shown(max(tokens))}; the model's "
                 f"vocabulary size is {self._vocab_size}, so give ids from 0 to {self._vocab_size - 1}."
             )
-        current.tokens += tokens
+        self._tokens[place] += tokens
 
     def _check_number_of_tokens(self) -> None:
-        _check_limit("references and prediction", "tokens", sum(len(each.tokens) for each in self._all), MAX_TOKENS)
+        _check_limit("references and prediction", "tokens", sum(map(len, self._tokens)), MAX_TOKENS)
 
 
 def begin_admission(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> Admission | None:

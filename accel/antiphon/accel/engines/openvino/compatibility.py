@@ -39,7 +39,7 @@ def load_compatibility(fingerprint: str, setting: str) -> Compatibility | None:
     """
     try:
         found = json.loads(_path(fingerprint, setting).read_text(encoding="utf-8"))
-        if found.pop("version") != TEST_VERSION or found.pop("cpu") != cpu_name():
+        if (found["version"], found["cpu"]) != (TEST_VERSION, cpu_name()):
             return None
         failure, speedup = found["failure"], found["speedup"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -144,12 +144,6 @@ class LMHead:
         logits = torch.cat([self._weights.rows(part).double() @ exact for part in parts])
         return int(near[int(logits.numpy().argmax())])
 
-    def error_bounds(self, approximate: ApproximateLogits, hidden: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the largest possible errors of approximate logits, shape (rows, vocab), of hidden states."""
-        factors = np.stack([np.linalg.norm(hidden.astype(np.float64), axis=1), approximate.errors], 1)
-        bounds: NDArray[np.float64] = factors @ self._known_quantized().norms
-        return bounds
-
     def _known_quantized(self) -> QuantizedHead:
         if self._quantized is None:
             raise RuntimeError("The head is quantized when approximate logits are first computed.")

@@ -44,8 +44,9 @@ class Buffer:
 
     def _has_shape_of(self, states: Tensor) -> bool:
         held = self._memory
-        is_alike = held is not None and held.dtype == states.dtype and held.device == states.device
-        return is_alike and (*held.shape[:-2], held.shape[-1]) == (*states.shape[:-2], states.shape[-1])
+        if held is None or (held.dtype, held.device) != (states.dtype, states.device):
+            return False
+        return (*held.shape[:-2], held.shape[-1]) == (*states.shape[:-2], states.shape[-1])
 
     def _grow(self, tokens: int, new_states: Tensor) -> None:
         slots, held = tokens + max(tokens // 8, MIN_FREE_SLOTS), self.states
