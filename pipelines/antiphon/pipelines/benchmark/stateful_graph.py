@@ -182,7 +182,7 @@ def _make_stateful(graph: openvino.Model, layers: int) -> openvino.Model:
 
 @contextmanager
 def _tracing(past: Sequence[Tensor] = ()) -> Iterator[list[Tensor]]:
-    """Make the exported attention use these past keys and values; yield the list of those that it appends."""
+    """Make the exported attention use these past keys and values; yield the list that it appends its own to."""
     present: list[Tensor] = []
     token = _cache.set((past, present))
     try:
