@@ -105,13 +105,16 @@ def first_token(
     as_json: AsJson = False,
 ) -> None:
     """Measure the time to the first token over new passages, and over passages of an earlier question."""
-    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model, open_demo
-    from antiphon.pipelines.data.demo import demo_questions
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.data.demo import demo_index, demo_questions
+    from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
     questions = [one.question for one in demo_questions() if one.answer][:limit]
     language_model = load_language_model(model, device=device, dtype=dtype_named(dtype))
-    figures = first_token_figures(measure_first_tokens(questions, open_demo(device=device), language_model, k))
+    figures = first_token_figures(
+        measure_first_tokens(questions, Retriever.open(demo_index(), device=device), language_model, k)
+    )
     if as_json:
         facts = {"kind": "first token", "command": command_line("python -m benchmarks.first_token"), "model": model}
         typer.echo(json.dumps(facts | {"k": k, "questions": len(questions)} | figures))

@@ -62,6 +62,7 @@ machine with:
 
     antiphon bench speed --model smollm2 --passages 5
 
+In a checkout, `python -m benchmarks.speed --shape qwen2.5-1.5b` compares the programs at the size of a larger model.
 This page is generated from stored results in a checkout, and a test checks that it is up to date:
 
     {command}

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
-from antiphon.pipelines.cli.errors import SingleCommand
+from antiphon.pipelines.cli.errors import INPUT_ERRORS, exit_with_message
+
+
+class SingleCommand(TyperCommand):
+    """A program of one command, whose errors of the input are one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except INPUT_ERRORS as error:
+            return exit_with_message(ctx, error)
 
 
 def program(command: Callable[..., None]) -> typer.Typer:

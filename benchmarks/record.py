@@ -92,13 +92,14 @@ def record(
 ) -> None:
     """Ask the demo's 40 questions, and write prompts, passages and answers as samples."""
     from antiphon.accel.files import write_file
-    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model, open_demo
-    from antiphon.pipelines.data.demo import demo_questions
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.data.demo import demo_index, demo_questions
     from antiphon.pipelines.rag import Rag
+    from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
     loaded = load_language_model(model, device=device, dtype=dtype_named(dtype))
-    rag = Rag(open_demo(), loaded, k=k)
+    rag = Rag(Retriever.open(demo_index()), loaded, k=k)
     questions = [each.question for each in demo_questions()]
     with console.progress_bars() as report:
         lines = [as_line(sample) for sample in record_answers(rag, questions, name=out.stem, report=report)]

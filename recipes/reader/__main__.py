@@ -217,12 +217,13 @@ def evaluate(
 @app.command()
 def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="Number of passages.")] = 5) -> None:
     """Print the model's answers to the demo's 40 questions as Markdown."""
-    from antiphon.pipelines.cli.preparation import open_demo
+    from antiphon.pipelines.data.demo import demo_index
     from antiphon.pipelines.rag import Rag
+    from antiphon.retrieval import Retriever
     from recipes.reader.demo_answers import demo_answer_lines
 
     console.quiet_libraries()
-    rag = Rag(open_demo(), load_language_model(model, dtype=dtype_named("float32")), k=k)
+    rag = Rag(Retriever.open(demo_index()), load_language_model(model, dtype=dtype_named("float32")), k=k)
     for line in demo_answer_lines(rag):
         typer.echo(line)
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from antiphon.pipelines.models.adapter import trainable_adapter
 from antiphon.retrieval import Passage
 from recipes.reader.checkpoint_selection import CheckpointSelector
 from recipes.reader.corpus import is_held_out, page_name, read_corpus
 from recipes.reader.encoding import encode_example
 from recipes.reader.example import TrainingExample
 from recipes.reader.single_passage import SinglePassageExamples
-from recipes.reader.train import LoraPlan, answer_loss, example_numbers
+from recipes.reader.train import LoraPlan, answer_loss, example_numbers, trainable_adapter
 from recipes.reader.written_questions import HELD_OUT_QUESTIONS, WRITTEN_QUESTIONS, load_written_questions
 from recipes.training_loop import StepReport, train_weights
 

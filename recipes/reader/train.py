@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from antiphon.accel.files import write_file
-from antiphon.pipelines.models.adapter import quiet_peft, trainable_adapter
+from antiphon.pipelines.models.adapter import check_adapter, errors_as_value_error, quiet_peft
 from antiphon.pipelines.models.bundled import resolve_model
 from recipes.reader.encoding import PackedExample, encode_example
 from recipes.reader.example import TrainingExample
@@ -213,3 +213,16 @@ def example_numbers(step: int, plan: LoraPlan, rank: int, processes: int) -> Ite
     """
     first = step * plan.batch_size * processes + rank
     yield from range(first, first + plan.batch_size * processes, processes)
+
+
+def trainable_adapter(model: Any, adapter: Path) -> Any:
+    """Return the base model with the adapter in a folder applied and trainable.
+
+    Raises:
+        ValueError: the adapter is incomplete, damaged, or made for another model.
+    """
+    from peft import PeftModel
+
+    check_adapter(adapter)
+    with errors_as_value_error(adapter):
+        return PeftModel.from_pretrained(model, adapter, is_trainable=True)

@@ -64,14 +64,10 @@ class PromptBuilder:
         Raises:
             ValueError: not even one passage fits.
         """
-        needed = 0
         for count in range(len(found), 0, -1):
-            passages = found[:count]
-            prompt = self.prompt(passages)
-            tokenized = self._tokenize(prompt)
-            needed = tokenized.count
-            if self._fits(needed):
-                return FittedPrompt(passages, prompt, tokenized)
+            if (fitted := self.build_joined(found[:count])) is not None:
+                return fitted
+        needed = self._tokenize(self.prompt(found[:1])).count
         raise ContextLengthError(
             f"The question and its best passage take {needed} tokens, which with max_new_tokens={self.max_new_tokens} "
             f"exceeds the context window of {self.language_model.name!r} ({self.language_model.context_window} "

@@ -38,6 +38,7 @@ insert into sessions (namespace, question, answer, vector, created, used) values
 on conflict (namespace, question) do update
 set answer = excluded.answer, vector = excluded.vector, created = excluded.created, used = excluded.used
 """
+_USE = "update sessions set used = ? where id = ? and namespace = ? returning question, answer"
 _EVICT = """
 delete from sessions where namespace = ? and id in
 (select id from sessions where namespace = ? order by used desc, id desc limit -1 offset ?)
@@ -196,13 +197,7 @@ class SessionStore:
         if scores:
             with self._transaction() as connection:
                 for number, score in scores.items():
-                    own = (number, self.namespace)
-                    connection.execute(
-                        "update sessions set used = ? where id = ? and namespace = ?", (time.time(), *own)
-                    )
-                    rows = connection.execute(
-                        "select question, answer from sessions where id = ? and namespace = ?", own
-                    )
+                    rows = connection.execute(_USE, (time.time(), number, self.namespace))
                     found += [Session(question, answer, score) for question, answer in rows]
         return found
 

@@ -12,7 +12,7 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, make_drafter
+from antiphon.accel.drafting.drafters import BITA, DRAFTERS, WINDOW
 from antiphon.accel.engines.selection import EngineName, parse_engine_name
 from antiphon.accel.engines.torch.attention import varying_shapes
 from antiphon.pipelines.benchmark.openvino_genai import (
@@ -138,20 +138,13 @@ class AntiphonGenerate:
 NAMES = (*TRANSFORMERS_METHODS, *DRAFTERS)
 """Names of all methods that decode any model; the default of `bench speed`."""
 
-COMBINATIONS: dict[str, Callable[[], DrafterFactory | Literal["auto"]]] = {
-    "blend+lookahead": lambda: make_drafter("blend", window=WINDOW),
-    "bita": lambda: resolve_drafter("bita"),
-    "blend+bita": lambda: resolve_drafter("blend", bita=SMOLLM2),
-    "blend+bita+lookahead": lambda: resolve_drafter("blend", bita=SMOLLM2, window=WINDOW),
-}
-"""Further methods: drafters with options. Those with BiTA need SmolLM2."""
-
 
 def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple[Method, ...]:
     """Return the methods of these names, each once, after transformers' greedy decoding.
 
     A drafter's name may be followed by an engine (``blend@openvino``; default torch) and by its own maximum number of
-    draft tokens: ``blend:16``, ``blend@openvino:16``, ``blend:auto``. ``openvino-genai`` and
+    draft tokens: ``blend:16``, ``blend@openvino:16``, ``blend:auto``. ``blend+bita+lookahead`` adds BiTA's weights for
+    SmolLM2 and the window of Lookahead to a drafter. ``openvino-genai`` and
     ``openvino-genai-lookup:8`` are OpenVINO GenAI on the same weights.
 
     Args:
@@ -187,17 +180,13 @@ def method_by_name(name: str, num_draft_tokens: int | None, pipelines: GenAIPipe
     if head == GENAI_LOOKUP:
         return OpenVINOGenAI(name, parse_lookup_draft_tokens(own), pipelines)
     drafter_name, engine, maximum = parse_method(name, num_draft_tokens)
-    drafter: DrafterFactory | Literal["auto"]
-    if drafter_name == "auto":
-        drafter = "auto"
-    elif drafter_name in COMBINATIONS:
-        drafter = COMBINATIONS[drafter_name]()
-    elif drafter_name in DRAFTERS:
-        drafter = DRAFTERS[drafter_name]
-    else:
-        known = ", ".join((*NAMES, *COMBINATIONS, "auto", GENAI, GENAI_LOOKUP))
+    first, *added = drafter_name.split("+")
+    if first not in (*DRAFTERS, BITA, "auto") or not {*added} <= {BITA, "lookahead"}:
+        known = ", ".join((*NAMES, BITA, "auto", GENAI, GENAI_LOOKUP))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
-    return AntiphonGenerate(name, drafter, maximum, engine)
+    options: dict[str, Any] = {"bita": SMOLLM2} if BITA in added else {}
+    options |= {"window": WINDOW} if "lookahead" in added else {}
+    return AntiphonGenerate(name, resolve_drafter(first, **options), maximum, engine)
 
 
 def parse_method(name: str, num_draft_tokens: int | None) -> tuple[str, EngineName, int | None]:

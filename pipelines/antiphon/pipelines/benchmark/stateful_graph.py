@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from antiphon.accel.engines.openvino.conversion import (
     UnsupportedModelError,
     WeightArguments,
     convert,
+    name_ports,
     unsupported_reason,
     windows_of,
     with_placeholders,
@@ -46,15 +46,8 @@ UNSUPPORTED = ("softcap", "position_bias", "s_aux")
 """Options of attention that the export does not support; a model that uses one is refused."""
 
 
-@dataclass(slots=True)
-class _TracedCache:
-    """KV cache during tracing: past tensors that attention reads, and present tensors that it appends."""
-
-    past: Sequence[Tensor] = ()
-    present: list[Tensor] = field(default_factory=list)
-
-
-_cache: ContextVar[_TracedCache] = ContextVar("cache")
+_cache: ContextVar[tuple[Sequence[Tensor], list[Tensor]]] = ContextVar("cache")
+"""KV cache during tracing: past tensors that attention reads, and present tensors that it appends."""
 
 
 def export_stateful(
@@ -122,9 +115,9 @@ class _Step:
     def __call__(self, input_ids: Tensor, position_ids: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         first = len(others) - len(self.weights)
         self.weights.assign(others[first:])
-        with _tracing(others[:first]) as cache, SymbolicLinear():
+        with _tracing(others[:first]) as present, SymbolicLinear():
             logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False).logits
-        return logits, *cache.present
+        return logits, *present
 
 
 def _traced_graph(model: PreTrainedModel, names: Sequence[str]) -> tuple[openvino.Model, list[Tensor]]:
@@ -132,9 +125,9 @@ def _traced_graph(model: PreTrainedModel, names: Sequence[str]) -> tuple[openvin
     from openvino._offline_transformations import apply_moc_transformations
 
     ids, positions = torch.ones((2, 3), dtype=torch.long), torch.arange(4, 7).expand(2, 3)
-    with _tracing() as cache, SymbolicLinear():
+    with _tracing() as present, SymbolicLinear():
         model(input_ids=ids, position_ids=positions, use_cache=False)
-    past = [each.new_zeros((2, each.shape[1], 4, each.shape[3])) for each in cache.present]
+    past = [each.new_zeros((2, each.shape[1], 4, each.shape[3])) for each in present]
     weights = WeightArguments(model, names)
     step = _Step(model, weights)
     graph = convert(lambda *tensors: step(*tensors), (ids, positions, *past), weights)
@@ -144,21 +137,13 @@ def _traced_graph(model: PreTrainedModel, names: Sequence[str]) -> tuple[openvin
 
 def _name_inputs_and_outputs(graph: openvino.Model, past: Sequence[Tensor], weights: Mapping[str, Tensor]) -> None:
     """Set names and shapes of all inputs and names of all outputs."""
-    import openvino
-
     states = _state_names(len(past) // 2)
     shapes = {"input_ids": [-1, -1], "position_ids": [-1, -1]}
     shapes |= {
         f"{PAST}.{state}": [-1, each.shape[1], -1, each.shape[3]] for state, each in zip(states, past, strict=True)
     }
     shapes |= {INPUT_PREFIX + name: list(weight.shape) for name, weight in weights.items()}
-    for given, (name, shape) in zip(graph.inputs, shapes.items(), strict=True):
-        given.get_tensor().set_names({name})
-        given.get_node().set_friendly_name(name)
-        given.get_node().set_partial_shape(openvino.PartialShape(shape))
-    for result, name in zip(graph.outputs, ("logits", *(f"{PRESENT}.{state}" for state in states)), strict=True):
-        result.get_tensor().set_names({name})
-    graph.validate_nodes_and_infer_types()
+    name_ports(graph, shapes, ["logits", *(f"{PRESENT}.{state}" for state in states)])
 
 
 def _state_names(layers: int) -> list[str]:
@@ -196,12 +181,12 @@ def _make_stateful(graph: openvino.Model, layers: int) -> openvino.Model:
 
 
 @contextmanager
-def _tracing(past: Sequence[Tensor] = ()) -> Iterator[_TracedCache]:
-    """Make the exported attention use these past keys and values until the ``with`` block exits."""
-    cache = _TracedCache(past)
-    token = _cache.set(cache)
+def _tracing(past: Sequence[Tensor] = ()) -> Iterator[list[Tensor]]:
+    """Make the exported attention use these past keys and values; yield the list that it appends its own to."""
+    present: list[Tensor] = []
+    token = _cache.set((past, present))
     try:
-        yield cache
+        yield present
     finally:
         _cache.reset(token)
 
@@ -215,11 +200,11 @@ def _attend(
     """
     if given := [name for name in UNSUPPORTED if options.get(name) is not None]:
         raise UnsupportedModelError(f"{type(module).__name__} uses {', '.join(given)}, which is not exported.")
-    cache = _cache.get()
-    layer = len(cache.present)
-    if cache.past:
-        key, value = (torch.cat([cache.past[layer + at], each], dim=2) for at, each in enumerate((key, value)))
-    cache.present += [key, value]
+    past, present = _cache.get()
+    layer = len(present)
+    if past:
+        key, value = (torch.cat([past[layer + at], each], dim=2) for at, each in enumerate((key, value)))
+    present += [key, value]
     keys, values = (_repeated(each, int(query.shape[1]) // int(each.shape[1])) for each in (key, value))
     mask = torch.zeros((query.shape[0], 1, query.shape[2], key.shape[2]))
     attended = scaled_dot_product_attention(query, keys, values, mask, scale=options.get("scaling"))

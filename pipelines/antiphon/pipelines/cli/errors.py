@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.rendering.sanitize import sanitize
@@ -12,10 +12,11 @@ from antiphon.pipelines.rendering.sanitize import sanitize
 INVALID_INPUT = 2
 """Exit code if an argument, an option or a file cannot be used."""
 
-_INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
+INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
 
 
-def _exit_with_message(context: Any, error: Exception) -> None:
+def exit_with_message(context: Any, error: Exception) -> None:
+    """Print an error of the input and exit with code 2."""
     # A closed pipe is not an error of the input: `head` closes it once it has enough lines.
     if isinstance(error, BrokenPipeError) or context.params.get("traceback"):
         raise error
@@ -30,16 +31,5 @@ class CommandGroup(TyperGroup):
         """Run the chosen command."""
         try:
             return super().invoke(ctx)
-        except _INPUT_ERRORS as error:
-            return _exit_with_message(ctx, error)
-
-
-class SingleCommand(TyperCommand):
-    """A program of one command."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except _INPUT_ERRORS as error:
-            return _exit_with_message(ctx, error)
+        except INPUT_ERRORS as error:
+            return exit_with_message(ctx, error)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.index_report import STAGES
 from antiphon.pipelines.cli.options import EXTRACTIVE
 
 if TYPE_CHECKING:
@@ -17,16 +16,6 @@ if TYPE_CHECKING:
     from antiphon.retrieval import Retriever
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-
-
-def open_demo(*, device: str | None = None) -> Retriever:
-    """Open the index of the demo's documents; build it if it is missing."""
-    from antiphon.pipelines.data.demo import demo_index
-    from antiphon.retrieval import Retriever
-
-    with console.progress_bars(STAGES) as report:
-        folder = demo_index(report)
-    return Retriever.open(folder, device=device)
 
 
 def load_language_model(

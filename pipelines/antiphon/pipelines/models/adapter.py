@@ -45,26 +45,9 @@ def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report:
         ValueError: the adapter is incomplete, damaged, or made for another model.
         ImportError: the package peft is missing.
     """
-    _check(adapter)
+    check_adapter(adapter)
     folder = models / f"reader-{_fingerprint(adapter)[:8]}"
     return verified_folder(folder, lambda temporary: _merge(adapter, base, temporary, report))
-
-
-def trainable_adapter(model: Any, adapter: Path) -> Any:
-    """Return the model with the adapter applied and trainable.
-
-    Args:
-        model: The base model.
-        adapter: Folder of the adapter.
-
-    Raises:
-        ValueError: the adapter is incomplete, damaged, or made for another model.
-    """
-    from peft import PeftModel
-
-    _check(adapter)
-    with _errors_as_value_error(adapter):
-        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
 
 
 @contextmanager
@@ -78,7 +61,8 @@ def quiet_peft() -> Iterator[None]:
 _MERGING = "Merging the adapter into the language model, once"
 
 
-def _check(adapter: Path) -> None:
+def check_adapter(adapter: Path) -> None:
+    """Raise ValueError unless a folder has an adapter for `BASE`."""
     for name in (CONFIG, WEIGHTS):
         if not (adapter / name).is_file():
             raise ValueError(f"{adapter / name} is missing; an adapter is the two files {CONFIG} and {WEIGHTS}.")
@@ -119,12 +103,12 @@ def _adapted(model: Any, adapter: Path) -> Any:
     """Return the model with the adapter merged into its weights."""
     from peft import PeftModel
 
-    with _errors_as_value_error(adapter):
+    with errors_as_value_error(adapter):
         return PeftModel.from_pretrained(model, adapter).merge_and_unload(safe_merge=True)
 
 
 @contextmanager
-def _errors_as_value_error(adapter: Path) -> Iterator[None]:
+def errors_as_value_error(adapter: Path) -> Iterator[None]:
     """Raise ValueError if the adapter does not fit the model, in whole or in part."""
     from safetensors import SafetensorError
 

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -88,24 +88,13 @@ _CONVERTING = "Converting the language model, once"
 
 
 def _copy_bita_weights(folder: Path) -> None:
-    """Copy BiTA's weights to the path where the drafter "auto" looks for them, unless that file exists.
-
-    Earlier versions put them next to the model's weights, where vLLM would load them as a part of the model.
-    """
-    from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES
+    """Copy BiTA's weights to the path where the drafter "auto" looks for them, unless the user has put some there."""
+    from antiphon.accel.drafting.drafters import BITA_PLACES
     from antiphon.accel.files import write_cache_file
     from antiphon.pipelines.models.drafters import SHIPPED
 
-    earlier, shipped = folder / BITA_FILE, SHIPPED.read_bytes()
-    if earlier.exists():
-        if earlier.read_bytes() != shipped:  # the user's own weights stay
-            return
-        with suppress(OSError):
-            earlier.unlink()
-    target = folder / BITA_PLACES[0]
-    if target.exists():
-        return
-    write_cache_file(target, shipped)  # errors are ignored: in a read-only cache the model still works
+    if not any((folder / place).exists() for place in BITA_PLACES):
+        write_cache_file(folder / BITA_PLACES[0], SHIPPED.read_bytes())  # a read-only cache is no error
 
 
 def _models(cache: Path | None) -> Path:

@@ -40,12 +40,13 @@ async def text_completions(
     service = service_of(request)
     body.check_supported()
     served = service.model(body.model, access, body.collection)
-    if served.rag is not None:
+    tokenizer = served.language_model.tokenizer
+    if served.rag is not None or tokenizer is None:
         message = f"The model {served.id!r} answers questions; use /v1/chat/completions."
         raise unsupported_parameter("model", message)
     if body.echo and body.logprobs is not None:
         raise unsupported_parameter("echo", "echo with logprobs is not supported: prompts have no log-probabilities.")
-    prompts = await run_in_thread(completion_prompts, body, served.language_model.tokenizer)
+    prompts = await run_in_thread(completion_prompts, body, tokenizer)
     completion = CompletionResponse(body, served, prompts)
     jobs = service.submit(_starts(service, completion), served, access.key, body.user)
     if body.stream:

@@ -87,12 +87,7 @@ def template_messages(messages: Sequence[ChatMessage]) -> list[Message]:
 def _template_message(message: ChatMessage, index: int) -> Message:
     role = "system" if message.role == "developer" else message.role
     plain: dict[str, Any] = {"role": role, "content": join_text(message.content, f"messages.{index}.content")}
-    if message.name is not None:
-        plain["name"] = message.name
-    if message.reasoning_content is not None:
-        plain["reasoning_content"] = message.reasoning_content  # the template writes or drops it
-    if message.tool_call_id is not None:
-        plain["tool_call_id"] = message.tool_call_id
+    plain |= message.model_dump(include={"name", "reasoning_content", "tool_call_id"}, exclude_none=True)
     if message.tool_calls:
         plain["tool_calls"] = [
             {
@@ -131,16 +126,12 @@ def join_text(content: str | Sequence[TextPart] | None, param: str) -> str:
     return "".join(part.text or "" for part in content)
 
 
-def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenizerBase | None) -> list[PromptInput]:
+def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenizerBase) -> list[PromptInput]:
     """Return the prompts of a completion request.
 
     Raises:
-        ApiError: there is no prompt, or the model does not continue texts.
+        ApiError: there is no prompt.
     """
-    if tokenizer is None:
-        raise unsupported_parameter(
-            "model", f"The model {request.model!r} answers questions; use /v1/chat/completions."
-        )
     prompt = request.prompt
     if not prompt:
         raise unsupported_parameter("prompt", "prompt is empty; give a text of at least one character.")

@@ -254,8 +254,6 @@ def _shape(table: str) -> tuple[int, ...]:
 
 def _name(graph: openvino.Model, heads: Sequence[CacheShape], weights: Mapping[str, Tensor]) -> None:
     """Set names and shapes of inputs and output."""
-    import openvino
-
     memory = {
         f"{states}_cache.{layer}": [-1, own.num_heads, BLOCK_SIZE, size]
         for layer, own in enumerate(heads)
@@ -264,11 +262,19 @@ def _name(graph: openvino.Model, heads: Sequence[CacheShape], weights: Mapping[s
     flat = {name: [1, -1] if name in ("input_ids", "position_ids") else [-1] for name in INPUTS}
     own = {INPUT_PREFIX + name: list(weight.shape) for name, weight in weights.items()}
     shapes = flat | {"max_context_len": []} | memory | own
+    name_ports(graph, shapes, ["logits"])
+
+
+def name_ports(graph: openvino.Model, shapes: Mapping[str, list[int]], outputs: Sequence[str]) -> None:
+    """Set names and shapes of the inputs, in their order, and the names of the outputs."""
+    import openvino
+
     for given, (name, shape) in zip(graph.inputs, shapes.items(), strict=True):
         given.get_tensor().set_names({name})
         given.get_node().set_friendly_name(name)
         given.get_node().set_partial_shape(openvino.PartialShape(shape))
-    graph.outputs[0].get_tensor().set_names({"logits"})
+    for output, name in zip(graph.outputs, outputs, strict=True):
+        output.get_tensor().set_names({name})
     graph.validate_nodes_and_infer_types()
 
 
