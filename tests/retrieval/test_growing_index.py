@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.retrieval import (
     HashEmbedder,
+    IndexCorrupt,
     IndexMismatch,
     IndexNotFound,
     LocalIndex,
@@ -107,6 +108,17 @@ def test_documents_are_not_added_to_an_index_of_another_embedder(docs: Path) -> 
     build("a")
     with pytest.raises(IndexMismatch, match="holds vectors of the embedder"):
         build_index(["b"], "index", embedder=HashEmbedder(64), add=True)
+
+
+def test_documents_are_not_added_to_a_damaged_index(docs: Path) -> None:
+    build("a")
+    pointer = docs / "index" / "CURRENT"
+    pointer.write_text("gen-000001 damaged\n")
+    with pytest.raises(IndexCorrupt):
+        build("b", add=True)
+    assert pointer.read_text() == "gen-000001 damaged\n"
+    build("b")
+    assert sources() == ["b/three.txt"]
 
 
 def test_uploaded_documents_survive_every_run(docs: Path) -> None:
