@@ -98,7 +98,8 @@ def test_rows_are_kept_in_place(kept: list[int]) -> None:
         for start, tokens in ((0, 7), (100, 5)):
             cache.update(*states(tokens, start=1000 * place + start), place)
     keep_rows(cache, kept, length=7, fed=5)
-    for place, layer in enumerate(cache.layers):
+    layers: list[Any] = cache.layers
+    for place, layer in enumerate(layers):
         before, new = states(7, start=1000 * place), states(5, start=1000 * place + 100)
         torch.testing.assert_close(layer.keys, torch.cat([before[0], new[0][:, :, kept]], dim=2))
         torch.testing.assert_close(layer.values, torch.cat([before[1], new[1][:, :, kept]], dim=2))
