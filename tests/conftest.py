@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,10 @@ TEXTS = (
     "Honey keeps for years because it holds little water.",
     "A queen lays as many as two thousand eggs on a summer's day.",
 )
+
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # ignored in a shell's background, where tests of Ctrl-C wait for it
 
 hypothesis.settings.register_profile("without deadline", deadline=None)  # a busy machine is no error
 hypothesis.settings.load_profile("without deadline")

@@ -130,7 +130,7 @@ def rejected_rows_are_kept(patch: Patch) -> None:
 def cache_is_not_cropped(patch: Patch) -> None:
     """Rejected rows stay in the KV cache behind the text and are not counted."""
     patch.setattr("antiphon.accel.engines.torch.cache_kinds._remove_last", lambda layer, count: None)
-    patch.setattr("antiphon.accel.engines.torch.growing_cache.Buffer.crop", lambda self, tokens: None)
+    patch.setattr("antiphon.accel.engines.torch.growing_cache.GrowingLayer.crop", lambda self, tokens: None)
 
 
 def accepted_rows_are_not_moved(patch: Patch) -> None:

@@ -160,7 +160,7 @@ def test_every_command_says_that_the_table_is_missing_or_the_database_away(serve
         ("ask", QUESTION, "--index"),
         ("chat", "--index"),
         ("serve", "--model", "extractive", "--index"),
-        ("mcp", "--http", "0", "--index"),
+        ("mcp", "--index"),
     ]
     for command in commands:
         missing = one_line(run(*command, url, code=2).stderr)
