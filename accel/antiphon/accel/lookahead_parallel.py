@@ -45,7 +45,8 @@ def decode_parallel(
     """Decode greedily with all processes of a group; every process yields the same steps, and none is a leader.
 
     Lookahead parallelism (Fu et al. 2024, arXiv 2402.02057, section 3.4): each of D devices verifies 1/D of the
-    window's columns, with the level-0 rows that they attend to, and 1/D of the n-grams. So each device computes about
+    window's columns and 1/D of the n-grams. With its columns a device also verifies the rows of
+    level 0 that they attend to. So each device computes about
     1/D of the rows. All processes give the same arguments.
 
     Args:
@@ -54,10 +55,12 @@ def decode_parallel(
         max_new_tokens: Maximum number of tokens to emit.
         ends: Token ids that end the text.
         references: Token ids of texts that n-grams are taken from.
-        group: Process group of torch.distributed; None: the default one, or this process alone without any.
+        group: Process group of torch.distributed. None: the default group; if there is none, this
+            process decodes alone.
 
     Raises:
-        ValueError: The model cannot verify trees at any length, or the prompt is shorter than two tokens.
+        ValueError: The model cannot verify trees at every length, or the prompt is shorter than two
+            tokens.
     """
     engine = ParallelEngine(engine_of(model), group)
     if len(prompt) < 2:
@@ -172,7 +175,7 @@ class BestTokens:
         raise ValueError(f"Of rows verified by several processes the best token is known, not the best {k}.")
 
     def tensor(self) -> Tensor:
-        """Refuse, because processes exchange one token per row."""
+        """Raise an error: processes exchange only the most likely token of each row."""
         raise ValueError("Rows verified by several processes have no logits here: decode greedily, without processors.")
 
 

@@ -189,7 +189,7 @@ def _reaches(answer_words: _Words, end: int, source: _Words, shift: int, first: 
 
 
 def _extend(answer_words: _Words, first: int, source: _Words, source_first: int, matched: int) -> int:
-    """Return the end in the answer of the run that begins with ``matched`` equal words."""
+    """Extend a run of ``matched`` equal words as far as possible; return its end in the answer."""
     end = first + matched
     shift = source_first - first
     while (

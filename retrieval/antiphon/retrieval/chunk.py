@@ -81,7 +81,11 @@ def _wholes(text: str, parts: Sequence[Block]) -> Iterator[Span]:
 
 
 def _code_spans(document: Document, parts: Sequence[Block], start: int, end: int) -> list[list[int]]:
-    """Return the code of a passage that its text does not show: of HTML, and code that begins before the passage."""
+    """Return the spans of code in a passage that its text does not show to be code.
+
+    If the text of the document has no markup for code (HTML), these are all spans of code.
+    Otherwise it is only code that begins before the passage.
+    """
     code = [part for part in parts if part.kind is BlockKind.CODE and part.start < end and part.end > start]
     hidden = [part for part in code if document.code or part.start < start]
     return [[max(part.start, start), min(part.end, end)] for part in hidden]

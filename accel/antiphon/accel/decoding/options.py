@@ -46,14 +46,14 @@ class DecodingOptions:
         engine: "torch", "openvino", or "auto": the faster of the two if they agree
             (`antiphon.accel.engines.selection.select_engine`). Torch also runs requests that need a feature
             which only torch has: left padding, the caller's own KV cache, ``reproducible``, compiled steps, BiTA.
-        reproducible: In half precision, where rounding decides between two equally likely tokens,
-            drafts, other requests and the clock can change which one is emitted. If True, they
-            cannot, and a repeated request gives the same text. Torch then decodes each request
-            alone, every forward pass after the prefill has 40 rows (at most 39 draft tokens), and
-            the attention of each row is computed by itself, which costs time.
+        reproducible: In half precision, rounding decides between two equally likely tokens.
+            Drafts, other requests and the clock can then change which of the two is emitted. If
+            True, they cannot change it, and a repeated request gives the same text. Torch then
+            decodes each request alone, every forward pass after the prefill has 40 rows (at most
+            39 draft tokens), and the attention of each row is computed by itself, which costs time.
         weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits. This is
-            a different model with different texts; drafts do not change them either. Requests that need a feature of
-            torch are refused. None: the loaded weights.
+            a different model with different texts; drafts do not change the texts of this model
+            either. Requests that need a feature of torch are refused. None: the loaded weights.
 
     Raises:
         ValueError: ``num_draft_tokens`` is negative; the engine or the weights are unknown; or weights are combined

@@ -207,7 +207,10 @@ class CostModel:
         return exp(self._biases[_row_range(rows)])
 
     def _curve(self, context_length: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return seconds and row range (`_row_range`) for 1, 2, ... rows, at least ``rows`` entries each."""
+        """Return two arrays: the seconds and the row range (`_row_range`) of 1, 2, ... rows.
+
+        Each array has at least ``rows`` entries.
+        """
         place = context_length // CONTEXT_STEP
         if self._cached is None or self._cached[0] != place or len(self._cached[1]) < rows:
             size = max(rows, CONTEXT_STEP)

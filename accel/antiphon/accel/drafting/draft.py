@@ -27,13 +27,14 @@ class Draft:
     a token (0 or more) is accepted like any row if it is right. A probe with a negative number is a mask token of BiTA
     and is never accepted.
 
-    Code that removes rows keeps all probes below the root and below the candidates it keeps, or no probe at all.
+    Code that removes rows keeps either no probes at all, or all probes below the root and below
+    each candidate that it keeps.
 
     Attributes:
         tokens: Token of each row.
         parents: Parent of each row: an earlier row, or ``ROOT``.
-        chances: Estimated probability that the whole path down to a row is accepted; for a probe, the expected
-            number of later tokens that its logits are worth.
+        chances: For a candidate, the estimated probability that the whole path down to it is
+            accepted. For a probe, the number of later tokens that its logits are expected to yield.
         num_probes: Number of probes. They are the last rows; the candidates come before them.
 
     Raises:

@@ -239,7 +239,10 @@ class ThinkingReader:
         return Split()
 
     def _read_channel_mark(self, mark: str) -> Split:
-        """Read a mark of gpt-oss. A message to a recipient is a tool call: header and body belong to the answer."""
+        """Read a mark of gpt-oss.
+
+        A message to a recipient is a tool call. Its header and its body are part of the answer.
+        """
         if mark in ("<|end|>", "<|call|>", "<|return|>"):
             self._enter("before")
         elif mark != "<|message|>":

@@ -123,7 +123,7 @@ def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
 def _agreeing_graph(
     model: PreTrainedModel, output: str, key: str, device: str, dtype: torch.dtype, vectors: Callable[[Any], Vectors]
 ) -> tuple[Any, str]:
-    """Return the model's graph, or None if it cannot be used, and the reason."""
+    """Return the model's graph and why it can be used, or None and why it cannot."""
     from antiphon.retrieval.encoder_runtime.openvino_encoder import OpenVINOEncoder, openvino_obstacle
 
     if (obstacle := openvino_obstacle(device, dtype)) is not None:

@@ -49,7 +49,10 @@ def _parsed(match: re.Match[str]) -> Any:
 
 
 def _is_small(value: Any) -> bool:
-    """Return whether a value has few parts, all of which are values of JSON. YAML can refer to a part many times."""
+    """Return whether a value has few parts, all of which are values of JSON.
+
+    A part that YAML refers to many times is counted each time.
+    """
     pending, seen = [value], 0
     while pending and seen <= _MOST_VALUES:
         part = pending.pop()

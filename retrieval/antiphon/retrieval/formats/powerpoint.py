@@ -49,7 +49,7 @@ def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str]) -> N
 
 
 def _shapes(shapes: Any) -> Iterator[Any]:
-    """Yield the shapes of a slide, with those in groups instead of the groups."""
+    """Yield the shapes of a slide. In place of a group, yield the shapes in it."""
     pending = [iter(shapes)]  # an explicit stack, because groups can be nested deeply
     count = 0
     while pending:

@@ -170,7 +170,7 @@ def _has_many_controls(sample: bytes) -> bool:
 
 
 def _wide_encoding(data: bytes) -> str:
-    """Return UTF-16 or UTF-32 if data without a byte order mark is text in it; empty if it is not."""
+    """Return the encoding of UTF-16 or UTF-32 text without a byte order mark; empty otherwise."""
     sample = data[:_SAMPLE]
     if not _has_many_controls(sample):
         return ""

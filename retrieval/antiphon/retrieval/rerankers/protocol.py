@@ -43,5 +43,8 @@ def sort_by_score(passages: Sequence[Passage], keys: Sequence[float], scores: Se
 
 
 def falling(scores: Sequence[float]) -> list[float]:
-    """Return for each score the highest score from its place on, so that the scores of a ranking never rise."""
+    """Return the scores of a ranking, changed so that they never rise from one place to the next.
+
+    Each score becomes the highest score at its own place or a later one.
+    """
     return list(accumulate(reversed(scores), max))[::-1]

@@ -206,7 +206,7 @@ class SharesTable(Protocol):
     """A drafter that can share a recycling table with other requests."""
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share this table, or use none."""
+        """Share ``table`` with other requests; if it is None, share no table."""
 
 
 def recycling_table_of(drafter: object) -> RecyclingTable | None:

@@ -177,7 +177,7 @@ class PassLogits:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the model's logits are known."""
+        """Whether the exact logits have been computed."""
         return self._exact is not None
 
     def exact(self) -> NDArray[np.float32]:

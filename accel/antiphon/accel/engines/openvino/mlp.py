@@ -138,7 +138,10 @@ def merge_gate_and_up(graph: openvino.Model, owners: Owners) -> int:
 
 
 def _product(output: Any) -> Any:
-    """Return the matrix product of weights that computes an output, before or after a clamp, or None."""
+    """Return the product with weights that computes an output, or None.
+
+    If the output is that of a clamp, the product is the one that the clamp is applied to.
+    """
     node = output.get_node()
     if node.get_type_name() == "Clamp":
         node = node.input_value(0).get_node()

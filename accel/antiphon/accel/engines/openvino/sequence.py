@@ -55,7 +55,10 @@ class PagedSequence:
 
     @property
     def level(self) -> Level:
-        """See `CachedSequence.level`. Beyond the smallest window only chains: windows are measured in slots."""
+        """See `CachedSequence.level`. From the length of the smallest window on: only chains.
+
+        Windows are measured in cache slots, which match positions in the text only for chains.
+        """
         window = self._memory.window
         return "tree" if window is None or len(self.tokens) + 1 < window else "linear"
 

@@ -199,7 +199,7 @@ def _distance(logits: Tensor, truth: Tensor) -> float:
 
 
 def _prefix(model: PreTrainedModel) -> int:
-    """Return a prefix length; if the model applies a window internally (GPT-Neo), it is longer than that window."""
+    """Return a prefix length. It exceeds a window that the model applies internally (GPT-Neo)."""
     window = getattr(model.config.get_text_config(decoder=True), "window_size", None)
     return PREFIX + window if isinstance(window, int) else PREFIX
 
