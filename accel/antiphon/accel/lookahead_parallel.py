@@ -171,7 +171,7 @@ class BestTokens:
         return BestTokens(self.tokens[: 1 + rows], self.vocab_size)
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Refuse, because processes exchange one token per row."""
+        """Raise an error: processes exchange only the most likely token of each row."""
         raise ValueError(f"Of rows verified by several processes the best token is known, not the best {k}.")
 
     def tensor(self) -> Tensor:

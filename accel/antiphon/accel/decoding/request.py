@@ -54,7 +54,7 @@ class Request:
         budget: Decides how many rows of a draft are verified.
         references: Token ids of the texts that drafts may be copied from.
         prefill_chunk: Maximum number of prompt tokens per forward pass; None: the engine's default.
-        thread: Id of the thread that decodes the request.
+        thread: Id of the thread that asked for the latest step.
         is_started: Whether the drafter has seen the prompt.
         last_step_at: When its last step ended, in seconds of `perf_counter`; 0 before the first.
         idle_seconds: Time between the end of its last step and the moment when its caller asked for the next one.

@@ -103,7 +103,7 @@ class Scheduler:
         return [cast(Step | BaseException, step.result) for step in steps]
 
     def leave(self, request: Request) -> None:
-        """Stop waiting for this request."""
+        """Drop a request that has ended, or that its caller has left; its KV cache is freed by its owner."""
         self._running.pop(request, None)
 
     def after_forward(self, request: Request, release: Callable[[], object]) -> None:
