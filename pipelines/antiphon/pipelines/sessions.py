@@ -57,13 +57,15 @@ class Session:
 class SessionStore:
     """Questions and answers in an SQLite file, searched by the meaning of a new question.
 
-    Its answers are only drafted from and never returned, so they do not change the output (in half precision except at
-    ties). Several processes and threads may use one file. It is in WAL mode: an answer that `add` has stored survives
-    kill -9 and a power failure. Deleted data is overwritten. A new file is readable by its owner only.
+    The stored answers are only drafted from and never returned, so they do not change the output,
+    except at ties in half precision. Several processes and threads may use one file. The file is in
+    WAL mode: an answer that `add` has stored survives kill -9 and a power failure. Deleted data is
+    overwritten. A new file is readable by its owner only.
 
     Args:
-        namespace: the tenant; its sessions are never searched for another one.
-        embedder: an embedder, or the name of one (see `load_embedder`); it must be that of an existing file.
+        namespace: the tenant. Searches of one tenant never find the sessions of another one.
+        embedder: an embedder, or the name of one (see `load_embedder`). If the file exists, it must
+            be the embedder with which the file was made.
         max_sessions: sessions to keep in the namespace, the most recently added or found ones.
         max_age: maximum age in seconds; None: any.
         k: maximum number of sessions that a question finds.

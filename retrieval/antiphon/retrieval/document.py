@@ -125,9 +125,10 @@ class Document:
         return bisect_right(self.pages, position) or None
 
     def location(self, start: int, end: int) -> dict[str, Any]:
-        """Return the place of ``text[start:end]`` in the file, such as ``{"page": "3"}``; empty if it has no places.
+        """Return the place of ``text[start:end]`` in the file, such as ``{"page": "3"}``.
 
-        On several pages ``page_starts`` has the first character of each page after the first.
+        The result is empty if the document has no places. If the span covers several pages,
+        ``page_starts`` has the first character of each of these pages except the first.
 
         Args:
             start: The first character.

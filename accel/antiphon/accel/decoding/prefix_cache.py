@@ -25,18 +25,21 @@ __all__ = ["PrefixCache", "common_length"]
 class PrefixCache:
     """KV cache of the last text of a conversation, so that the next request prefills only the tokens that differ.
 
-    Pass the same one to every request of a conversation. A request takes the KV cache out and returns it when
-    it ends; a request that starts in between prefills its whole prompt. A request that ends in an error returns
-    nothing. Tokens after the common prefix are cropped; layers that cannot be cropped (sliding, recurrent)
-    are reused only if the new text continues the whole old one. Nothing is reused for a model whose rotary frequencies
-    change with the length of the text, or whose level is "plain". Texts do not change, except by rounding, which
-    depends on the number of tokens per forward pass.
+    Pass the same object to every request of a conversation. A request takes the KV cache out and
+    returns it when it ends; a request that starts in between prefills its whole prompt. A request
+    that ends in an error returns nothing. Tokens after the common prefix are cropped; layers that
+    cannot be cropped (sliding, recurrent) are reused only if the new text continues the whole old
+    one. Nothing is reused for a model whose rotary frequencies change with the length of the text,
+    or whose level is "plain". Texts do not change, except by rounding, which depends on the number
+    of tokens per forward pass.
 
-    An engine with one KV cache for all requests (OpenVINO's) keeps the tenant's prefixes there instead: in whole blocks
-    of tokens, for any number of simultaneous requests, until the memory is needed.
+    An engine with one KV cache for all requests (OpenVINO's) keeps the prefixes of the tenant in
+    that cache instead, until the memory is needed. These prefixes are whole blocks of tokens. Any
+    number of requests can use them at the same time.
 
     Args:
-        tenant: In such an engine, prefix caches with the same tenant share prefixes; None: this one shares with none.
+        tenant: In such an engine, prefix caches with the same tenant share their prefixes. None
+            means that this prefix cache shares with no other.
     """
 
     def __init__(self, tenant: Hashable = None) -> None:
@@ -107,7 +110,7 @@ class PrefixCache:
 
 
 def common_length(before: Sequence[int], after: Sequence[int]) -> int:
-    """Return how many of their first tokens two texts have in common."""
+    """Return the number of first tokens that two texts have in common."""
     pairs = zip(before, after, strict=False)
     return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after)))
 

@@ -17,7 +17,8 @@ to its last token, and one for the last token with the draft.
 
 Threads: the scheduler has one thread for each engine, which computes all forward passes of requests and calls the
 methods of their sequences. Other threads create sequences and call `ModelEngine.step_cost`, ``budget`` and ``bigrams``.
-All hold `Engine.lock` for that and for forward passes, so that engines need no other locks.
+All these threads hold `Engine.lock` during these calls and forward passes, so that engines need no
+other locks.
 
 Errors: all requests of a forward pass get the exception that ``forward`` raises. After a shared forward pass has
 failed, and after any was interrupted, the scheduler calls ``reset`` on its sequences, which must work in any state. An
@@ -55,7 +56,8 @@ draft at all.
 class CachedSequence(Protocol):
     """The KV cache, or recurrent state, of one sequence. The engine creates it and `Engine.forward` fills it.
 
-    Between ``forward`` and ``keep`` it holds every row of the forward pass; after ``keep`` confirmed tokens only.
+    Between ``forward`` and ``keep`` it holds every row of the forward pass; after ``keep`` it holds
+    confirmed tokens only.
     """
 
     @property
@@ -101,8 +103,9 @@ class CachedSequence(Protocol):
     def keep(self, path: Sequence[int]) -> None:
         """Keep the pending tokens and the accepted rows of the last forward pass, and drop its other rows.
 
-        Called once after each forward pass, also after a prefill (with an empty path), unless `discard` is. Accepted
-        tokens that the cache does not hold afterwards are pending in the next forward pass: ``length`` says how many.
+        Called once after each forward pass, also after a prefill (with an empty path), unless
+        `discard` is called. Accepted tokens that the cache does not hold afterwards are pending in
+        the next forward pass; ``length`` tells where these start.
 
         Args:
             path: Accepted rows of the draft, from the first below the root on.
@@ -137,8 +140,9 @@ class SequenceInput:
         pending: Confirmed tokens that are not cached yet, at least one; they start at position ``sequence.length``.
         draft: Draft tree whose root is the last pending token, as `CachedSequence.fit` returned it.
         prefill_chunk: Maximum number of prompt tokens per forward pass; None for the engine's default.
-        needs_best: Whether the caller will ask for most likely tokens. An engine that computes them in another way than
-            all logits then does so in this forward pass; otherwise when it is asked.
+        needs_best: Whether the caller will ask for most likely tokens. An engine may compute these
+            in another way than all logits. If True, it computes them in this forward pass; if
+            False, when asked.
     """
 
     sequence: CachedSequence
@@ -185,8 +189,9 @@ class SequenceOptions:
         tenant: Owner of the text: cached prefixes are shared within one tenant only.
         cache: Cache of transformers to continue from; None for a new one.
         padding: Number of left padding tokens before the prompt.
-        reproducible: Whether every forward pass after the prefill has `REPRODUCIBLE_ROWS` rows, whose logits do not
-            depend on each other bit for bit.
+        reproducible: Whether every forward pass after the prefill has `REPRODUCIBLE_ROWS` rows.
+            In these passes the logits of a row do not depend on the other rows, not even in one
+            bit.
         bita: Trained BiTA masks that the drafter uses, None for none.
         compiled: Whether to use compiled steps; None lets the engine decide.
     """
@@ -230,8 +235,8 @@ class Engine(Protocol):
         """Run one forward pass over the pending tokens and the drafts of one or several sequences.
 
         Each row attends to the cached and pending tokens of its sequence and to its ancestors in the draft, and its
-        position is that of its depth. A prefill may take several passes of ``prefill_chunk`` tokens; only its last
-        logits are returned. The caller holds the lock.
+        position follows from its depth. A prefill may take several passes of ``prefill_chunk``
+        tokens; only its last logits are returned. The caller holds the lock.
 
         Args:
             inputs: One input per sequence. There are several only if all of them have `CachedSequence.can_batch`.
@@ -283,7 +288,8 @@ class ModelEngine(Engine, Protocol):
         """Return the sequence of a new request; the caller holds the lock.
 
         Args:
-            tokens: Token ids of the prompt. An engine with a prefix cache may return a sequence that holds its start.
+            tokens: Token ids of the prompt. An engine with a prefix cache may return a sequence
+                that holds the beginning of the prompt already.
         """
 
     def cache_of(self, sequence: CachedSequence) -> Cache | None:

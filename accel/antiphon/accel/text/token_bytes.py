@@ -1,4 +1,4 @@
-"""The bytes of single tokens, which joined are the bytes of the text."""
+"""The bytes of single tokens. Joined, they are the bytes of the text."""
 
 from __future__ import annotations
 

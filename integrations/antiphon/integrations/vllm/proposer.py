@@ -256,6 +256,9 @@ def _limit_by_min_tokens(parameters: Any, num_emitted: int) -> int | None:
 
 
 def _continues(known: RequestDrafter, row: BatchRow) -> bool:
-    """Return whether the row's tokens extend the drafter's context; they do not if vLLM has dropped some of it."""
+    """Return whether the row's tokens begin with the drafter's context.
+
+    They do not if vLLM has dropped tokens that the drafter has received.
+    """
     read = len(known.context)
     return read <= row.num_tokens and row.read(read - 1, read) == known.context[-1:]

@@ -156,10 +156,13 @@ def _race(language_model: LanguageModel, plans: Mapping[str, RequestPlan]) -> bo
 
 
 def run_race(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> Speed:
-    """Decode the jobs with transformers' greedy decoding, its prompt lookup, and ours, and show their progress.
+    """Decode the jobs with each program, and show the progress.
+
+    The programs are transformers' greedy decoding, transformers' prompt lookup, and our decoding.
 
     Args:
-        language_model: The model; transformers runs it as it is, and ours on its engine.
+        language_model: The model. Transformers runs the torch model as it is; our decoding uses the
+            engine of the language model.
         limit: Maximum number of new tokens for each job.
     """
     from antiphon.accel.drafting.drafters import Blend

@@ -69,7 +69,10 @@ class ServedDocuments:
 
     @property
     def reranker(self) -> Reranker | None:
-        """The reranker of /v1/rerank; if keys may have different rights, its scores reveal nothing of documents."""
+        """The reranker of /v1/rerank.
+
+        If the API keys may have different rights, its scores reveal nothing about the documents.
+        """
         from antiphon.pipelines.server.collections import independent_reranker
 
         first = next(iter(self.retrievers.values()), None)
@@ -81,7 +84,8 @@ class ServedDocuments:
         """Return the collections with their pipelines.
 
         Args:
-            language_model: the language model; with the bundled reader, answers are quoted without it.
+            language_model: the language model. If it is the bundled reader, the pipelines quote
+                answers without it.
         """
         from antiphon.pipelines.rag import Rag
         from antiphon.pipelines.server.collections import Collection, UploadQuota
@@ -108,7 +112,8 @@ def served_documents(
             collections.
 
     Raises:
-        ValueError: both are given, or the file is not valid.
+        ValueError: both an index and collections are given, or the file of collections is not
+            valid.
         OSError: there is no such index, or the file cannot be read.
     """
     from antiphon.pipelines.server.access_keys import AccessKeys

@@ -102,7 +102,12 @@ def _boxes(textpage: PdfTextPage, text: str) -> Iterator[Box]:
 
 
 def _spans(page: str, text: str) -> Iterator[tuple[int, int]]:
-    """Yield where a text is in the folded text of a page: as a whole, or else line by line."""
+    """Yield the span of a text in a page, or else the spans of its lines and cells that are found.
+
+    Args:
+        page: The text of the page, as `_folded` returns it.
+        text: The text, not folded.
+    """
     whole, _ = _folded(text)
     start = page.find(whole)
     if not whole or start >= 0:

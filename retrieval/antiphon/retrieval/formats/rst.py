@@ -116,7 +116,10 @@ class _Version(_Prose):
 
 
 class _Description(_Prose):
-    """A directive that describes what its argument names, such as ``function``. Those of unknown kinds are read so."""
+    """A directive that describes what its argument names, such as ``function``.
+
+    Unknown directives are read in the same way.
+    """
 
     def run(self) -> list[nodes.Node]:
         if not self.argument:
@@ -259,7 +262,7 @@ def _role_text(text: str) -> str:
 
 
 def _with_label(label: str, body: list[nodes.Node]) -> list[nodes.Node]:
-    """Return nodes of text with a label before the first one."""
+    """Return nodes with a label in front of their text."""
     first = body[0] if body and isinstance(body[0], nodes.paragraph) else nodes.paragraph()
     first.insert(0, nodes.Text(label))
     return [first, *(node for node in body if node is not first)]

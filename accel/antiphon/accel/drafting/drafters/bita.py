@@ -12,7 +12,10 @@ from typing import Literal, Protocol, get_args
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens, take_rows
 
 Shape = Literal["triangle", "rectangle", "chain"]
-"""Number of guesses per mask: one fewer than the previous mask, equally many, or one for all masks but the first."""
+"""Number of guesses per mask.
+
+One fewer than the previous mask, as many as the first mask, or one for every mask.
+"""
 
 INITIAL_ACCEPTANCE = (0.4, 0.15, 0.06)
 """Initial acceptance rates of paths of one, two and three guesses (one guess per mask)."""
@@ -42,9 +45,10 @@ class Bita:
     a level has children: the guesses of the next level. The root and every row have a group of mask tokens (probes) of
     their own behind them, so the next draft is available whichever row is accepted: one forward pass verifies this
     draft and produces the next one. With m masks a full draft has 1 + m rows for every guess and m more, as in the
-    paper (section 3.3, "efficient tree-based decoding"). A smaller budget keeps the rows of the highest value: for a
-    guess its chance; for a mask the chance that the accepted path ends at its row, times the acceptance rate of that
-    mask's guesses.
+    paper (section 3.3, "efficient tree-based decoding"). A smaller budget keeps the rows of the
+    highest value. The value of a guess is its chance. The value of a mask is the chance that the
+    accepted path ends at the row before the masks, times the acceptance rate of that mask's
+    guesses.
 
     Args:
         weights: Trained weights. They belong to one model and are refused by any other.
@@ -144,7 +148,7 @@ def level_widths(k: int, shape: Shape, masks: int) -> list[int]:
 
 
 def _end_chances(draft: Draft) -> dict[int, float]:
-    """Return the chance that the accepted path ends there, for the root and every row."""
+    """Return, for the root and every row, the chance that the accepted path ends at it."""
     ends = {ROOT: 1.0, **dict(enumerate(draft.chances))}
     for parent, chance in zip(draft.parents, draft.chances, strict=True):
         ends[parent] -= chance

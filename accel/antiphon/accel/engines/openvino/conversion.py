@@ -49,8 +49,9 @@ class UnsupportedModelError(ValueError):
 def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     """Convert a model to a graph with paged attention, without reading or copying its large weights.
 
-    Its inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer, and each large weight by the name of
-    the parameter after `INPUT_PREFIX`; its output is ``logits`` in float32, shape (1, len(rows), vocab).
+    The graph's inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer, and one
+    input for each large weight. The name of the latter is `INPUT_PREFIX` and then the name of the
+    parameter. The graph's output is ``logits`` in float32, shape (1, len(rows), vocab).
 
     Args:
         model: The loaded model, which is not changed.
@@ -138,7 +139,11 @@ class _Forward:
         self.sliced = sliced
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
-        """Return the logits after ``rows``; ``others`` are the tensors of `TABLES`, the KV cache, the large weights."""
+        """Return the logits after ``rows``.
+
+        ``others`` are first the tensors of `TABLES`, then those of the KV cache, then the large
+        weights.
+        """
         first = len(others) - len(self.weights)
         self.weights.assign(others[first:])
         tables, caches = others[: len(TABLES)], others[len(TABLES) : first]

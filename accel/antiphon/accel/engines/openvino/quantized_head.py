@@ -24,10 +24,10 @@ GROUP_SIZES = (128, 64)
 """Numbers of hidden values that share a scale if OpenVINO quantizes them, the faster one first."""
 
 SLACK = 1.05
-"""Factor of the error of hidden values that OpenVINO rounds, for roundings of their scales."""
+"""Factor of the error of hidden values that OpenVINO rounds. OpenVINO also rounds their scales."""
 
 MAX_ERROR_RATIO = 1.8
-"""Integer units are used if the error of hidden states is at most this many times that of groups of hidden values."""
+"""Integer units are used if their error is at most this many times the error with groups."""
 
 ROUNDING = 1e-5
 """Relative error of a sum of products in float32; sums of 16,384 random products are 1e-6 apart."""
@@ -50,7 +50,8 @@ class HeadWeights:
     """The head's matrix as it is in the model.
 
     Attributes:
-        values: Shape (vocab, hidden); 16-bit values as their bits in uint16. Its owner must outlive the object.
+        values: Shape (vocab, hidden). 16-bit values are given as their bits, in uint16. The owner
+            of this memory must outlive the object.
         kind: Element type, "bf16", "f16" or "f32".
     """
 
@@ -138,7 +139,10 @@ class QuantizedHead:
         return products
 
     def _probe(self) -> list[float]:
-        """Return a sum over the products of each number of `PROBED_ROWS`; the first run of each packs the weights."""
+        """Return the sum of absolute products for each number of rows in `PROBED_ROWS`.
+
+        The first run with each number packs the weights.
+        """
         sums: list[float] = []
         for rows in PROBED_ROWS:
             hidden = np.arange(rows * self.hidden_size, dtype=np.float32).reshape(rows, -1) % LARGEST
@@ -155,10 +159,12 @@ class QuantizedHead:
 
 
 def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
-    """Return whether the processor has integer units whose error is not much the larger one for these hidden states.
+    """Return whether there are integer units, and they should be used for these hidden states.
 
-    If some hidden values are much larger than the others, as in many trained models, one scale for all of a row leaves
-    few levels for the others, and many tokens would have to be compared with the model's own weights.
+    They should if their error is not much larger than the error of groups of hidden values. If some
+    hidden values are much larger than the others, as in many trained models, one scale for all of a
+    row leaves few levels for the others, and many tokens would have to be compared with the model's
+    own weights.
 
     Args:
         hidden: Hidden states of some tokens, shape (rows, hidden).
@@ -175,7 +181,8 @@ def _to_integers(
 
     Args:
         hidden: The hidden states, shape (rows, hidden).
-        group: Number of hidden values that share a scale, the largest of them divided by `LARGEST`.
+        group: Number of hidden values that share a scale. The scale is the largest absolute value
+            of the group, divided by `LARGEST`.
 
     Returns:
         Arrays of the shapes (rows, groups, group), (rows, groups, 1) and (rows,).
@@ -218,7 +225,7 @@ def _keeps_rounded(request: Any, quantized: NDArray[np.int8], scales: NDArray[np
     """Return whether this CPU's kernel multiplies hidden states of `_round_groups` without a further error.
 
     Args:
-        quantized: Its weights in 8 bits, shape (vocab, hidden).
+        quantized: The head's weights in 8 bits, shape (vocab, hidden).
         scales: The scale of each row of weights, shape (vocab, 1).
     """
     weights = quantized[:SEEN] * scales[:SEEN].astype(np.float64)

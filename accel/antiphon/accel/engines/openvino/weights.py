@@ -41,7 +41,7 @@ Owners = list[NDArray[Any]]
 
 
 def large_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the parameters that the graph does not contain, by name; a tied one once."""
+    """Return the parameters that the graph does not contain, by name. Tied ones occur once."""
     return {name: each for name, each in model.named_parameters() if each.dim() > 1 and each.numel() >= SMALL}
 
 
@@ -50,7 +50,8 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
 
     Args:
         graph: A graph of `conversion.paged_model`; a graph with its own weights is left as it is.
-        files: Its checkpoint (safetensors), for models that were loaded in float32 from 16-bit weights.
+        files: The model's checkpoint (safetensors), for models that were loaded in float32 from
+            16-bit weights.
 
     Returns:
         The owners of the memory, which the caller keeps as long as the graph or its compiled form is in use.
@@ -85,7 +86,8 @@ def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
     """Return a float32 output of a graph whose constant shares the memory of an array.
 
     Args:
-        array: The values; 16-bit ones as their bits in uint16. It must outlive the graph and its compiled form.
+        array: The values; 16-bit values are given as their bits, in uint16. The array must outlive
+            the graph and its compiled form.
         kind: Element type, "bf16", "f16" or "f32".
     """
     import openvino
@@ -123,11 +125,14 @@ def weights_of(node: Any) -> Any:
 
 
 def constant_memory(constant: Any, count: int = 1) -> NDArray[Any]:
-    """Return a matrix over the memory of a 16-bit or float32 constant, 16-bit values as their bits in uint16.
+    """Return the memory of a 16-bit or float32 constant as a matrix, without a copy.
+
+    16-bit values appear as their bits, in uint16.
 
     Args:
         constant: A constant of two dimensions.
-        count: Number of matrices of this size, one after the other in memory, that the result covers.
+        count: Number of matrices that the result covers. They have the size of the constant and
+            follow each other in memory.
     """
     rows, columns = (int(size) for size in constant.get_output_shape(0))
     kind: type[Any] = np.uint16 if constant.get_element_type().size == 2 else np.float32
@@ -152,8 +157,8 @@ def _is_exact(half: Tensor, weight: Tensor) -> bool:
 class TemporaryWeights:
     """Memory of constants that OpenVINO packs into its own memory; it is freed after the graph's first forward pass.
 
-    The address range stays reserved, because the graph still refers to it, and reads as zeros. Systems without the
-    system call `madvise` keep the memory.
+    The address range stays reserved, because the graph still refers to it. Freed memory reads as
+    zeros. Systems without the system call `madvise` keep the memory.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,10 @@ class Buffer:
         return None if self._memory is None else self._memory.data.narrow(-2, 0, self.length)
 
     def hold(self, states: Tensor | None) -> None:
-        """Use the caller's tensor as the states, without ever writing to it; None or no tokens free the memory."""
+        """Use the caller's tensor as the states, without ever writing to it.
+
+        None, or a tensor without tokens, frees the memory.
+        """
         is_empty = states is None or not states.numel()
         self._memory, self._slots = None if is_empty else states, 0
         self.length = 0 if states is None else states.shape[-2]

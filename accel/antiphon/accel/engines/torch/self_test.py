@@ -43,7 +43,10 @@ class SelfTest:
 
     @torch.no_grad()
     def traits(self) -> Traits:
-        """Return the model's traits: the declared level, lowered until the logits of a tree, or of a chain, agree.
+        """Return the model's traits.
+
+        Their level is the declared one, lowered until the logits of a draft tree or chain are
+        right.
 
         Raises:
             ValueError: The model is not a causal language model with a KV cache.
@@ -68,7 +71,8 @@ class SelfTest:
     def batch_mode(self, traits: Traits) -> BatchMode | None:
         """Return how the model can batch sequences of different lengths; None if it cannot.
 
-        It needs level "tree", and rotary frequencies that do not depend on the longest sequence.
+        Batching needs level "tree", and rotary frequencies that do not depend on the longest
+        sequence.
         """
         if traits.level != "tree" or traits.rope is not None:
             return None
@@ -123,7 +127,10 @@ class SelfTest:
         return max(_distance(again[0], logits[1]), *self._errors(traits, tokens[: size + 1], draft, logits))
 
     def _batch_error(self, batch_mode: BatchMode, traits: Traits, shape: Draft, seed: int) -> float:
-        """Return the error, as `_error` does, of three sequences in two batched passes; the first pass prefills one."""
+        """Return the largest error, as in `_error`, of three sequences in two batched passes.
+
+        The first pass contains the prefill of one of the sequences.
+        """
         vocab_size = self.model.config.get_text_config(decoder=True).vocab_size
         random = torch.Generator().manual_seed(seed)
         texts = [torch.randint(1, vocab_size, (PREFIX + size,), generator=random).tolist() for size in (0, 5, 2)]
@@ -155,10 +162,11 @@ class SelfTest:
         return errors
 
     def _noise(self, traits: Traits, rows: int) -> float:
-        """Return the error that rounding alone can cause in half precision, in the same unit; it grows with the layers.
+        """Return the error, as in `_error`, that rounding alone can cause in half precision.
 
-        It is `NOISE_FACTOR` times the distance between two correct ways to compute the same tokens. With recurrent
-        state the two ways can differ by more than rounding, so it is 0 there.
+        The error grows with the number of layers. It is `NOISE_FACTOR` times the distance between
+        two correct ways to compute the same tokens, and at most `MAX_NOISE`. With recurrent state
+        the two ways can differ by more than rounding, so the result is 0 there.
         """
         if traits.level != "tree" or self.model.dtype not in HALF_DTYPES:
             return 0.0
@@ -177,7 +185,10 @@ class SelfTest:
         return logits[0, -1 - len(path) :].float()
 
     def _one_by_one(self, traits: Traits, prompt: Tokens, path: Tokens) -> Tensor:
-        """Return the same logits from plain decoding, which models with recurrent state must reproduce."""
+        """Return the logits after the prompt and each token of the path, from plain decoding.
+
+        Models with recurrent state must reproduce these.
+        """
         sequence = self._sequence(replace(traits, level="plain", uses_packed_attention=False))
         rows = [sequence.prefill(prompt)]
         for token in path:
