@@ -171,6 +171,7 @@ def test_a_property_that_is_named_like_a_keyword_is_an_object_like_others() -> N
         assert list(json.loads(text)["default"]) == ["a"]
 
 
+@pytest.mark.exhaustive
 def test_the_bundled_model_follows_a_schema_and_repeats_the_given_facts() -> None:
     """The bundled model's tokens are words, and several sequences of them can spell the same JSON."""
     try:

@@ -120,6 +120,7 @@ def test_a_forced_tool_choice_always_calls_one_of_the_tools(template: str, choic
         (count if call["name"] == "count" else describe).invoke(call["args"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:The `json` method is deprecated")  # called by LlamaIndex itself
 @pytest.mark.parametrize("template", EACH_TEMPLATE)
 async def test_structured_output_in_llama_index_always_parses(template: str) -> None:

@@ -94,6 +94,7 @@ OWN, OTHER = (torch.bfloat16, torch.float32) if has_bfloat16_units() else (torch
 """The dtype in which this processor runs the demo, and the other one."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [OWN, pytest.param(OTHER, marks=pytest.mark.exhaustive)])
 def test_the_questions_of_the_demo_are_answered_right(
     reader_folder: Path, some_pages: Retriever, dtype: torch.dtype

@@ -72,7 +72,7 @@ def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("smolm2",), "did you mean 'smollm2'?"),
+        pytest.param(("smolm2",), "did you mean 'smollm2'?", marks=pytest.mark.exhaustive),
         (("./nowhere",), "There is no model folder './nowhere'"),
         (("empty",), "is no model folder: it has no config.json"),
         (("MODEL", "--device", "abacus"), "There is no device 'abacus' here"),

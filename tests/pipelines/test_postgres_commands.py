@@ -128,6 +128,7 @@ def test_two_servers_answer_from_one_table_and_see_additions(url: str, server: A
         assert "Uploads are disabled: add documents to PostgreSQL" in text
 
 
+@pytest.mark.exhaustive
 async def test_an_agent_searches_the_table_and_reads_its_passages(url: str, tmp_path: Path) -> None:
     run("index", "bees", "ants", "--out", url, "--embedder", "minilm")
     arguments = ["-m", "antiphon.pipelines.cli", "mcp", "--index", url]
@@ -143,6 +144,7 @@ async def test_an_agent_searches_the_table_and_reads_its_passages(url: str, tmp_
     assert SECRET not in (tmp_path / "stderr").read_text()
 
 
+@pytest.mark.exhaustive
 def test_a_collection_of_a_key_file_is_a_table(url: str, tmp_path: Path) -> None:
     run("index", "bees", "--out", url, "--embedder", "minilm")
     (tmp_path / "keys.toml").write_text(f'[collections.bees]\nindex = "{url}"\n')
@@ -160,7 +162,6 @@ def test_every_command_says_that_the_table_is_missing_or_the_database_away(serve
         ("ask", QUESTION, "--index"),
         ("chat", "--index"),
         ("serve", "--model", "extractive", "--index"),
-        ("mcp", "--index"),
     ]
     for command in commands:
         missing = one_line(run(*command, url, code=2).stderr)
@@ -179,6 +180,7 @@ def test_a_malformed_address_is_refused_without_repeating_it(command: tuple[str,
     assert sorted(path.name for path in documents.iterdir()) == ["ants", "bees"]
 
 
+@pytest.mark.exhaustive
 def test_a_conversation_goes_on_after_the_database_was_away(
     url: str, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

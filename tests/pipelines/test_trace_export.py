@@ -54,6 +54,7 @@ def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
     server.server_close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_collector_receives_the_spans_of_an_answer(
     index_folder: Path, collector: tuple[str, list[ExportTraceServiceRequest]]

@@ -170,6 +170,7 @@ def test_the_next_start_recovers_from_a_killed_one(starts: Starts, truth: list[i
     starts.expect_success(truth, stages=(1, 2) if was_stored else (0, 1, 2))
 
 
+@pytest.mark.exhaustive
 def test_two_processes_that_convert_at_once_both_get_the_right_model(starts: Starts, truth: list[int]) -> None:
     both = [starts.begin(waits=True) for _ in range(2)]
     for process in both:
@@ -208,6 +209,7 @@ def test_a_read_only_cache_is_not_written(starts: Starts, truth: list[int]) -> N
     starts.expect_no_leftovers()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_mounts")
 def test_a_read_only_cache_is_read_if_it_is_complete(starts: Starts, truth: list[int]) -> None:
     starts.expect_success(truth, stages=(0, 1, 2))

@@ -136,6 +136,7 @@ async def holder(address: str, number: int) -> AsyncIterator[KeyHolder]:
         yield KeyHolder(client, number)
 
 
+@pytest.mark.exhaustive
 async def test_forty_keys_receive_nothing_of_each_others_collections(
     address: str, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -127,6 +127,7 @@ def test_every_get_endpoint_supports_head(server: RunningServer) -> None:
         assert client.head(CHAT).status_code == 405
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(4 * HEADER_TIMEOUT + 60)
 def test_a_slow_request_head_is_disconnected(slow_head: Future[bool]) -> None:
     assert slow_head.result()

@@ -108,6 +108,7 @@ def test_openai_python_raises_the_error(results: dict[tuple[str, bool], Any]) ->
     assert "The server is shutting down" in str(results["openai", True])
 
 
+@pytest.mark.exhaustive
 def test_uploads_receive_the_error_and_requests_that_finish_in_time_are_answered(tmp_path: Path) -> None:
     with tiny_server(tmp_path / "log", **SLOW | {"drain": 5}) as server, ThreadPoolExecutor(1) as pool:
         body = REQUESTS["/v1/chat/completions"] | {"max_tokens": 100}

@@ -319,7 +319,11 @@ def make_mcp_server(load: Callable[[], Service], *, is_local: bool) -> MCPServer
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[ServerState]) -> AsyncIterator[ServerState]:
-        yield ServerState(asyncio.get_running_loop().run_in_executor(None, logged_load), is_local)
+        loaded = asyncio.get_running_loop().run_in_executor(None, logged_load)
+        loaded.add_done_callback(
+            lambda future: future.cancelled() or future.exception()
+        )  # logged, though nothing awaits it
+        yield ServerState(loaded, is_local)
 
     server = MCPServer(
         "antiphon",
