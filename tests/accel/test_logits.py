@@ -1,11 +1,15 @@
-"""Logits have the argmax, the top-k tokens and the probabilities of their tensor."""
+"""Logits of torch and numpy have the same argmax, top-k tokens and probabilities."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import ROOT, Logits
+from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.torch.logits import TorchLogits
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -18,11 +22,17 @@ def made(dtype: torch.dtype, vocabulary: int = 1000) -> Tensor:
     return tensor.to(dtype)
 
 
+def array_of(tensor: Tensor) -> NDArray[Any]:
+    """Return the tensor as a numpy array; bfloat16 numbers become their bits in uint16."""
+    bits = tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    return np.asarray(bits)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocabulary", [9, 1000])
-def test_logits_agree_with_their_tensor(dtype: torch.dtype, vocabulary: int) -> None:
+def test_torch_and_numpy_logits_agree(dtype: torch.dtype, vocabulary: int) -> None:
     tensor = made(dtype, max(vocabulary, 40))[:, -vocabulary:].contiguous()
-    ours: list[Logits] = [TorchLogits(tensor), TorchLogits(tensor, tensor.argmax(-1))]
+    ours: list[Logits] = [TorchLogits(tensor), TorchLogits(tensor, tensor.argmax(-1)), NumpyLogits(array_of(tensor))]
     for logits in ours:
         assert (len(logits), logits.vocab_size) == (5, vocabulary)
         assert [logits.argmax(row) for row in range(ROOT, 4)] == tensor.float().argmax(-1).tolist()
@@ -42,3 +52,8 @@ def test_logits_agree_with_their_tensor(dtype: torch.dtype, vocabulary: int) -> 
 def test_an_argmax_from_the_forward_pass_is_used() -> None:
     logits = TorchLogits(torch.eye(3), torch.tensor([2, 2, 2]))
     assert [logits.argmax(row) for row in range(ROOT, 2)] == [2, 2, 2]
+
+
+def test_other_dtypes_are_refused() -> None:
+    with pytest.raises(TypeError, match="of type float64; give float32, float16, or bfloat16 as bits in uint16"):
+        NumpyLogits(np.zeros((1, 3)))

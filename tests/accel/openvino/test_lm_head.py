@@ -25,7 +25,7 @@ from antiphon.accel.engines.openvino.quantized_head import (
     QuantizedHead,
     prefers_integer_units,
 )
-from antiphon.accel.engines.torch.logits import TorchLogits
+from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.processor import processor_flags
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
@@ -212,7 +212,7 @@ def test_several_likely_tokens_are_those_of_the_scaled_products() -> None:
     head = head_of(matrix_with_near_ties(0, 1.0))
     hidden = np.random.default_rng(0).standard_normal((6, HIDDEN)).astype(np.float32)
     logits = HeadLogits(PassLogits(head, hidden), range(1, 6))
-    tokens, chances = TorchLogits(torch.from_numpy(head.approximate_logits(hidden).logits())).top_k([1, 2, 3], 4)
+    tokens, chances = NumpyLogits(head.approximate_logits(hidden).logits()).top_k([1, 2, 3], 4)
     for rows in ([0, 1, 2], range(3)):
         found = logits.top_k(rows, 4)
         assert found[0].tolist() == tokens.tolist()

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from antiphon.accel.drafting.draft import Logits
+from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits, split_head
 from antiphon.accel.engines.openvino.mlp import FUSED, fuse_products, keep_products_apart, merge_gate_and_up
 from antiphon.accel.engines.openvino.paged_attention import CacheShape, set_cache_shapes
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage
 from antiphon.accel.engines.openvino.runtime import core
 from antiphon.accel.engines.openvino.weights import Owners, TemporaryWeights
-from antiphon.accel.engines.torch.logits import TorchLogits
 
 if TYPE_CHECKING:
     import openvino
@@ -173,8 +172,7 @@ class PagedGraph:
         ends = np.cumsum([rows.num_logits for rows in sequences]).tolist()
         parts = [range(end - rows.num_logits, end) for rows, end in zip(sequences, ends, strict=True)]
         if self.lm_head is None:
-            logits = torch.from_numpy(output[0])
-            return [TorchLogits(logits[part.start : part.stop]) for part in parts]
+            return [NumpyLogits(output[0, part.start : part.stop]) for part in parts]
         pass_logits = PassLogits(self.lm_head, output[0])
         if needs_best:
             pass_logits.known()

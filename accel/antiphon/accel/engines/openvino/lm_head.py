@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from antiphon.accel.engines.numpy_logits import top_k
 from antiphon.accel.engines.openvino.quantized_head import (
     BLOCK,
     ApproximateLogits,
@@ -27,7 +28,6 @@ from antiphon.accel.engines.openvino.quantized_head import (
     run_head,
 )
 from antiphon.accel.engines.openvino.weights import constant_memory, shared_constant, weights_of
-from antiphon.accel.engines.torch.argmax import top_k
 from antiphon.accel.engines.torch.logits import places_of
 
 if TYPE_CHECKING:
@@ -214,11 +214,8 @@ class HeadLogits:
         """See `Logits.top_k`. Order and probabilities follow the approximate logits."""
         known, places = self.source.known(), places_of(rows, self.rows.start)
         if isinstance(known, np.ndarray):
-            tokens, probabilities = top_k(torch.from_numpy(known[places]), k)
-        else:
-            scales = torch.from_numpy(known.scales[places]).float()
-            tokens, probabilities = top_k(torch.from_numpy(known.products[places]), k, scales)
-        return tokens.numpy(), probabilities.numpy()
+            return top_k(known[places], k)
+        return top_k(known.products[places], k, known.scales[places])
 
     def head(self, rows: int) -> HeadLogits:
         """See `Logits.head`."""

@@ -1,0 +1,109 @@
+"""Logits of one sequence's rows as a numpy array, for engines without torch. Independent of drafts and models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STRIPS = 64
+"""Number of strips that a row is cut into to find its largest logits, if the vocabulary is divisible by it."""
+
+
+class NumpyLogits:
+    """Implements `antiphon.accel.drafting.draft.Logits` over a numpy array.
+
+    Args:
+        array: Logits of the root and of each row, shape (1 + rows, vocab), in float32, float16, or bfloat16 as its bits
+            in uint16 (numpy has no bfloat16).
+
+    Raises:
+        TypeError: The array has another type.
+    """
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        if array.dtype not in (np.float32, np.float16, np.uint16):
+            raise TypeError(
+                f"The logits are of type {array.dtype}; give float32, float16, or bfloat16 as bits in uint16."
+            )
+        self._array = array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @property
+    def vocab_size(self) -> int:
+        """See `Logits.vocab_size`."""
+        return int(self._array.shape[1])
+
+    def argmax(self, row: int) -> int:
+        """See `Logits.argmax`."""
+        return int(self._float32([row])[0].argmax())
+
+    def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """See `Logits.top_k`."""
+        return top_k(self._float32(rows), k)
+
+    def head(self, rows: int) -> NumpyLogits:
+        """See `Logits.head`."""
+        return NumpyLogits(self._array[: 1 + rows])
+
+    def tensor(self) -> Tensor:
+        """See `Logits.tensor`. Torch is imported here, and the tensor shares the memory of the array."""
+        import torch
+
+        if self._array.dtype == np.uint16:
+            return torch.from_numpy(self._array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(self._array)
+
+    def _float32(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        """Return rows in float32, as a view of the array if possible; callers must not write to it."""
+        if isinstance(rows, range) and rows.step == 1:
+            selected = self._array[rows.start + 1 : rows.stop + 1]
+        else:
+            selected = self._array[[row + 1 for row in rows]]
+        if selected.dtype == np.uint16:
+            return (selected.astype(np.uint32) << 16).view(np.float32)
+        return selected.astype(np.float32, copy=False)
+
+
+def top_k(
+    logits: NDArray[np.float32], k: int, scales: NDArray[np.float64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the ``k`` most likely tokens of each row and their approximate probabilities, shape (rows, k) each.
+
+    The full vocabulary is never sorted. Each row is reshaped into strips, (strips, vocab / strips). The
+    k columns with the largest maxima contain the k largest logits, so only these strips * k logits are compared.
+    Probabilities are normalized by the sum over the column maxima and therefore slightly too high, as those of
+    `antiphon.accel.engines.torch.argmax.top_k`.
+
+    Args:
+        logits: Shape (rows, vocab).
+        scales: Positive factor of each row's logits, shape (rows,); None for 1.
+    """
+    rows, vocab = logits.shape
+    strips = gcd(vocab, STRIPS) if vocab >= STRIPS * k else 1
+    page = logits.reshape(rows, strips, vocab // strips)
+    # 1. Find the k columns with the largest maxima, and all logits in them.
+    maxima = page.max(1)  # (rows, columns)
+    columns = np.argpartition(maxima, -k, axis=1)[:, -k:]  # (rows, k)
+    candidates = np.take_along_axis(page, columns[:, None, :], 2).reshape(rows, strips * k)
+    # 2. Find the k largest of these logits, in descending order; among equal logits the lowest token id.
+    chosen = np.sort(np.argpartition(candidates, -k, axis=1)[:, -k:], axis=1)
+    ranks = np.argsort(-np.take_along_axis(candidates, chosen, 1), axis=1, kind="stable")
+    order = np.take_along_axis(chosen, ranks, 1)
+    # 3. Compute their token ids and probabilities.
+    tokens = order // k * page.shape[2] + np.take_along_axis(columns, order % k, 1)
+    values = np.take_along_axis(candidates, order, 1)
+    if scales is not None:
+        factors = scales[:, None].astype(np.float32)
+        values, maxima = values * factors, maxima * factors
+    highest = values[:, :1]
+    probabilities = np.exp(values - highest) / np.exp(maxima - highest).sum(1, keepdims=True)
+    return tokens.astype(np.int64), probabilities.astype(np.float32)
