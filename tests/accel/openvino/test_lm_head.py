@@ -16,6 +16,7 @@ from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
+from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.openvino import quantized_head
 from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits
 from antiphon.accel.engines.openvino.quantized_head import (
@@ -25,7 +26,6 @@ from antiphon.accel.engines.openvino.quantized_head import (
     QuantizedHead,
     prefers_integer_units,
 )
-from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.processor import processor_flags
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
