@@ -9,7 +9,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         "files": set(),
         "processor": set(),
         "engines/fair_lock": set(),
-        "engines/numpy_logits": set(),
+        "engines/numpy_logits": {"drafting"},
         "drafting": {"files"},
         "engines/protocol": {"drafting", "engines/fair_lock"},
         "engines/torch": {"drafting", "engines/fair_lock", "engines/protocol", "files", "processor"},

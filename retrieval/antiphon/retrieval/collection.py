@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from antiphon.retrieval.document import LONE_SURROGATE
+from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.errors import IndexMismatch
 from antiphon.retrieval.filters import MetadataFilter, json_metadata
 from antiphon.retrieval.fusion import Fusion
@@ -135,6 +137,26 @@ def require_savable(passages: Sequence[Passage]) -> None:
                 f"The passage {passage.id!r} of {passage.source!r} holds half a character (a lone surrogate) in its "
                 f"{broken}, which cannot be saved; replace it."
             )
+
+
+def require_embedder(location: str | Path, name: str, fingerprint: str, embedder: Embedder, otherwise: str) -> None:
+    """Refuse to open an index with another embedder than the one that made it.
+
+    Args:
+        location: Where the index is, for the message.
+        name: The name of the embedder that made it.
+        fingerprint: The fingerprint of that embedder.
+        embedder: The embedder in use.
+        otherwise: What else a user can do, for the message.
+
+    Raises:
+        IndexMismatch: The fingerprints differ.
+    """
+    if embedder.fingerprint != fingerprint:
+        raise IndexMismatch(
+            f"The index in {location} was made with the embedder {name} ({fingerprint}), which "
+            f"is not {embedder.name} ({embedder.fingerprint}). Give that one, or {otherwise}."
+        )
 
 
 def require_same_embedder(collection: str, made_by: str, embedder: str) -> None:

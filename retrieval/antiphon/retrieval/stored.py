@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from antiphon.retrieval.collection import require_embedder
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.errors import IndexMismatch
@@ -39,11 +40,7 @@ def embedder_of_index(store: Stored, given: Embedder | None, device: str | None)
         IndexMismatch: Another embedder made the index, or its embedder cannot be loaded.
     """
     embedder = given or _named(store, device)
-    if embedder.fingerprint != store.fingerprint:
-        raise IndexMismatch(
-            f"The index in {store.location} was made with the embedder {store.embedder} ({store.fingerprint}), which "
-            f"is not {embedder.name} ({embedder.fingerprint}). Give that one, or make the index again."
-        )
+    require_embedder(store.location, store.embedder, store.fingerprint, embedder, "make the index again")
     return embedder
 
 

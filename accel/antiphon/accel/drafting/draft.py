@@ -143,6 +143,13 @@ class Accepted:
     tokens: tuple[int, ...]
 
 
+def places_of(rows: Sequence[int], first: int = 0) -> slice | list[int]:
+    """Return the index of draft rows among logits whose root is at ``first``; a slice needs no copy."""
+    if isinstance(rows, range) and rows.step == 1:
+        return slice(first + rows.start + 1, first + rows.stop + 1)
+    return [first + row + 1 for row in rows]
+
+
 class Logits(Protocol):
     """The model's logits after the root and after every row of one draft; rows are numbered as in the draft."""
 

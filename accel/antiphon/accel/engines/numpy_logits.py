@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.accel.drafting.draft import places_of
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -64,10 +66,7 @@ class NumpyLogits:
 
     def _float32(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """Return rows in float32, as a view of the array if possible; callers must not write to it."""
-        if isinstance(rows, range) and rows.step == 1:
-            selected = self._array[rows.start + 1 : rows.stop + 1]
-        else:
-            selected = self._array[[row + 1 for row in rows]]
+        selected = self._array[places_of(rows)]
         if selected.dtype == np.uint16:
             return (selected.astype(np.uint32) << 16).view(np.float32)
         return selected.astype(np.float32, copy=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from antiphon.retrieval.collection import keep_last_of_each_id
+from antiphon.retrieval.collection import keep_last_of_each_id, require_embedder
 from antiphon.retrieval.document_role import keyword_fields
 from antiphon.retrieval.errors import DatabaseError, DatabaseUnavailable, IndexMismatch, IndexNotFound
 from antiphon.retrieval.filters import MetadataFilter, json_metadata, parse_filter
@@ -137,11 +137,9 @@ class PostgresIndex:
         self.embedder = str(facts["embedder"])
         self.fingerprint = str(facts["fingerprint"])
         self.dim = int(facts["dim"])
-        if embedder is not None and embedder.fingerprint != self.fingerprint:
-            raise IndexMismatch(
-                f"The index in {self.location} was made with the embedder {self.embedder} ({self.fingerprint}), which "
-                f"is not {embedder.name} ({embedder.fingerprint}). Give that one, or another table (?table=NAME)."
-            )
+        if embedder is not None:
+            otherwise = "another table (?table=NAME)"
+            require_embedder(self.location, self.embedder, self.fingerprint, embedder, otherwise)
 
     def __len__(self) -> int:
         return int(self._rows("select count(*) from {table}")[0][0])

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from antiphon.accel.drafting.draft import places_of
 from antiphon.accel.engines.numpy_logits import top_k
 from antiphon.accel.engines.openvino.quantized_head import (
     BLOCK,
@@ -28,7 +29,6 @@ from antiphon.accel.engines.openvino.quantized_head import (
     run_head,
 )
 from antiphon.accel.engines.openvino.weights import constant_memory, shared_constant, weights_of
-from antiphon.accel.engines.torch.logits import places_of
 
 if TYPE_CHECKING:
     import openvino

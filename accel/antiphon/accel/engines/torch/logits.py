@@ -8,14 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from antiphon.accel.drafting.draft import places_of
 from antiphon.accel.engines.torch.argmax import row_argmax, top_k
-
-
-def places_of(rows: Sequence[int], first: int = 0) -> slice | list[int]:
-    """Return the index of draft rows among logits whose root is at ``first``; a slice needs no copy."""
-    if isinstance(rows, range) and rows.step == 1:
-        return slice(first + rows.start + 1, first + rows.stop + 1)
-    return [first + row + 1 for row in rows]
 
 
 class TorchLogits:
