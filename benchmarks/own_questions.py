@@ -183,10 +183,10 @@ def own_questions(
     as_json: AsJson = False,
 ) -> None:
     """Ask every question as `antiphon ask` and `antiphon chat` do, and count right answers and refusals."""
-    from antiphon.pipelines.cli.preparation import open_language_model
+    from antiphon.pipelines.cli.preparation import prepare_model
 
     console.quiet_libraries()
-    language_model = open_language_model(model, engine=engine)
+    language_model = prepare_model(model, engine=engine)()
     asked = []
     with out.open("w", encoding="utf-8") as file:
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": STOPS.get(model, ())}

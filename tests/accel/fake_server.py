@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +24,10 @@ class FakeServer:
         models: Names of its models.
         window: Context window of its models.
         pieces: Text pieces of every answer, one event each.
-        thoughts: Fields of the message that are sent before the pieces.
+        thoughts: Fields of the message that are sent before the pieces, once or as often as there are entries.
+        is_off: Returns whether a request turns thinking off; by default none does.
+        rejects: Fields of a request that are answered with 400.
+        pages: What further paths answer, as JSON.
         calls: Parts of tool calls, sent after the pieces.
         usage: Reported token counts.
         metrics: Reported metrics.
@@ -45,7 +48,10 @@ class FakeServer:
     models: tuple[str, ...] = ("tiny",)
     window: int | None = None
     pieces: tuple[str, ...] = (*(word + " " for word in ANSWER.split(" ")[:-1]), "queen.")
-    thoughts: dict[str, str] = field(default_factory=dict)
+    thoughts: dict[str, str] | list[dict[str, str]] = field(default_factory=dict)
+    is_off: Callable[[dict[str, Any]], bool] = lambda _: False
+    rejects: tuple[str, ...] = ()
+    pages: dict[str, Any] = field(default_factory=dict)
     calls: tuple[dict[str, Any], ...] = ()
     usage: dict[str, int] | None = field(default_factory=lambda: {"prompt_tokens": 7, "completion_tokens": 15})
     metrics: dict[str, Any] | None = None
@@ -106,7 +112,11 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             self._answer(200, {"object": "list", "data": models})
         elif self._is_authorized():
-            self._answer(404, {"detail": "Not Found"})
+            self._answer(*self._page())
+
+    def _page(self) -> tuple[int, Any]:
+        page = self.settings.pages.get(self.path)
+        return (404, {"detail": "Not Found"}) if page is None else (200, page)
 
     def do_POST(self) -> None:
         self.settings.paths.append(self.path)
@@ -115,6 +125,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path == "/tokenize":
             self._answer(200, {"count": len(json.dumps(body))})
+            return
+        if self.path in self.settings.pages:
+            self._answer(*self._page())
+            return
+        if found := [name for name in self.settings.rejects if name in body]:
+            self._fail(400, f"Unrecognized request argument supplied: {found[0]}")
             return
         references = (body.get("vllm_xargs") or {}).get("references")
         if references == 0:
@@ -157,9 +173,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _events(self, body: dict[str, Any]) -> None:
         settings, is_chat = self.settings, self.path.endswith("/chat/completions")
-        if settings.thoughts:
-            self._event(_choice(settings.thoughts))
-        for count, piece in enumerate(settings.pieces):
+        thoughts = [settings.thoughts] if isinstance(settings.thoughts, dict) else settings.thoughts
+        thoughts = [] if settings.is_off(body) else [thought for thought in thoughts if thought]
+        limit = body.get("max_tokens") or 10_000
+        for thought in thoughts[:limit]:
+            self._event(_choice(thought))
+        for count, piece in enumerate(
+            settings.pieces[: max(limit - len(thoughts), 0)] if thoughts else settings.pieces
+        ):
             if count == settings.breaks_after:
                 if settings.fails_inside:
                     self._event({"error": {"message": "the engine is dead", "code": 500}})
@@ -172,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         for call in settings.calls:
             self._event(_choice({"tool_calls": [call]}))
-        length = (body.get("max_tokens") or 10_000) < len(settings.pieces)
+        length = limit < len(settings.pieces) + len(thoughts)
         self._event(_choice({} if is_chat else "", finish="length" if length else "stop"))
         if settings.usage is not None:
             self._event({"choices": [], "usage": settings.usage, "metrics": settings.metrics})

@@ -233,7 +233,7 @@ def test_a_server_continues_a_text_with_the_prefix() -> None:
 def test_invalid_prefixes_are_refused() -> None:
     with pytest.raises(ValueError, match="response_prefix is 3"):
         Settings(response_prefix=3)  # type: ignore[arg-type]
-    served = ServedModel("m", "other", None)
+    served = ServedModel("m", "other", None, "")
     with pytest.raises(ValueError, match=r"has to continue 'So'.*only vLLM and Antiphon's own server"):
         build_body(CHAT, Settings(response_prefix="So"), served)
     with pytest.raises(ValueError, match="a server would apply the json_schema to the text after it"):

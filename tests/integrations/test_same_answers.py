@@ -176,7 +176,7 @@ def by_llama_index(rag: Rag) -> Ask:
 
 def by_command_line(rag: Rag, index: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Ask with the command `ask`, which here takes the loaded model."""
-    monkeypatch.setattr("antiphon.pipelines.cli.ask.open_language_model", lambda *_, **__: rag.language_model)
+    monkeypatch.setattr("antiphon.pipelines.cli.ask.prepare_model", lambda *_, **__: lambda *_: rag.language_model)
 
     def ask(questions: Sequence[str]) -> list[Shown]:
         options = ["--index", str(index), "--json", "--k", str(K), "--max-new-tokens", str(MAX_TOKENS)]
@@ -192,7 +192,7 @@ def by_command_line(rag: Rag, index: Path, monkeypatch: pytest.MonkeyPatch) -> A
 @pytest.fixture
 def paths(rag: Rag, index: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Ask]]:
     settings = ServerSettings(max_running=2, max_waiting=2)
-    with TestClient(create_app(make_service(rag.language_model, settings, name="reader", rag=rag))) as client:  # type: ignore[arg-type]
+    with TestClient(create_app(make_service(rag.language_model, settings, name="reader", rag=rag))) as client:
         yield {
             "python": by_python(rag),
             "command line": by_command_line(rag, index, monkeypatch),

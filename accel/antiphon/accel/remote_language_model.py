@@ -10,11 +10,9 @@ from os import environ
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
-from antiphon.accel.remote.client import Client
 from antiphon.accel.remote.errors import RemoteError
-from antiphon.accel.remote.request_body import add_references, build_body
-from antiphon.accel.remote.server import ServedModel, find_model, has_plugin
-from antiphon.accel.remote.stream import RemoteStream
+from antiphon.accel.remote.server import ServedModel, check_url, find_model, is_address, split_address
+from antiphon.accel.remote.unasked_thinking import ThinkingHabits, UnaskedThinking
 from antiphon.accel.text.completion import Completion
 from antiphon.accel.text.messages import (
     Conversation,
@@ -23,6 +21,7 @@ from antiphon.accel.text.messages import (
     PromptInput,
     ReferenceInput,
     TokenizedPrompt,
+    add_variables,
     check_references,
     encode_prompt,
 )
@@ -32,8 +31,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from antiphon.accel.decoding.prefix_cache import PrefixCache
+    from antiphon.accel.remote.client import Client
+    from antiphon.accel.remote.stream import RemoteStream
 
-__all__ = ["RemoteError", "RemoteLanguageModel", "RemoteStream"]
+__all__ = ["RemoteError", "RemoteLanguageModel"]
 
 Content = str | Sequence[Message] | Conversation
 
@@ -48,12 +49,13 @@ class RemoteLanguageModel:
     """A language model on a server, with the interface of `LanguageModel`.
 
     The list of models (``/models``) is requested once, when it is first needed. Antiphon's own server and vLLM with
-    Antiphon's plug-in draft from references; other servers do not get them, and the user gets one warning. Several
+    Antiphon's plug-in draft from references; other servers do not get them. Several
     threads may use one object at the same time.
 
     Args:
-        base_url: Address of the API, such as "http://localhost:8000/v1".
-        model: Name of the model on the server; None for its first model.
+        base_url: Address of the API, such as "http://localhost:8000/v1"; "/v1" may be left out. Or the short name of a
+            local server with its model: "ollama/qwen3", "lmstudio/NAME", "vllm/NAME", "llamacpp/NAME".
+        model: Name of the model on the server; None for its only chat model, or for the one after "#" in the address.
         api_key: API key; None takes the environment variable ANTIPHON_API_KEY.
         timeout: Maximum seconds to wait for each response or piece.
         retries: Maximum number of retries, with increasing pauses, until the first piece has arrived.
@@ -62,7 +64,6 @@ class RemoteLanguageModel:
         prompt_format: Name of the prompt format that the model was trained for.
 
     Raises:
-        ImportError: The package openai is missing.
         ValueError: The address is invalid, or a number is out of range.
     """
 
@@ -80,13 +81,14 @@ class RemoteLanguageModel:
     ) -> None:
         check("timeout", timeout, timeout > 0, "above 0 seconds")
         check("retries", retries, isinstance(retries, int) and retries >= 0, "0 or more")
-        self.client = Client(
-            base_url, api_key=api_key or environ.get(API_KEY_VARIABLE), timeout=timeout, retries=retries
-        )
+        self.base_url, named = split_address(base_url) if is_address(base_url) else (base_url, None)
+        check_url(self.base_url)
+        self._api_key, self._timeout, self._retries = api_key or environ.get(API_KEY_VARIABLE), timeout, retries
         self.tokenizer = tokenizer
         self.prompt_format = prompt_format
         self.takes_messages = True
-        self._model = model
+        self._model = model or named
+        self._habits = ThinkingHabits()
         self._context_window = context_window
         self._lock = Lock()
         self._can_count = True
@@ -99,7 +101,14 @@ class RemoteLanguageModel:
         Raises:
             RemoteError: The server cannot be reached, rejects the API key, or has no such model.
         """
-        return find_model(self.client, self._model)
+        return find_model(self.base_url, self._model, api_key=self._api_key, timeout=min(self._timeout, 10.0))
+
+    @cached_property
+    def client(self) -> Client:
+        """The HTTP client, created when first needed, because ``openai`` takes a second to import."""
+        from antiphon.accel.remote.client import Client
+
+        return Client(self.server.base_url, api_key=self._api_key, timeout=self._timeout, retries=self._retries)
 
     @property
     def name(self) -> str:
@@ -202,37 +211,66 @@ class RemoteLanguageModel:
         return body | {"messages": [dict(message) for message in conversation.messages]} | tools
 
     def _stream(self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings) -> RemoteStream:
+        from antiphon.accel.remote.stream import RemoteStream
+
         sources = check_references(references)  # spans of a prompt need no sending: servers draft from the prompt
-        send = partial(self._send, prompt, sources, settings)
+        content, thinking = _content(prompt), None
+        if not isinstance(content, str):
+            conversation = content if isinstance(content, Conversation) else Conversation(content)
+            content = add_variables(conversation, settings.thinking, settings.template_variables)
+            limit = settings.max_new_tokens if content.thinking is False else None
+            thinking = UnaskedThinking(self._habits, self._model or self.base_url, limit)
         return RemoteStream(
-            self.client,
-            send,
+            self.base_url,
+            partial(self._send, content, sources, settings, thinking),
+            thinking=thinking,
             temperature=settings.temperature,
             repetition_penalty=settings.repetition_penalty,
             response_prefix=settings.response_prefix,
         )
 
-    def _send(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> Any:
-        with self._lock:
-            server = self.server
-            is_drafted = bool(references) and self._drafts_from_references()
-        path, body = build_body(_content(prompt), settings, server)
-        return self.client.stream(path, add_references(body, references, server) if is_drafted else body)
+    def _send(
+        self, content: Content, references: Sequence[str], settings: Settings, thinking: UnaskedThinking | None
+    ) -> Any:
+        from antiphon.accel.remote.request_body import THINKING_FIELDS, add_references, build_body
 
-    def _drafts_from_references(self) -> bool:
-        """Return whether the server drafts from references; if not, warn once."""
+        with self._lock:
+            server, client = self.server, self.client
+            is_drafted = bool(references) and self._is_drafting()
+        path, body = build_body(content, settings, server)
+        body = add_references(body, references, server) if is_drafted else body
+        if thinking is not None:
+            thinking.name = server.name
+            body = {name: value for name, value in body.items() if thinking.has_limit or name != "max_tokens"}
+        switch = {name: body[name] for name in THINKING_FIELDS if name in body}
+        if self._habits.refuses_switch:
+            body = {name: value for name, value in body.items() if name not in switch}
+        try:
+            return client.stream(path, body)
+        except RemoteError as error:
+            if self._habits.refuses_switch or not switch or error.status not in (400, 422):
+                raise
+        stream = client.stream(path, {name: value for name, value in body.items() if name not in switch})
+        self._habits.refuses_switch = True
+        return stream
+
+    def drafts_from_references(self) -> bool:
+        """Return whether the server drafts from references; a vLLM server is asked once."""
         if self._takes_references is None:
             kind = self.server.kind
-            self._takes_references = kind == "antiphon" or (
-                kind == "vllm" and has_plugin(self.client, self.server.name)
-            )
-            if not self._takes_references:
-                warnings.warn(
-                    f"{self.client.base_url} does not draft from references, so they are not sent; the answers are the "
-                    "same, at the speed of that server.",
-                    stacklevel=2,
-                )
+            self._takes_references = kind == "antiphon" or (kind == "vllm" and self.client.has_plugin(self.server.name))
         return self._takes_references
+
+    def _is_drafting(self) -> bool:
+        """Return whether to send references; warn once if a server that could draft from them lacks the plug-in."""
+        is_new, drafts = self._takes_references is None, self.drafts_from_references()
+        if is_new and not drafts and self.server.kind == "vllm":
+            warnings.warn(
+                f"{self.base_url} does not draft from references, so they are not sent; the answers are the "
+                "same, at the speed of that server. Antiphon's plug-in for vLLM makes them faster.",
+                stacklevel=2,
+            )
+        return drafts
 
 
 def _read(stream: RemoteStream) -> Completion:

@@ -12,7 +12,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, SkipValidation
 
-from antiphon.accel import Conversation, LanguageModel, TextModel
+from antiphon.accel import Conversation, LanguageModel, RemoteLanguageModel, TextModel
+from antiphon.accel.remote.server import is_address
 from antiphon.accel.text.messages import Message, PromptInput
 from antiphon.accel.text.parameters import Parameters
 from antiphon.accel.text.tool_choice import prepare_tools, with_instruction
@@ -214,9 +215,6 @@ class GenerationFields(BaseModel):
 
 
 def _load_model(model: str, settings: Mapping[str, Any]) -> TextModel:
-    if model.startswith(("http://", "https://")):
-        from antiphon.accel import RemoteLanguageModel  # needs the extra `remote`, which local models do not
-
-        address, _, name = model.partition("#")
-        return RemoteLanguageModel(address, name or None, **settings)
+    if is_address(model):
+        return RemoteLanguageModel(model, **settings)
     return LanguageModel.from_pretrained(resolve_model(model), **settings)

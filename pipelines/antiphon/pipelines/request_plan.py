@@ -24,7 +24,7 @@ from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
-    from antiphon.accel import LanguageModel, PrefixCache, TextModel
+    from antiphon.accel import PrefixCache, TextModel
 
 MAX_NEW_TOKENS = 256
 """Default of ``max_new_tokens`` for answers from documents."""
@@ -125,7 +125,7 @@ NO_CONTEXT = TurnContext()
 
 
 def plan_text(
-    language_model: LanguageModel,
+    language_model: TextModel,
     prompt: PromptInput,
     references: Sequence[Passage],
     parameters: Mapping[str, Any],

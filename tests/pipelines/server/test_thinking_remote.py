@@ -50,19 +50,23 @@ def test_thinking_is_switched_and_limited(remote: RemoteLanguageModel) -> None:
 
 def body(kind: Any, **conversation: Any) -> dict[str, Any]:
     prompt = Conversation(QUESTION, **conversation)
-    return build_body(prompt, Settings(), ServedModel("m", kind, None))[1]
+    return build_body(prompt, Settings(), ServedModel("m", kind, None, ""))[1]
 
 
 def test_each_kind_of_server_gets_the_variables_that_it_knows() -> None:
     variables = {"reasoning_effort": "high", "date": "today"}
     on = {"thinking": True, "template_variables": variables}
-    for kind in ("vllm", "antiphon"):
-        assert body(kind, **on)["chat_template_kwargs"] == {**variables, "enable_thinking": True, "thinking": True}
+    switched = {**variables, "enable_thinking": True, "thinking": True}
+    for kind in ("vllm", "antiphon", "llamacpp", "lmstudio", "other"):
+        assert body(kind, **on)["chat_template_kwargs"] == switched
         assert "chat_template_kwargs" not in body(kind)
     assert body("other", **on)["reasoning_effort"] == "high"
-    assert "chat_template_kwargs" not in body("other", **on)
+    assert (body("ollama", **on)["reasoning_effort"], body("ollama", **on)["think"]) == ("high", True)
+    off = body("ollama", thinking=False)
+    assert (off["reasoning_effort"], off["think"], "chat_template_kwargs" in off) == ("none", False, False)
+    assert not {"think", "reasoning_effort"} & body("ollama").keys()
     with pytest.raises(ValueError, match="max_thinking_tokens is 5, which only local models"):
-        build_body(QUESTION, Settings(max_thinking_tokens=5), ServedModel("m", "vllm", None))
+        build_body(QUESTION, Settings(max_thinking_tokens=5), ServedModel("m", "vllm", None, ""))
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])

@@ -1,22 +1,19 @@
-"""HTTP client of OpenAI's protocol, and its errors as sentences. The only file that uses ``openai`` and ``httpx``."""
+"""HTTP client of OpenAI's protocol, and its errors as sentences. The only file that uses ``openai``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 from weakref import finalize
 
-from antiphon.accel.remote.errors import RemoteError
+import httpx
+import openai
+from openai.types import Completion
+from openai.types.chat import ChatCompletionChunk
 
-try:
-    import httpx
-    import openai
-    from openai.types import Completion
-    from openai.types.chat import ChatCompletionChunk
-except ImportError as error:
-    raise ImportError("A model on a server needs the package openai; run: pip install 'antiphon[remote]'") from error
+from antiphon.accel.remote.errors import RemoteError, rejected_key, unreachable, wrong_protocol
+from antiphon.accel.remote.server import check_url
 
 CONNECT_SECONDS = 10.0
 """Timeout for opening a connection; the timeout for the completion can be longer."""
@@ -48,10 +45,7 @@ class Client:
     """
 
     def __init__(self, base_url: str, *, api_key: str | None, timeout: float, retries: int) -> None:
-        address = urlsplit(base_url)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise ValueError(f"base_url is {base_url!r}; it must be an address such as 'http://localhost:8000/v1'.")
-        self.base_url = base_url.rstrip("/")
+        self.base_url = check_url(base_url)
         self._client = openai.OpenAI(
             base_url=self.base_url,
             api_key=api_key or NO_KEY,
@@ -59,19 +53,6 @@ class Client:
             max_retries=retries,
         )
         finalize(self, self._client.close)  # close kept-alive connections with this object
-
-    def list_models(self) -> list[dict[str, Any]]:
-        """Return the server's models as it describes them.
-
-        Raises:
-            RemoteError: The request failed, or the response is not a list of models.
-        """
-        with self._translated_errors():
-            found = self._client.get("/models", cast_to=object)
-        entries = found.get("data") if isinstance(found, Mapping) else None
-        if not isinstance(entries, list) or not all(isinstance(entry, Mapping) and "id" in entry for entry in entries):
-            raise RemoteError(self._wrong_protocol())
-        return [dict(entry) for entry in entries]
 
     def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request and return the JSON of the response.
@@ -102,46 +83,53 @@ class Client:
                 path, cast_to=event, body={**body, "stream": True}, stream=True, stream_cls=openai.Stream[event]
             )
 
+    def has_plugin(self, model: str) -> bool:
+        """Return whether a vLLM server has Antiphon's plug-in, by sending invalid references.
+
+        The plug-in rejects references that are a number; servers without it ignore the field.
+        """
+        body = {"model": model, "prompt": ".", "max_tokens": 1, "vllm_xargs": {"references": 0}}
+        try:
+            self.post(COMPLETION_PATH, body)
+        except RemoteError as error:
+            return error.status in (400, 422)
+        return False
+
     @contextmanager
     def _translated_errors(self, model: Any = None) -> Iterator[None]:
         try:
             yield
         except openai.APIError as error:
-            raise self.translate_error(error, model) from error
+            raise translate_error(self.base_url, error, model) from error
 
-    def translate_error(self, error: Exception, model: Any = None) -> RemoteError:
-        """Return an error of ``openai`` or ``httpx`` as a `RemoteError` with an explanation.
 
-        Args:
-            model: Name of the requested model; None if unknown.
-        """
-        said, status = _message(error), _status(error)
-        match error:
-            case openai.APITimeoutError() | httpx.TimeoutException():
-                why = "did not answer in time; is it busy, or the timeout too short?"
-            case openai.APIConnectionError():
-                why = f"cannot be reached ({error.__cause__ or error}); is the server running there?"
-            case httpx.HTTPError():
-                return RemoteError(f"The connection to {self.base_url} broke ({said}); is the server still running?")
-            case openai.AuthenticationError() | openai.PermissionDeniedError():
-                why = f"rejects the API key ({said}); give a valid api_key."
-            case openai.NotFoundError() if model is not None and str(model) in said:
-                why = f"has no model {model!r} ({said})."
-            case openai.NotFoundError():
-                return RemoteError(self._wrong_protocol(), status)
-            case openai.RateLimitError():
-                why = f"takes no more requests now ({said}); try again later."
-            case _ if status is not None and status < 500:
-                why = f"rejects the request ({status}): {said}"
-            case _:
-                why = f"failed{'' if status is None else f' ({status})'}: {said}"
-        return RemoteError(f"{self.base_url} {why}", status)
+def translate_error(url: str, error: Exception, model: Any = None) -> RemoteError:
+    """Return an error of ``openai`` or ``httpx`` as a `RemoteError` with an explanation.
 
-    def _wrong_protocol(self) -> str:
-        return (
-            f"{self.base_url} answers, but not like an OpenAI-compatible server; give the address that its clients "
-            "use, which mostly ends in /v1."
-        )
+    Args:
+        model: Name of the requested model; None if unknown.
+    """
+    said, status = _message(error), _status(error)
+    match error:
+        case openai.APITimeoutError() | httpx.TimeoutException():
+            why = "did not answer in time; is it busy, or the timeout too short?"
+        case openai.APIConnectionError():
+            return RemoteError(unreachable(url, str(error.__cause__ or error)), status)
+        case httpx.HTTPError():
+            return RemoteError(f"The connection to {url} broke ({said}); is the server still running?")
+        case openai.AuthenticationError() | openai.PermissionDeniedError():
+            return RemoteError(rejected_key(url, said), status)
+        case openai.NotFoundError() if model is not None and str(model) in said:
+            why = f"has no model {model!r} ({said})."
+        case openai.NotFoundError():
+            return RemoteError(wrong_protocol(url), status)
+        case openai.RateLimitError():
+            why = f"takes no more requests now ({said}); try again later."
+        case _ if status is not None and status < 500:
+            why = f"rejects the request ({status}): {said}"
+        case _:
+            why = f"failed{'' if status is None else f' ({status})'}: {said}"
+    return RemoteError(f"{url} {why}", status)
 
 
 def _status(error: Exception) -> int | None:

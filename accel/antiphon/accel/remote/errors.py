@@ -32,3 +32,21 @@ class BrokenStreamError(RemoteError):
     def __init__(self, message: str, completion: Completion) -> None:
         super().__init__(message)
         self.completion = completion
+
+
+def unreachable(url: str, why: str) -> str:
+    """Return the message for a server that cannot be reached."""
+    return f"{url} cannot be reached ({why}); is the server running there?"
+
+
+def rejected_key(url: str, said: str) -> str:
+    """Return the message for a server that rejects the API key."""
+    return f"{url} rejects the API key ({said}); give a valid api_key."
+
+
+def wrong_protocol(url: str) -> str:
+    """Return the message for an address that is not a server with OpenAI's protocol."""
+    return (
+        f"{url} answers, but not like an OpenAI-compatible server; give the address that its clients use, which mostly "
+        "ends in /v1."
+    )

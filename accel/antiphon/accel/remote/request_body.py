@@ -10,9 +10,17 @@ from antiphon.accel.remote.client import CHAT_PATH, COMPLETION_PATH
 from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.text.messages import Conversation, Message, add_variables
 from antiphon.accel.text.parameters import Settings
+from antiphon.accel.text.thinking_switch import EFFORT
 
 LOCAL_ONLY = ("drafter", "num_draft_tokens", "recycling")
 """Drafting parameters of local models; a server decides itself how it drafts."""
+
+
+EXTENDED = ("antiphon", "vllm")
+"""Kinds of servers that take more parameters than OpenAI's protocol has, and continue messages of the assistant."""
+
+THINKING_FIELDS = ("chat_template_kwargs", EFFORT, "think")
+"""Fields of a request that a server may reject because it cannot switch thinking."""
 
 
 def build_body(
@@ -24,7 +32,7 @@ def build_body(
         ValueError: A parameter is for local models only, or the server does not continue messages of the assistant.
     """
     _check(settings, model)
-    is_known, penalty = model.kind != "other", settings.repetition_penalty
+    is_known, penalty = model.kind in EXTENDED, settings.repetition_penalty
     body = _without_none(
         {
             "model": model.name,
@@ -111,7 +119,7 @@ def _conversation_fields(conversation: Conversation, prefix: str, model: ServedM
         fields["tools"] = [dict(tool) for tool in conversation.tools]
         fields |= _without_none({"tool_choice": conversation.tool_choice or None})
     if prefix:
-        if model.kind == "other":
+        if model.kind not in EXTENDED:
             raise ValueError(
                 f"The answer has to continue {prefix!r} (assistant_prefix and response_prefix), which only vLLM and "
                 "Antiphon's own server support for messages; leave it out, or give the prompt as one text."
@@ -122,16 +130,17 @@ def _conversation_fields(conversation: Conversation, prefix: str, model: ServedM
 
 
 def _template_fields(conversation: Conversation, model: ServedModel) -> dict[str, Any]:
-    """Return the variables of the chat template, and thinking under the names that templates have for it.
-
-    OpenAI's protocol has none of them but ``reasoning_effort``.
-    """
-    variables = dict(conversation.template_variables)
-    if model.kind == "other":
-        return _without_none({"reasoning_effort": variables.get("reasoning_effort")})
-    if conversation.thinking is not None:
-        variables |= dict.fromkeys(("enable_thinking", "thinking"), conversation.thinking)
-    return {"chat_template_kwargs": variables} if variables else {}
+    """Return the variables of the chat template, and thinking in the way that this kind of server takes it."""
+    variables, thinking = dict(conversation.template_variables), conversation.thinking
+    effort = variables.get(EFFORT)
+    if model.kind == "ollama":
+        if thinking is None or model.thinks is False:
+            return _without_none({EFFORT: effort})
+        return {EFFORT: effort or ("medium" if thinking else "none"), "think": thinking}
+    if thinking is not None:
+        variables |= dict.fromkeys(("enable_thinking", "thinking"), thinking)
+    own = _without_none({EFFORT: effort}) if model.kind in ("lmstudio", "other") else {}
+    return ({"chat_template_kwargs": variables} if variables else {}) | own
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

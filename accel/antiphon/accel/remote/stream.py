@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
 from antiphon.accel.decoding.stats import FinishReason, Summary
-from antiphon.accel.remote.client import STREAM_ERRORS, Client
+from antiphon.accel.decoding.tokens import TokenLogprob
+from antiphon.accel.remote.client import STREAM_ERRORS, translate_error
 from antiphon.accel.remote.errors import BrokenStreamError
-from antiphon.accel.text.completion import Completion, Piece, TextStream, Usage
+from antiphon.accel.remote.thinking_tags import TaggedContent
+from antiphon.accel.remote.unasked_thinking import UnaskedThinking
+from antiphon.accel.text.completion import Completion, Origin, Piece, TextStream, Usage
 
 __all__ = ["RemoteStream"]
 
@@ -28,24 +31,30 @@ class RemoteStream(TextStream):
     between ``<tool_call>`` tags.
 
     Args:
+        base_url: Address of the server, for messages.
         send: Sends the request and returns its events.
+        thinking: How long thinking and answer may be; None: the model continues a text and does not think.
         response_prefix: Text that the server continues; the first piece, once the server has accepted the request.
     """
 
     def __init__(
         self,
-        client: Client,
+        base_url: str,
         send: Callable[[], Any],
         *,
+        thinking: UnaskedThinking | None = None,
         temperature: float = 0.0,
         repetition_penalty: float = 1.0,
         response_prefix: str = "",
     ) -> None:
-        self._client = client
+        self._base_url = base_url
         self._send = send
         self._temperature = temperature
         self._repetition_penalty = repetition_penalty
         self._response_prefix = response_prefix
+        self._thinking = thinking
+        self._content = TaggedContent(thinking is not None and thinking.habits.opens_in_thinking)
+        self._num_thoughts = self._num_answers = 0  # chunks of thinking and of answer
         self._response: Any = None
         self._events: Any = None
         self._calls: dict[int, dict[str, str]] = {}  # name and arguments of the tool calls so far
@@ -94,7 +103,7 @@ class RemoteStream(TextStream):
             usage=Usage(
                 _first(self._usage, "prompt_tokens") or 0,
                 num_tokens,
-                reasoning_tokens=_first(details, "reasoning_tokens") or 0,
+                reasoning_tokens=_first(details, "reasoning_tokens") or self._num_thoughts,
             ),
             steps=self._steps(num_tokens),
             tokens=tuple(self._tokens),
@@ -110,13 +119,34 @@ class RemoteStream(TextStream):
         self._is_closed = True
         self._end("cancelled")
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Number of prompt tokens; 0 until the server has counted them."""
+        return _first(self._usage, "prompt_tokens") or 0
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Number of chunks of thinking so far."""
+        return self._num_thoughts
+
+    def tokens_from(self, first: int) -> list[int]:
+        """Return the tokens from number ``first`` on, if the server names them."""
+        return self._tokens[first:]
+
+    def origins_from(self, first: int) -> list[Origin]:
+        """Return no origins: a server does not report them."""
+        return []
+
+    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
+        """Return no log-probabilities: they are for local models only."""
+        return ()
+
     def _advance(self) -> str:
         """Return the text of the next chunk; at the end the text of the tool calls."""
         try:
             if self._events is None:
                 self._started_at = perf_counter()
-                self._response = self._send()
-                self._events = iter(self._response)
+                self._open()
                 if self._response_prefix:
                     return self._response_prefix
             event = next(self._events, None)
@@ -126,8 +156,19 @@ class RemoteStream(TextStream):
             return self._read(event)
         if self._server_finish is None:
             return self._break_off(None)
+        thought, rest = self._content.finish()
+        self._add_thought(thought)
         self._end(self._server_finish)
-        return "".join(map(_format_call, self._calls.values()))
+        return rest + "".join(map(_format_call, self._calls.values()))
+
+    def _open(self) -> None:
+        self._response = self._send()
+        self._events = iter(self._response)
+
+    def _add_thought(self, text: str) -> None:
+        if text:
+            self._reasoning.append(text)
+            self._ready.append(Piece(text, True))
 
     def _read(self, event: Any) -> str:
         """Return the text of an event: a ``ChatCompletionChunk`` or ``Completion`` of ``openai``."""
@@ -136,15 +177,21 @@ class RemoteStream(TextStream):
         self._speculation = (_first(event, "metrics") or {}).get("speculative_decoding") or self._speculation
         choice = next(iter(_first(event, "choices") or ()), None)
         delta = _first(choice, "delta")
-        text: str = _first(delta, "content") or _first(choice, "text") or ""
+        content: str = _first(delta, "content") or ""
+        tagged, text = self._content.push(content) if content else ("", _first(choice, "text") or "")
         tokens = _first(choice, "token_ids") or _first(delta, "token_ids") or ()
         calls = _first(delta, "tool_calls") or ()
         if finish := _first(choice, "finish_reason"):
             self._server_finish = FINISH_REASONS.get(finish, "stop")
-        if reasoning := _first(delta, "reasoning_content", "reasoning"):
-            self._reasoning.append(reasoning)
-            self._ready.append(Piece(reasoning, True))
-        if text or reasoning or tokens or calls:
+        thought = (_first(delta, "reasoning_content", "reasoning") or "") + tagged
+        if thought and not text and self._thinking is not None and self._thinking.must_restart():
+            return self._restart()
+        if self._thinking is not None and content and self._content.end in text and not self._reasoning:
+            thought, text = self._move_to_thinking(text)
+        self._add_thought(thought)
+        self._num_thoughts += bool(thought)
+        self._num_answers += bool(text)
+        if content or text or thought or tokens or calls:
             self._first_at = self._first_at or self._last_at
             self._num_chunks += 1
         self._tokens += tokens
@@ -152,18 +199,37 @@ class RemoteStream(TextStream):
             call = self._calls.setdefault(_first(part, "index") or 0, {"name": "", "arguments": ""})
             for name in call:
                 call[name] += _first(_first(part, "function"), name) or ""
+        if self._thinking is not None and self._thinking.is_over(self._num_thoughts, self._num_answers):
+            self._end("length")
         return text
+
+    def _restart(self) -> str:
+        """Send the request again without a limit of its own, because the model spends it on thinking."""
+        self._response.close()
+        self._content = TaggedContent()
+        self._open()
+        return ""
+
+    def _move_to_thinking(self, text: str) -> tuple[str, str]:
+        """Take everything before an end tag that had no beginning as thinking, although it was passed on as answer."""
+        assert self._thinking is not None
+        self._thinking.note(opens_in_thinking=True)
+        before, _, answer = text.partition(self._content.end)
+        self._content.state = "after"
+        self._reasoning.append("".join(self._pieces))
+        self._pieces, self._num_thoughts, self._num_answers = [], self._num_answers, 0
+        return before, self._content.push(answer).answer
 
     def _break_off(self, error: Exception | None) -> str:
         """End a stream that broke off: raise an error with the received text, unless the stream was closed here."""
         is_closed_here = self._is_closed
         if error is not None and not self._num_chunks and not is_closed_here:
             self.close()
-            raise self._client.translate_error(error) from error
+            raise translate_error(self._base_url, error) from error
         self._end("cancelled")
         if is_closed_here:
             return ""
-        why = self._client.translate_error(error) if error else "the server ended it without a finish reason"
+        why = translate_error(self._base_url, error) if error else "the server ended it without a finish reason"
         count = sum(map(len, self._pieces))
         raise BrokenStreamError(f"The answer broke off after {count} characters: {why}", self.completion) from error
 

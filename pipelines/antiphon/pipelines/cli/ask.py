@@ -27,9 +27,8 @@ from antiphon.pipelines.cli.options import (
     Window,
 )
 from antiphon.pipelines.cli.preparation import (
-    check_model_fits,
     note_missing_switch,
-    open_language_model,
+    prepare_model,
     sessions_in,
 )
 from antiphon.pipelines.cli.timing import Stopwatch, seconds_since_process_start
@@ -78,7 +77,7 @@ def ask(
     asked = Question(question)  # checked before anything is loaded
     condition = where_filter(where)
     location = find_index(index)
-    check_model_fits(model, device=device, engine=engine, weights=weights)
+    load_model = prepare_model(model, device=device, engine=engine, weights=weights)
     start_traces(trace)
     with console.status(f"Opening {shown_location(location)}"):
         from antiphon.pipelines.models.drafters import resolve_drafter, window_size
@@ -90,7 +89,7 @@ def ask(
         factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
         retriever = Retriever.open(location, device=device)
         store = sessions_in(sessions, retriever)
-    language_model = open_language_model(model, device=device, drafter=factory, engine=engine, weights=weights)
+    language_model = load_model(factory)
     if factory == "auto":
         console.show_choice(language_model)
     note_missing_switch(language_model, thinking)

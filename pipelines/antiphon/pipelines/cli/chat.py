@@ -22,7 +22,7 @@ from antiphon.pipelines.cli.options import (
     Sessions,
     Thinking,
 )
-from antiphon.pipelines.cli.preparation import check_model_fits, note_missing_switch, open_language_model, sessions_in
+from antiphon.pipelines.cli.preparation import note_missing_switch, prepare_model, sessions_in
 from antiphon.pipelines.cli.where_option import Where, where_filter
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.retrieval.postgres.address import shown_location
@@ -51,7 +51,7 @@ def chat(
         raise ValueError(CANNOT_REWRITE.format(model))
     condition = where_filter(where)
     location = find_index(index)
-    check_model_fits(model, device=device, engine=engine, weights=weights)
+    load_model = prepare_model(model, device=device, engine=engine, weights=weights)
     with console.status(f"Opening {shown_location(location)}"):
         from antiphon.pipelines.chat import Chat
         from antiphon.pipelines.cli.chat_loop import hold_conversation
@@ -61,7 +61,7 @@ def chat(
         console.quiet_libraries()
         retriever = Retriever.open(location, device=device)
         store = sessions_in(sessions, retriever)
-    language_model = open_language_model(model, device=device, engine=engine, weights=weights)
+    language_model = load_model()
     note_missing_switch(language_model, thinking)
     with console.status("Loading the sentence encoders"):
         rag = Rag(retriever, language_model, k=k, sessions=store, rewrite=rewrite)

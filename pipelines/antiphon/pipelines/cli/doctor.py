@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import DEFAULT_MODEL, LARGER, MODEL_HELP, Device, EngineOption, FewBits
-from antiphon.pipelines.cli.preparation import check_model_fits, load_language_model
+from antiphon.pipelines.cli.preparation import connect, load_language_model, prepare_model
 from antiphon.pipelines.models.bundled import BUNDLED
 
 
@@ -22,8 +23,13 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")] = False,
 ) -> None:
     """Report what a model can verify and why, what its forward passes cost, and what would help."""
+    if is_address(model):
+        from antiphon.pipelines.cli.doctor_report import show_server
+
+        show_server(connect(model), as_json=as_json)
+        return
+    prepare_model(model, device=device, engine=engine, weights=weights)
     console.quiet_libraries()
-    check_model_fits(model, device=device, engine=engine, weights=weights)
     from antiphon.accel.memory_estimate import estimate_memory
     from antiphon.accel.model_report import inspect_model
     from antiphon.accel.text.template_check import describe_traits

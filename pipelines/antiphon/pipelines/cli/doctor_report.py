@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,13 @@ from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.tables import property_card, result_table
 
 if TYPE_CHECKING:
+    from antiphon.accel import RemoteLanguageModel
     from antiphon.accel.engines.torch.traits import RopeSwitch
     from antiphon.accel.memory_estimate import MemoryEstimate
     from antiphon.accel.model_report import ModelReport
+
+PROBE = "Count from one to twenty in words."
+DRAFTS_ITSELF = "the server does not draft from references; vLLM does with Antiphon's plug-in"
 
 LEVELS = {
     "tree": "any draft: branches share one forward pass",
@@ -22,6 +27,26 @@ LEVELS = {
     "replay": "chains; if a draft is accepted in part, the accepted tokens are run again",
     "plain": "nothing: plain decoding",
 }
+
+
+def show_server(remote: RemoteLanguageModel, *, as_json: bool) -> None:
+    """Print what is known of a model on a server, and the speed of a short answer."""
+    server = remote.server
+    with console.err.status("Asking the server for a short answer"):
+        steps = remote.generate([{"role": "user", "content": PROBE}], max_new_tokens=64, thinking=False).steps
+    facts = {
+        "server": f"{server.kind} at {server.base_url}",
+        "context": f"{server.context_window:,} tokens" if server.context_window else "not reported by the server",
+        "thinking": {None: "unknown", True: "yes; turned off for answers from documents", False: "no"}[server.thinks],
+        "drafts": "from the passages of each question" if remote.drafts_from_references() else DRAFTS_ITSELF,
+        "first token": f"{steps.prefill_seconds:.2f} s",
+        "speed": f"{steps.tokens / max(steps.seconds - steps.prefill_seconds, 1e-3):.1f} tokens/s",
+        "other models": ", ".join(server.others) or "none",
+    }
+    if as_json:
+        console.out.print(json.dumps({"name": server.name} | facts), markup=False, soft_wrap=True)
+    else:
+        console.out.print(property_card(sanitize(server.name), {name: sanitize(fact) for name, fact in facts.items()}))
 
 
 def show_diagnosis(

@@ -20,7 +20,7 @@ from antiphon.pipelines.cli.options import (
     Index,
     Precision,
 )
-from antiphon.pipelines.cli.preparation import check_model_fits, is_address
+from antiphon.pipelines.cli.preparation import prepare_model
 from antiphon.pipelines.cli.serve import Collections, Passages, load_service
 from antiphon.pipelines.cli.served_documents import served_documents
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     from antiphon.pipelines.server.service import Service
 
 WAITING = "Waiting for the messages of an MCP client on standard input. To configure a client, see docs/mcp.md."
-REMOTE = "{} is the address of a server; agents are answered by a model that runs here: extractive, a folder or a name."
 
 
 def mcp(
     index: Index = None,
     collections: Collections = None,
-    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP.partition("; or a server")[0])] = ASKED_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = ASKED_MODEL,
     k: Passages = 5,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     dtype: Precision = "auto",
@@ -45,14 +44,9 @@ def mcp(
     trace: Trace = "none",
 ) -> None:
     """Serve search and cited answers to an agent over MCP, on standard input and output."""
-    if is_address(model):
-        raise ValueError(REMOTE.format(model))
     location = index if collections is not None else find_index(index)
-    check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
+    load_model = prepare_model(model, device=device, dtype=dtype, engine=engine, weights=weights)
     documents = served_documents(location, collections, (), read_only=True)
-    runs = {
-        "drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights
-    }  # fmt: skip
 
     def load() -> Service:
         """Open the documents and load the model; progress is shown on standard error."""
@@ -61,7 +55,7 @@ def mcp(
         with console.status(documents.status):
             console.quiet_libraries()
             documents.open(None, device)
-        return load_service(model, ServerSettings(read_only=True), documents, k=k, **runs)
+        return load_service(load_model, model, ServerSettings(read_only=True), documents, k=k, drafter=drafter)
 
     start_traces(trace)
     from antiphon.pipelines.mcp.server import make_mcp_server

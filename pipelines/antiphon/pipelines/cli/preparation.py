@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import EXTRACTIVE
+from antiphon.pipelines.models.bundled import is_gguf
 
 if TYPE_CHECKING:
-    from antiphon.accel import LanguageModel, TextModel
+    from antiphon.accel import LanguageModel, RemoteLanguageModel, TextModel
     from antiphon.pipelines.sessions import SessionStore
     from antiphon.retrieval import Retriever
 
@@ -21,10 +25,10 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 def load_language_model(
     name: str, *, device: str | None = None, dtype: Any = "auto", engine: Any = "torch", **settings: Any
 ) -> LanguageModel:
-    """Load a language model by name; convert it first if it is bundled or its engine needs a conversion.
+    """Load a language model that runs here by name; convert it first if it is bundled, a GGUF file, or must be.
 
     Args:
-        name: Bundled model, folder or hub name.
+        name: Bundled model, folder, GGUF file or hub name.
         dtype: A torch dtype, or "auto".
         **settings: Further arguments of `LanguageModel.from_pretrained`.
 
@@ -56,59 +60,69 @@ def load_language_model(
         )
 
 
-def check_model_fits(
+def prepare_model(
     name: str, *, device: str | None = None, dtype: str = "auto", engine: str = "auto", weights: str | None = None
-) -> None:
-    """Refuse a model that does not fit into memory, before torch is imported and an index opened.
+) -> Callable[..., TextModel]:
+    """Check a model's name and memory before anything is loaded, and return the function that loads the model.
 
     Args:
-        name: As in `open_language_model`; bundled models and addresses are not checked.
-
-    Raises:
-        NotEnoughMemoryError: It does not fit.
-    """
-    from antiphon.accel.memory_estimate import check_memory
-    from antiphon.pipelines.models.bundled import BUNDLED
-
-    if name not in (*BUNDLED, EXTRACTIVE) and not is_address(name):
-        check_memory(name, device=device, dtype=dtype, engine=engine, weights=weights)
-
-
-def is_address(name: str) -> bool:
-    """Return whether a model name is the address of a server."""
-    return name.startswith(("http://", "https://"))
-
-
-def open_language_model(
-    name: str, *, device: str | None = None, drafter: Any = "blend", engine: str = "auto", weights: str | None = None
-) -> TextModel:
-    """Open a language model on this machine, or on a server by its address ("http://host:8000/v1#model").
-
-    Args:
-        name: Bundled model, folder, hub name or address. Without "#model" the server's first model is used.
+        name: ``extractive``, a bundled model, folder, GGUF file, hub name or address ("ollama/qwen3",
+            "http://host:8000/v1#model"). A server is asked at once.
         weights: Quantization for OpenVINO: "int8", "int4", or None.
 
+    Returns:
+        A function that takes ``drafter``: a drafter's factory, "blend" or "auto".
+
     Raises:
-        ValueError: there is no such model, or a drafter or engine was given for a server.
+        ValueError: there is no such model, or ``engine`` or ``weights`` was given for a server.
+        RemoteError: the server cannot be reached, or has no such model.
+        NotEnoughMemoryError: the model does not fit.
+    """
+    if is_address(name):
+        if engine != "auto" or weights is not None:
+            raise ValueError("--engine and --weights are for models that run here; a server has its own.")
+        return partial(_checked_server, connect(name))
+    if name == EXTRACTIVE:
+        return _extractive_model
+    from antiphon.accel.memory_estimate import check_memory
+    from antiphon.pipelines.models.bundled import BUNDLED, check_name
+
+    check_name(name)
+    if name not in BUNDLED and not is_gguf(name):
+        check_memory(name, device=device, dtype=dtype, engine=engine, weights=weights)
+
+    def load(drafter: Any = "blend") -> TextModel:
+        own = {"device": device, "engine": engine, "weights": weights}
+        return load_language_model(name, dtype=dtype_named(dtype), drafter=drafter, **own)
+
+    return load
+
+
+def connect(address: str) -> RemoteLanguageModel:
+    """Return the model at an address, after its server has answered.
+
+    Raises:
+        ValueError: the address is not valid.
         RemoteError: the server cannot be reached, or has no such model.
     """
-    if name == EXTRACTIVE:
-        from antiphon.pipelines.extractive_model import ExtractiveModel
+    from antiphon.accel.remote_language_model import RemoteLanguageModel
 
-        return ExtractiveModel()
-    if not is_address(name):
-        return load_language_model(name, device=device, drafter=drafter, engine=engine, weights=weights)
-    from antiphon.accel import RemoteLanguageModel
+    remote = RemoteLanguageModel(address)
+    remote.server  # noqa: B018  # asked now, before an index is opened
+    return remote
+
+
+def _extractive_model(drafter: Any = None) -> TextModel:
+    from antiphon.pipelines.extractive_model import ExtractiveModel
+
+    return ExtractiveModel()
+
+
+def _checked_server(remote: RemoteLanguageModel, drafter: Any = "blend") -> TextModel:
     from antiphon.pipelines.models.drafters import resolve_drafter
 
     if drafter not in ("blend", resolve_drafter("blend")):
-        raise ValueError("--drafter and --plain are for models that run here; how a server drafts it says itself.")
-    if engine != "auto" or weights is not None:
-        raise ValueError("--engine and --weights are for models that run here; a server has its own.")
-    address, _, model = name.partition("#")
-    remote = RemoteLanguageModel(address, model or None)
-    with console.status(f"Asking {address}"):
-        remote.server  # noqa: B018  # now, not after the search
+        raise ValueError("--drafter and --plain are for models that run here; a server decides itself how it drafts.")
     return remote
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,7 @@ from antiphon.pipelines.cli.options import (
     FewBits,
     Precision,
 )
-from antiphon.pipelines.cli.preparation import check_model_fits, dtype_named, load_language_model
+from antiphon.pipelines.cli.preparation import prepare_model
 from antiphon.pipelines.cli.served_documents import ServedDocuments, name_for_clients, served_documents
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
 from antiphon.pipelines.models.bundled import STOPS
@@ -31,8 +31,7 @@ from antiphon.pipelines.models.bundled import STOPS
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from antiphon.accel import LanguageModel
-    from antiphon.pipelines.extractive_model import ExtractiveModel
+    from antiphon.accel import TextModel
     from antiphon.pipelines.server.service import Service
     from antiphon.pipelines.server.settings import ServerSettings
 
@@ -118,7 +117,7 @@ def serve(
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
     documents = served_documents(index, collections, keys or (), read_only=read_only)
-    check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
+    load_model = prepare_model(model, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
         from antiphon.pipelines.server.http_server import listen_address, run_server
@@ -141,8 +140,7 @@ def serve(
         with console.status(documents.status):
             console.quiet_libraries()
             documents.open(embedder, device)
-        runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
-        service = load_service(model, settings, documents, k=k, **runs)
+        service = load_service(load_model, model, settings, documents, k=k, drafter=drafter)
         _show_addresses(service, host, port)
         run_server(_application(service), host, port, drain_seconds=drain, drain_delay=drain_delay)
 
@@ -158,37 +156,36 @@ def _uncollected() -> Iterator[None]:
 
 
 def load_service(
+    load_model: Callable[..., TextModel],
     model: str,
     settings: ServerSettings,
     documents: ServedDocuments,
     *,
     k: int,
     drafter: Any,
-    dtype: Any,
-    **runs: Any,
 ) -> Service:
     """Load the language model and return the service of opened documents.
 
     Args:
-        **runs: where and how the model runs; see `load_language_model`.
+        load_model: loads the model, see `prepare_model`.
+        model: the name that was given for it.
 
     Raises:
-        ValueError: there is no such model, or the model needs documents and there are none.
+        ValueError: the model needs documents and there are none.
     """
-    from antiphon.pipelines.extractive_model import ExtractiveModel
+    from antiphon.accel.remote_language_model import RemoteLanguageModel
     from antiphon.pipelines.models.drafters import resolve_drafter
     from antiphon.pipelines.server.service import make_service
 
-    chosen = resolve_drafter(drafter)
-    name = name_for_clients(model)
-    language_model: LanguageModel | ExtractiveModel
-    if model == EXTRACTIVE:
-        if not documents.locations:
-            raise ValueError(NO_INDEX)
-        language_model = ExtractiveModel()
+    if model == EXTRACTIVE and not documents.locations:
+        raise ValueError(NO_INDEX)
+    language_model: Any = load_model(resolve_drafter(drafter))
+    if isinstance(language_model, RemoteLanguageModel):
+        name = name_for_clients(language_model.name)
     else:
-        language_model = load_language_model(model, dtype=dtype_named(dtype), drafter=chosen, **runs)
-        language_model.name = name  # error messages contain the name; clients need not see the folder
+        name = name_for_clients(model)
+        if model != EXTRACTIVE:
+            language_model.name = name  # error messages contain the name; clients need not see the folder
     return make_service(
         language_model,
         settings,

@@ -15,8 +15,7 @@ from antiphon.pipelines.rendering.sanitize import sanitize_line
 from antiphon.retrieval.postgres.address import PostgresAddress, is_postgres, shown_location
 
 if TYPE_CHECKING:
-    from antiphon.accel import LanguageModel
-    from antiphon.pipelines.extractive_model import ExtractiveModel
+    from antiphon.accel import TextModel
     from antiphon.pipelines.server.access_keys import AccessKeys
     from antiphon.pipelines.server.collections import Collection, UploadQuota
     from antiphon.retrieval import Embedder, Reranker, Retriever
@@ -80,7 +79,7 @@ class ServedDocuments:
             return None
         return independent_reranker(first) if self.is_shared else first.reranker
 
-    def collections(self, language_model: LanguageModel | ExtractiveModel, k: int) -> list[Collection]:
+    def collections(self, language_model: TextModel, k: int) -> list[Collection]:
         """Return the collections with their pipelines.
 
         Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
@@ -34,18 +35,19 @@ CONTEXT_TOKENS = 8192
 def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:
     """Return the folder or hub name that transformers can load for a model name.
 
-    A bundled model is converted on first use, and an adapter for ``smollm2`` is merged on first use. Other existing
-    folders are returned as they are. Everything else must be a model on the Hugging Face hub or in its local cache;
-    with ``progress``, its weights are downloaded.
-    For a folder with the name of a bundled model, write ``./smollm2``.
+    A bundled model and a GGUF file are converted on first use, and an adapter for ``smollm2`` is merged on first use.
+    Other existing folders are returned as they are. Everything else must be a model on the Hugging Face hub or in its
+    local cache; with ``progress``, its weights are downloaded. For a folder with the name of a bundled model, write
+    ``./smollm2``.
 
     Args:
-        name: Bundled model, folder or hub name.
+        name: Bundled model, folder, GGUF file or hub name.
         cache: Folder of converted models; default the user's cache.
         progress: Called with stage, done and total; megabytes for a download.
 
     Raises:
-        ValueError: there is no such model, the adapter is for another model, or a download fails.
+        ValueError: there is no such model, transformers cannot read the GGUF file, the adapter is for another model, or
+            a download fails.
         ImportError: the package of a bundled model is missing; the message has the command that installs it.
     """
     if name == "smollm2":
@@ -54,14 +56,64 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | 
     if name == "reader" or is_adapter(folder):
         models = _models(cache)
         return str(merge_adapter(folder, lambda: smollm2(cache=cache, progress=progress), models, progress or _silent))
+    if is_gguf(name):
+        return str(_converted_gguf(folder, _models(cache), progress or _silent))
     if folder.is_dir():
         return _model_folder(folder)
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
-        raise ValueError(f"There is no model folder {name!r}; {_WANTED}.")
-    found = find_on_hub(name, _WANTED, BUNDLED)
+    found = _hub_name(name)
     if progress is not None:  # otherwise transformers shows its own bars
         download_weights(found, progress)
     return found
+
+
+def check_name(name: str) -> None:
+    """Refuse a model that does not exist or whose package is missing, without loading anything.
+
+    Raises:
+        ValueError: there is no such model.
+        ImportError: the package of a bundled model is missing; the message has the command that installs it.
+    """
+    folder = Path(name).expanduser()
+    if name in BUNDLED:
+        _packaged_gguf()
+    elif is_gguf(name):
+        _check_is_file(folder)
+    elif folder.is_dir():
+        is_adapter(folder) or _model_folder(folder)
+    else:
+        _hub_name(name)
+
+
+def is_gguf(name: str) -> bool:
+    """Return whether a model's name is that of a GGUF file."""
+    return name.lower().endswith(".gguf")
+
+
+def _hub_name(name: str) -> str:
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
+        raise ValueError(f"There is no model folder {name!r}; {_WANTED}.")
+    return find_on_hub(name, _WANTED, BUNDLED)
+
+
+def _check_is_file(gguf: Path) -> None:
+    if not gguf.is_file():
+        raise ValueError(f"There is no file {str(gguf)!r}; {_WANTED}.")
+
+
+def _converted_gguf(gguf: Path, models: Path, report: Progress) -> Path:
+    """Return the folder of a GGUF file's model in bfloat16; convert it when the file is new or has changed."""
+    _check_is_file(gguf)
+    found = gguf.stat()
+    key = hashlib.sha256(f"{gguf.resolve()}\0{found.st_size}\0{found.st_mtime_ns}".encode()).hexdigest()[:12]
+    try:
+        return verified_folder(
+            models / f"gguf-{gguf.stem}-{key}", lambda temporary: _convert(gguf, temporary, report, _CONVERTING_GGUF)
+        )
+    except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(
+            f"transformers cannot read {gguf.name} ({str(error).splitlines()[0]}). A server can run it: start "
+            f"llama-server -m {gguf} and give --model llamacpp/, or import it into Ollama or LM Studio."
+        ) from error
 
 
 def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> Path:
@@ -78,13 +130,17 @@ def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> P
         ValueError: the package's file is not the expected one.
     """
     folder = _models(cache) / f"smollm2-135m-instruct-{GGUF_SHA256[:8]}"
-    verified_folder(folder, lambda temporary: _convert(temporary, progress or _silent))
+    verified_folder(folder, lambda temporary: _convert_smollm2(temporary, progress or _silent))
     _copy_bita_weights(folder)
     return folder
 
 
-_WANTED = f"a model is {' or '.join(map(repr, BUNDLED))}, a folder, or a hub name such as 'Qwen/Qwen3-8B'"
+_WANTED = (
+    f"a model is {' or '.join(map(repr, BUNDLED))}, a folder, a GGUF file, a hub name such as 'Qwen/Qwen3-8B', or "
+    "one on a server, such as 'ollama/qwen3'"
+)
 _CONVERTING = "Converting the language model, once"
+_CONVERTING_GGUF = "Converting the GGUF file, once"
 
 
 def _copy_bita_weights(folder: Path) -> None:
@@ -125,21 +181,28 @@ def _check_gguf(gguf: Path) -> None:
         )
 
 
-def _convert(folder: Path, report: Progress) -> None:
-    """Dequantize the package's GGUF file and save it as a transformers model in bfloat16."""
+def _convert_smollm2(folder: Path, report: Progress) -> None:
     gguf = _packaged_gguf()
     report(_CONVERTING, 0, 3)
     _check_gguf(gguf)
+    _convert(gguf, folder, report, _CONVERTING, CONTEXT_TOKENS)
 
+
+def _convert(gguf: Path, folder: Path, report: Progress, stage: str, context_tokens: int | None = None) -> None:
+    """Dequantize a GGUF file and save it as a transformers model in bfloat16.
+
+    Args:
+        context_tokens: Maximum length for the tokenizer; None: that of the model's configuration.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    report(_CONVERTING, 1, 3)
+    report(stage, 1, 3)
     with _file_read_once():
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    tokenizer.model_max_length = CONTEXT_TOKENS
-    report(_CONVERTING, 2, 3)
+    tokenizer.model_max_length = context_tokens or getattr(loaded.config, "max_position_embeddings", None) or 2**20
+    report(stage, 2, 3)
     # The loaded model is marked as quantized and cannot be saved, so copy its weights into a new model.
     config = loaded.config.to_dict()
     config.pop("quantization_config", None)
@@ -150,7 +213,7 @@ def _convert(folder: Path, report: Progress) -> None:
     )
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    report(_CONVERTING, 3, 3)
+    report(stage, 3, 3)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from antiphon.accel.text.messages import PromptInput
+from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.chat_completions import FINISH_REASONS, choice_parameters, num_choices
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
@@ -40,13 +41,12 @@ async def text_completions(
     service = service_of(request)
     body.check_supported()
     served = service.model(body.model, access, body.collection)
-    tokenizer = served.language_model.tokenizer
-    if served.rag is not None or tokenizer is None:
+    if served.rag is not None or isinstance(served.language_model, ExtractiveModel):
         message = f"The model {served.id!r} answers questions; use /v1/chat/completions."
         raise unsupported_parameter("model", message)
     if body.echo and body.logprobs is not None:
         raise unsupported_parameter("echo", "echo with logprobs is not supported: prompts have no log-probabilities.")
-    prompts = await run_in_thread(completion_prompts, body, tokenizer)
+    prompts = await run_in_thread(completion_prompts, body, served.language_model.tokenizer)
     completion = CompletionResponse(body, served, prompts)
     jobs = service.submit(_starts(service, completion), served, access.key, body.user)
     if body.stream:

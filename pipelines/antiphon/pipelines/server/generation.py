@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, TextModel
 from antiphon.accel.text.messages import Conversation, PromptInput
 from antiphon.pipelines.extractive_model import ONLY_QUOTES, ExtractiveModel
 from antiphon.pipelines.rag import Rag
@@ -35,7 +35,7 @@ class ServedModel:
     """
 
     id: str
-    language_model: LanguageModel | ExtractiveModel
+    language_model: TextModel
     rag: Rag | None = None
     stop: tuple[str, ...] = ()
     collection: str | None = None
@@ -96,7 +96,10 @@ class RequestStarter:
         operation = "chat" if isinstance(prompt, Conversation) else "text_completion"
         span = start_generation(operation, served.model_id, model.name, plan.parameters)
         try:
-            stream: Any = plan.start(model, prefix=prefix, recycling=tenant.table)
+            # A server has prefix caches and statistics of its own.
+            is_local = isinstance(model, LanguageModel)
+            own: dict[str, Any] = {"prefix": prefix, "recycling": tenant.table} if is_local else {}
+            stream: Any = plan.start(model, **own)
         except BaseException as error:
             span.end(error)
             keep_prefix()

@@ -126,17 +126,23 @@ def join_text(content: str | Sequence[TextPart] | None, param: str) -> str:
     return "".join(part.text or "" for part in content)
 
 
-def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenizerBase) -> list[PromptInput]:
+def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenizerBase | None) -> list[PromptInput]:
     """Return the prompts of a completion request.
 
     Raises:
-        ApiError: there is no prompt.
+        ApiError: there is no prompt, or it is given as token ids and only the model's own server has a tokenizer.
     """
     prompt = request.prompt
     if not prompt:
         raise unsupported_parameter("prompt", "prompt is empty; give a text of at least one character.")
     if isinstance(prompt, str):
         return [prompt]
+    if tokenizer is None:
+        if all(isinstance(each, str) for each in prompt):
+            return [each for each in prompt if isinstance(each, str)]
+        raise unsupported_parameter(
+            "prompt", "The model runs on another server, so prompt must be text, not token ids."
+        )
     if isinstance(prompt[0], int):
         return [str(tokenizer.decode(prompt))]
     return [each if isinstance(each, str) else str(tokenizer.decode(each)) for each in prompt]

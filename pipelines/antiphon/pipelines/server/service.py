@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastapi import Request
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import TextModel
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.rag import Rag
@@ -164,13 +164,13 @@ def access_of(request: Request) -> Access:
     return service_of(request).access(request.headers.get("authorization"))
 
 
-def _answering(rag: Rag, language_model: LanguageModel | ExtractiveModel) -> LanguageModel | ExtractiveModel:
+def _answering(rag: Rag, language_model: TextModel) -> TextModel:
     """Return the model of answers from documents: the served one, unless the pipeline quotes without it."""
     return rag.language_model if isinstance(rag.language_model, ExtractiveModel) else language_model
 
 
 def make_service(
-    language_model: LanguageModel | ExtractiveModel,
+    language_model: TextModel,
     settings: ServerSettings,
     *,
     name: str,

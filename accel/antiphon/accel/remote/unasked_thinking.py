@@ -1,0 +1,65 @@
+"""Thinking of a model on a server that was not asked for: it does not use up the limit of the answer."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+
+MAX_THOUGHTS = 16_384
+"""Maximum number of chunks of thinking, so that a model that never ends it is stopped."""
+
+
+@dataclass(slots=True)
+class ThinkingHabits:
+    """What requests to a model have shown so far; shared by all of its streams.
+
+    Attributes:
+        thinks_unasked: The model thinks although it was asked not to.
+        opens_in_thinking: Its content begins within the thinking, whose first tag is in the prompt.
+        refuses_switch: The server rejects the fields that turn thinking off.
+    """
+
+    thinks_unasked: bool = False
+    opens_in_thinking: bool = False
+    refuses_switch: bool = False
+
+
+@dataclass(slots=True)
+class UnaskedThinking:
+    """Decides for one stream how long thinking and answer may be.
+
+    Args:
+        name: Name of the model, for the warning.
+        limit: Maximum number of tokens of the answer; None: thinking is wanted and counts in the server's own limit.
+        has_limit: Whether the server was given this limit.
+    """
+
+    habits: ThinkingHabits
+    name: str
+    limit: int | None
+    has_limit: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.has_limit = self.limit is None or not self.habits.thinks_unasked
+
+    def must_restart(self) -> bool:
+        """Return whether the request has to be sent again, because the thinking would use up its limit."""
+        if self.limit is None or not self.has_limit:
+            return False
+        self.has_limit = False
+        self.note()
+        return True
+
+    def note(self, *, opens_in_thinking: bool = False) -> None:
+        """Remember that the model thinks unasked, and warn once."""
+        self.habits.opens_in_thinking |= opens_in_thinking
+        if not self.habits.thinks_unasked:
+            self.habits.thinks_unasked = True
+            warnings.warn(
+                f"{self.name} thinks although it was asked not to; its thinking does not count in max_new_tokens.",
+                stacklevel=2,
+            )
+
+    def is_over(self, num_thoughts: int, num_answers: int) -> bool:
+        """Return whether so many chunks of thinking and of answer have reached the limit, which the server lacks."""
+        return not self.has_limit and (num_answers >= (self.limit or 0) or num_thoughts >= MAX_THOUGHTS)
