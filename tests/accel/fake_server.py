@@ -27,7 +27,7 @@ class FakeServer:
         thoughts: Fields of the message that are sent before the pieces, once or as often as there are entries.
         is_off: Returns whether a request turns thinking off; by default none does.
         rejects: Fields of a request that are answered with 400.
-        pages: What further paths answer, as JSON.
+        pages: What further paths answer: JSON, or a function of the request.
         calls: Parts of tool calls, sent after the pieces.
         usage: Reported token counts.
         metrics: Reported metrics.
@@ -127,7 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"count": len(json.dumps(body))})
             return
         if self.path in self.settings.pages:
-            self._answer(*self._page())
+            status, page = self._page()
+            self._answer(status, page(body) if callable(page) else page)
             return
         if found := [name for name in self.settings.rejects if name in body]:
             self._fail(400, f"Unrecognized request argument supplied: {found[0]}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -189,6 +190,23 @@ def find_model(url: str, name: str | None, *, api_key: str | None = None, timeou
     return ServedModel(chosen, kind, window, base_url, thinks, tuple(other for other in names if other != chosen))
 
 
+def find_embedder(url: str, name: str | None, *, api_key: str | None = None) -> tuple[str, str]:
+    """Return the base URL of a server's API and the name of a model of it that embeds texts.
+
+    Args:
+        name: Name of the model; None for the server's only embedding model.
+
+    Raises:
+        ValueError: The address is invalid.
+        RemoteError: The server cannot be reached, has no such model, or has several and none is named.
+    """
+    with ServerProbe(url, api_key) as probe:
+        base_url, entries = probe.list_models()
+        chat = chat_models(probe, _kind(probe, entries), entries)
+    names = [str(entry["id"]) for entry in entries]
+    return base_url, _choose(name, [known for known in names if known not in chat], names, base_url, "embed")
+
+
 def local_servers(seconds: float = 0.3) -> dict[ServerKind, list[str]]:
     """Return the chat models of the servers that answer on this machine's usual ports, by the servers' short names.
 
@@ -197,6 +215,11 @@ def local_servers(seconds: float = 0.3) -> dict[ServerKind, list[str]]:
     """
     found: dict[ServerKind, list[str]] = {}
     for kind in PORTS:
+        parts = urlsplit(split_address(kind)[0])
+        with socket.socket() as probing:  # most ports are closed, and httpx takes time to import
+            probing.settimeout(seconds)
+            if probing.connect_ex((parts.hostname or "127.0.0.1", parts.port or 80)):
+                continue
         with suppress(RemoteError, ValueError), ServerProbe(split_address(kind)[0], timeout=seconds) as probe:
             _, entries = probe.list_models()
             actual = _kind(probe, entries)
@@ -221,14 +244,14 @@ def chat_models(probe: ServerProbe, kind: ServerKind, entries: Sequence[Mapping[
     return [name for name in names if name not in known and not _NOT_CHAT.search(name)]
 
 
-def _choose(name: str | None, chat: Sequence[str], names: Sequence[str], url: str) -> str:
+def _choose(name: str | None, fitting: Sequence[str], names: Sequence[str], url: str, task: str = "chat") -> str:
     if name is None:
-        if len(chat) == 1:
-            return chat[0]
-        if not chat:
-            raise RemoteError(f"{url}: {_listed(names)}, and none that can chat; load one there.", 404)
-        listed = ", ".join(map(repr, chat))
-        raise RemoteError(f"{url} has several models ({listed}); name one, such as {url}#{chat[0]}.", 404)
+        if len(fitting) == 1:
+            return fitting[0]
+        if not fitting:
+            raise RemoteError(f"{url}: {_listed(names)}, and none that can {task}; load one there.", 404)
+        listed = ", ".join(map(repr, fitting))
+        raise RemoteError(f"{url} has several models ({listed}); name one, such as {url}#{fitting[0]}.", 404)
     if found := next((known for known in names if known in (name, f"{name}:latest")), None):
         return found
     meant = get_close_matches(name, names, n=1)

@@ -9,9 +9,10 @@ import typer
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.options import (
-    ASKED_HELP,
     ASKED_MODEL,
     DRAFTER_HELP,
+    EXTRACTIVE,
+    AskedModel,
     Bita,
     Device,
     Drafting,
@@ -50,7 +51,7 @@ NOTHING_DECODED = (
 def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
     index: Index = None,
-    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = ASKED_MODEL,
+    model: AskedModel = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
     where: Where = None,
     max_new_tokens: MaxNewTokens = 256,
@@ -107,6 +108,8 @@ def ask(
             max_thinking_tokens=max_thinking_tokens,
         )
     _show(stream, stopwatch, drafting=drafting, as_json=as_json)
+    if model == EXTRACTIVE and not as_json:
+        console.show_suggestion()
 
 
 def _show(stream: AnswerStream, stopwatch: Stopwatch, *, drafting: bool, as_json: bool) -> None:

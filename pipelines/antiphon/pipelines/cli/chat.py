@@ -9,10 +9,10 @@ import typer
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.options import (
-    ASKED_HELP,
     ASKED_MODEL,
     DEFAULT_MODEL,
     EXTRACTIVE,
+    AskedModel,
     Device,
     EngineOption,
     FewBits,
@@ -30,7 +30,7 @@ from antiphon.retrieval.postgres.address import shown_location
 
 def chat(
     index: Index = None,
-    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = ASKED_MODEL,
+    model: AskedModel = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages per question.")] = 5,
     where: Where = None,
     max_new_tokens: MaxNewTokens = 256,
@@ -67,6 +67,7 @@ def chat(
         rag = Rag(retriever, language_model, k=k, sessions=store, rewrite=rewrite)
     hold_conversation(
         Chat(rag),
+        suggests=model == EXTRACTIVE,
         where=condition,
         max_new_tokens=max_new_tokens,
         stop=STOPS.get(model, ()),

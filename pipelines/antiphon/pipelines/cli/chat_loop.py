@@ -22,10 +22,11 @@ FAREWELLS = frozenset({"exit", "quit", "/exit", "/quit", ":q", "bye"})
 """Lines that end the conversation."""
 
 
-def hold_conversation(chat: Chat, **generation: Any) -> None:
+def hold_conversation(chat: Chat, *, suggests: bool = False, **generation: Any) -> None:
     """Answer questions until the end of input or one of `FAREWELLS`; continue after one that cannot be answered.
 
     Args:
+        suggests: Whether to suggest language models after the first answer.
         **generation: Options of `Chat.stream`.
     """
     if importlib.util.find_spec("readline") is not None:  # not on Windows
@@ -38,6 +39,9 @@ def hold_conversation(chat: Chat, **generation: Any) -> None:
             return
         try:
             _answer(chat, question, generation)
+            if suggests:
+                console.show_suggestion()
+                suggests = False
         except KeyboardInterrupt:  # before the first token
             console.out.print()
         except (ValueError, DatabaseUnavailable) as error:

@@ -106,6 +106,13 @@ def show_stream(stream: AnswerStream, stopwatch: Stopwatch | None = None) -> Ans
     return stream.answer
 
 
+def show_suggestion() -> None:
+    """Print one line on standard error with language models that could write the answer."""
+    from antiphon.pipelines.models.suggestions import suggested_models
+
+    err.print(suggested_models(), style="dim", markup=False)
+
+
 def show_choice(language_model: TextModel) -> None:
     """Print on standard error which drafter "auto" selects for a model of this process, and why."""
     from antiphon.accel import LanguageModel, choose_drafter

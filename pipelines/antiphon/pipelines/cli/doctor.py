@@ -10,13 +10,21 @@ import typer
 
 from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import DEFAULT_MODEL, LARGER, MODEL_HELP, Device, EngineOption, FewBits
+from antiphon.pipelines.cli.options import (
+    DEFAULT_MODEL,
+    LARGER,
+    MODEL_HELP,
+    MODEL_VARIABLE,
+    Device,
+    EngineOption,
+    FewBits,
+)
 from antiphon.pipelines.cli.preparation import connect, load_language_model, prepare_model
 from antiphon.pipelines.models.bundled import BUNDLED
 
 
 def doctor(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Argument(envvar=MODEL_VARIABLE, help=MODEL_HELP)] = DEFAULT_MODEL,
     device: Device = None,
     engine: EngineOption = "auto",
     weights: FewBits = None,

@@ -44,7 +44,11 @@ def index(
         ),
     ] = None,
     embedder: Annotated[
-        str, typer.Option(help="minilm, bge-m3, a folder or a hub name; auto: BGE-M3 on a GPU, MiniLM on a CPU.")
+        str,
+        typer.Option(
+            help="minilm, bge-m3, a folder, a hub name, or a model on a server (ollama/NAME, an address); auto: BGE-M3 "
+            "on a GPU, MiniLM on a CPU."
+        ),
     ] = "auto",
     device: Device = None,
     setting: Annotated[

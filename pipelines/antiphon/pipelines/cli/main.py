@@ -9,6 +9,7 @@ import typer
 from antiphon.pipelines.cli import bench, console, keys
 from antiphon.pipelines.cli.ask import ask
 from antiphon.pipelines.cli.chat import chat
+from antiphon.pipelines.cli.config import config, default_options
 from antiphon.pipelines.cli.demo import demo
 from antiphon.pipelines.cli.doctor import doctor
 from antiphon.pipelines.cli.errors import CommandGroup
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (index, ask, chat, serve, mcp, demo, doctor):
+for command in (index, ask, chat, serve, mcp, demo, doctor, config):
     app.command()(command)
 for name, group in {"bench": bench.app, "keys": keys.app}.items():
     app.add_typer(group, name=name)
@@ -38,9 +39,12 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Print the traceback of an error.")] = False,
 ) -> None:
     """Answer questions from your documents with a local model, several times faster and with identical outputs."""
+    if context.invoked_subcommand != "config":  # which corrects a file that is not valid
+        context.default_map = default_options()

@@ -11,9 +11,9 @@ import typer
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.options import (
-    ASKED_HELP,
     ASKED_MODEL,
     DRAFTER_HELP,
+    AskedModel,
     Device,
     EngineOption,
     FewBits,
@@ -34,7 +34,7 @@ WAITING = "Waiting for the messages of an MCP client on standard input. To confi
 def mcp(
     index: Index = None,
     collections: Collections = None,
-    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = ASKED_MODEL,
+    model: AskedModel = ASKED_MODEL,
     k: Passages = 5,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     dtype: Precision = "auto",

@@ -14,15 +14,22 @@ EXTRACTIVE = "extractive"
 ASKED_MODEL = EXTRACTIVE
 """The default of `ask` and `chat`: sentences of the documents are quoted, without a language model."""
 
-MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
+MODEL_HELP = (
+    "reader, smollm2, a folder (of a model, or of an adapter for smollm2), a GGUF file or a hub name; or a model on a "
+    "server: ollama/NAME, lmstudio/NAME, vllm/NAME, llamacpp/NAME, or an address such as http://host:8000/v1#NAME."
+)
 ASKED_HELP = (
-    "extractive: quotes the documents without a language model; or a language model, which "
-    f"writes the answer: {MODEL_HELP[:-1]}; or a server's address, such as http://host:8000/v1."
+    f"extractive: quotes the documents without a language model; or a language model, which writes the answer: "
+    f"{MODEL_HELP}"
 )
 SERVED_HELP = (
     f"{MODEL_HELP[:-1]}; or extractive, which serves quoted answers from documents only. Answers from documents are "
     "quoted without a language model also with reader."
 )
+MODEL_VARIABLE = "ANTIPHON_MODEL"
+"""Environment variable with the default of --model."""
+
+AskedModel = Annotated[str, typer.Option("--model", "-m", envvar=MODEL_VARIABLE, help=ASKED_HELP)]
 LARGER = (
     "Larger models answer better: Qwen/Qwen3-4B-Instruct-2507 (8 GB of memory in bfloat16), Qwen/Qwen3-8B "
     "(17 GB), or any instruct model of the hub: --model NAME"

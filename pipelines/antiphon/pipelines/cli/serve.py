@@ -17,6 +17,7 @@ from antiphon.pipelines.cli.options import (
     DEFAULT_MODEL,
     DRAFTER_HELP,
     EXTRACTIVE,
+    MODEL_VARIABLE,
     SERVED_HELP,
     Device,
     EngineOption,
@@ -91,7 +92,7 @@ EmbedderName = Annotated[
 def serve(
     index: Served = None,
     collections: Collections = None,
-    model: Annotated[str, typer.Option("--model", "-m", help=SERVED_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", envvar=MODEL_VARIABLE, help=SERVED_HELP)] = DEFAULT_MODEL,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     keys: Keys = None,

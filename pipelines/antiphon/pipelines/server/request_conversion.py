@@ -58,7 +58,11 @@ def chat_prompt(
         message = "A tool must be called, so the answer cannot have another format."
         raise unsupported_parameter("response_format", message)
     conversation = Conversation(
-        prepared.messages, prepared.tools, prepared.assistant_prefix, template_variables=variables
+        prepared.messages,
+        prepared.tools,
+        prepared.assistant_prefix,
+        prepared.tool_choice,
+        template_variables=variables,
     )
     return conversation, prepared.schemas, prepared.schema or schema
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from antiphon.accel.remote.server import is_address
 from antiphon.retrieval.embedders.hash_embedder import HashEmbedder
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.encoder_runtime.device import pick_device
@@ -29,13 +30,14 @@ def load_embedder(name: str, device: str | None = None) -> Embedder:
     """Load the embedder with a name.
 
     Args:
-        name: ``auto`` (BGE-M3 on a GPU, the bundled MiniLM on a CPU), ``minilm``, ``bge-m3``, ``hash``, a folder, or
-            ``owner/model`` on the hub.
+        name: ``auto`` (BGE-M3 on a GPU, the bundled MiniLM on a CPU), ``minilm``, ``bge-m3``, ``hash``, a folder,
+            ``owner/model`` on the hub, or a model on a server: ``ollama/nomic-embed-text``, an address.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
 
     Raises:
         ValueError: The name is unknown, or the model is damaged or cannot be downloaded.
         ImportError: A package is missing; the message has the command.
+        RemoteError: The server cannot be reached, or has no such model.
     """
     name = chosen_embedder(name, device)
     if name == "hash":
@@ -44,6 +46,10 @@ def load_embedder(name: str, device: str | None = None) -> Embedder:
         from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
 
         return MiniLMEmbedder(device)
+    if is_address(name):
+        from antiphon.retrieval.embedders.remote_embedder import RemoteEmbedder
+
+        return RemoteEmbedder(name)
     if name == "bge-m3" or (name and Path(name).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         from antiphon.retrieval.embedders.sentence_transformer import SentenceTransformerEmbedder
 

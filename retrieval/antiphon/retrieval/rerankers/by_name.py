@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.accel.remote.server import is_address
 from antiphon.retrieval.embedders.by_name import chosen_embedder
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.encoder_runtime.device import pick_device
@@ -71,7 +72,7 @@ def hub_models(embedder: str, device: str | None = None) -> list[str]:
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
     """
     name = chosen_embedder(embedder, device)
-    names = [HUB_NAMES.get(name, name)]
+    names = [] if is_address(name) else [HUB_NAMES.get(name, name)]
     if _needs_cross_encoder(name, device):
         names.append(HUB_NAMES[_CROSS_ENCODER])
     return [each for each in names if re.fullmatch(r"[\w.-]+/[\w.-]+", each) and not Path(each).is_dir()]
