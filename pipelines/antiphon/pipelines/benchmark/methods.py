@@ -15,13 +15,6 @@ from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import BITA, DRAFTERS, WINDOW
 from antiphon.accel.engines.selection import EngineName, parse_engine_name
 from antiphon.accel.engines.torch.attention import varying_shapes
-from antiphon.pipelines.benchmark.openvino_genai import (
-    GENAI,
-    GENAI_LOOKUP,
-    GenAIPipelines,
-    OpenVINOGenAI,
-    parse_lookup_draft_tokens,
-)
 from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
 from antiphon.pipelines.models.drafters import SMOLLM2, resolve_drafter
 
@@ -144,8 +137,7 @@ def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple
 
     A drafter's name may be followed by an engine (``blend@openvino``; default torch) and by its own maximum number of
     draft tokens: ``blend:16``, ``blend@openvino:16``, ``blend:auto``. ``blend+bita+lookahead`` adds BiTA's weights for
-    SmolLM2 and the window of Lookahead to a drafter. ``openvino-genai`` and
-    ``openvino-genai-lookup:8`` are OpenVINO GenAI on the same weights.
+    SmolLM2 and the window of Lookahead to a drafter.
 
     Args:
         num_draft_tokens: Maximum number of draft tokens of methods that name none; None: selected by the cost model.
@@ -153,8 +145,7 @@ def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple
     Raises:
         ValueError: no method or engine has a given name, or a number of draft tokens is not a number.
     """
-    pipelines = GenAIPipelines()
-    return tuple(method_by_name(name, num_draft_tokens, pipelines) for name in dict.fromkeys((GREEDY, *names)))
+    return tuple(method_by_name(name, num_draft_tokens) for name in dict.fromkeys((GREEDY, *names)))
 
 
 def parse_num_draft_tokens(text: str) -> int | None:
@@ -170,19 +161,14 @@ def parse_num_draft_tokens(text: str) -> int | None:
     return int(text)
 
 
-def method_by_name(name: str, num_draft_tokens: int | None, pipelines: GenAIPipelines) -> Method:
-    """Return one method, see `methods_by_name`; those of OpenVINO GenAI share ``pipelines``."""
-    head, _, own = name.partition(":")
-    if head in TRANSFORMERS_METHODS and not own:
+def method_by_name(name: str, num_draft_tokens: int | None) -> Method:
+    """Return one method; see `methods_by_name`."""
+    if name in TRANSFORMERS_METHODS:
         return TransformersGenerate(name)
-    if name == GENAI:
-        return OpenVINOGenAI(name, 0, pipelines)
-    if head == GENAI_LOOKUP:
-        return OpenVINOGenAI(name, parse_lookup_draft_tokens(own), pipelines)
     drafter_name, engine, maximum = parse_method(name, num_draft_tokens)
     first, *added = drafter_name.split("+")
     if first not in (*DRAFTERS, BITA, "auto") or not {*added} <= {BITA, "lookahead"}:
-        known = ", ".join((*NAMES, BITA, "auto", GENAI, GENAI_LOOKUP))
+        known = ", ".join((*NAMES, BITA, "auto"))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
     options: dict[str, Any] = {"bita": SMOLLM2} if BITA in added else {}
     options |= {"window": WINDOW} if "lookahead" in added else {}
