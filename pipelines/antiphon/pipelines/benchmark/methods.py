@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -41,18 +41,16 @@ class TransformersGenerate:
 
     Attributes:
         name: Name on the command line.
-        on_tokens: Called after each step with the number of tokens so far.
     """
 
     name: str
-    on_tokens: Callable[[int], None] | None = None
 
     is_baseline = True
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode a job. A hook counts the forward passes, and a stopping criterion times the first token."""
         model: Any = language_model.model
-        clock = _TokenClock(model.device, len(job.prompt), self.on_tokens)
+        clock = _FirstTokenClock(model.device)
         inputs = _inputs(model, job, limit)
         with _counted_rows(model) as rows, varying_shapes(model):
             started = perf_counter()
@@ -79,14 +77,12 @@ class AntiphonGenerate:
         drafter: Drafter factory, or "auto" for `choose_drafter`.
         num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
         engine: Engine that runs the model.
-        on_tokens: Called after each step with the number of tokens so far.
     """
 
     name: str
     drafter: DrafterFactory | Literal["auto"]
     num_draft_tokens: int | None
     engine: EngineName = "torch"
-    on_tokens: Callable[[int], None] | None = None
 
     is_baseline = False
 
@@ -101,8 +97,6 @@ class AntiphonGenerate:
         def note(step: Step) -> None:
             steps.append(step)
             times.append(perf_counter())
-            if self.on_tokens is not None:
-                self.on_tokens(sum(len(each.tokens) for each in steps))
 
         model: Any = language_model.model
         inputs = _inputs(model, job, limit)
@@ -194,21 +188,18 @@ def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
     }
 
 
-class _TokenClock(StoppingCriteria):
-    """A stopping criterion that never stops: it notes the time of the first token, and reports the number of tokens."""
+class _FirstTokenClock(StoppingCriteria):
+    """A stopping criterion that never stops: it notes the time of the first token."""
 
-    def __init__(self, device: torch.device, prompt_tokens: int, on_tokens: Callable[[int], None] | None) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.first = 0.0
         self._never = torch.zeros(1, dtype=torch.bool, device=device)
-        self._prompt_tokens, self._on_tokens = prompt_tokens, on_tokens
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         if not self.first:
             if self._never.is_cuda:
                 torch.cuda.synchronize(self._never.device)
             self.first = perf_counter()
-        if self._on_tokens is not None:
-            self._on_tokens(input_ids.shape[1] - self._prompt_tokens)
         return self._never
 
 
