@@ -19,14 +19,14 @@ from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.pipelines.benchmark.jobs import make_jobs
 from antiphon.pipelines.benchmark.methods import GREEDY, AntiphonGenerate, TransformersGenerate
-from antiphon.pipelines.benchmark.openvino_genai import (
+from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
+from benchmarks.methods import WarmBlend
+from benchmarks.openvino_genai import (
     GenAIPipelines,
     OpenVINOGenAI,
     export_model,
     open_pipeline,
 )
-from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
-from benchmarks.methods import WarmBlend
 from benchmarks.replay import answer_tokens
 from benchmarks.teacher_forcing import EngineForcing, TeacherForcing
 
@@ -232,7 +232,7 @@ class _WithoutLogits:
 
 def export_for_replays(model: Any) -> Path:
     """Export the model for OpenVINO GenAI with the nodes that `write_answer` needs; return the folder."""
-    from antiphon.pipelines.benchmark.stateful_graph import export_stateful
+    from benchmarks.stateful_graph import export_stateful
 
     return export_stateful(model, "replay", _follow_answer)
 

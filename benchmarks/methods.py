@@ -1,4 +1,4 @@
-"""Further decoding methods of the speed study: a drafter that stays warm, and windows of lookahead."""
+"""Further decoding methods of the speed study: OpenVINO GenAI, a drafter that stays warm, windows of lookahead."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 
 from antiphon.accel.drafting.drafters import Blend, Lookahead, RecyclingTable
 from antiphon.pipelines.benchmark.methods import GREEDY, AntiphonGenerate, method_by_name, parse_method
-from antiphon.pipelines.benchmark.openvino_genai import GenAIPipelines
 from antiphon.pipelines.models.drafters import window_size
+from benchmarks.openvino_genai import (
+    GENAI,
+    GENAI_LOOKUP,
+    GenAIPipelines,
+    OpenVINOGenAI,
+    parse_lookup_draft_tokens,
+)
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -55,7 +61,8 @@ def study_methods(
     """Return the methods of these names, after greedy decoding, and lookahead with these windows.
 
     Args:
-        names: Names of `methods_by_name`, or ``blend-warm``.
+        names: Names of `methods_by_name`; ``blend-warm``; or OpenVINO GenAI on the same weights:
+            ``openvino-genai``, or ``openvino-genai-lookup:8`` with 8 draft tokens.
         num_draft_tokens: Maximum number of draft tokens of methods that name none; None: selected by the cost model.
         windows: Lookahead windows, such as "7,5,7", each with all the rows that it needs.
         unread: Add each window a second time, without n-grams of the prompt.
@@ -69,8 +76,13 @@ def study_methods(
 
 
 def _method(name: str, num_draft_tokens: int | None, pipelines: GenAIPipelines) -> Method:
+    head, _, own = name.partition(":")
+    if name == GENAI:
+        return OpenVINOGenAI(name, 0, pipelines)
+    if head == GENAI_LOOKUP:
+        return OpenVINOGenAI(name, parse_lookup_draft_tokens(own), pipelines)
     if not name.startswith(WARM):
-        return method_by_name(name, num_draft_tokens, pipelines)
+        return method_by_name(name, num_draft_tokens)
     _, engine, maximum = parse_method(name, num_draft_tokens)
     table = RecyclingTable()
     return WarmBlend(AntiphonGenerate(name, partial(Blend, recycling=table), maximum, engine), table)

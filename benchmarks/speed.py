@@ -49,8 +49,9 @@ Unread = Annotated[
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        help="As in `antiphon bench speed`; or blend-warm, which learns from the requests before it in a round, as a "
-        "LanguageModel does.",
+        help="As in `antiphon bench speed`; blend-warm, which learns from the requests before it in a round, as a "
+        "LanguageModel does; openvino-genai, and openvino-genai-lookup:8 (8 draft tokens): OpenVINO GenAI, if it is "
+        "installed, on the same weights.",
         show_default="all",
     ),
 ]

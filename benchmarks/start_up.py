@@ -41,7 +41,7 @@ def start_arguments(folder: str, model: PreTrainedModel) -> dict[str, dict[str, 
     loaded = {"folder": folder, "dtype": str(model.dtype).removeprefix("torch."), "threads": threads}
     arguments: dict[str, dict[str, Any]] = {"transformers": loaded, "antiphon": loaded}
     if find_spec("openvino_genai") is not None:
-        from antiphon.pipelines.benchmark.openvino_genai import export_model
+        from benchmarks.openvino_genai import export_model
 
         exported = export_model(model, prompt_lookup=False)
         graph = {"graph": str(exported.graph), "options": dict(exported.options), "threads": threads}

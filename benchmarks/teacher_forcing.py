@@ -1,7 +1,7 @@
 """Teacher forcing: make an unmodified model emit a recorded answer; it still computes every forward pass in full.
 
 On torch this is a hook of the model, on OpenVINO a change of the logits that a forward pass returns. OpenVINO GenAI
-gets the answer in its graph, see `stateful_graph.write_answer`.
+gets the answer in its graph, see `forced_methods.write_answer`.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ ARGUMENTS = {
     "edit_with_references": [],
     "langchain_rag": ["my-index", QUESTION],
     "llama_index_rag": ["my-index", QUESTION],
+    "lookahead_parallel": [QUESTION, "--max-new-tokens", "8"],
     "stream_answer": ["my-index", QUESTION],
 }
 PRINTED = {
@@ -32,6 +33,7 @@ PRINTED = {
     "edit_with_references": r"tokens per step with drafts, 1\.00 without\nidentical text: True",
     "langchain_rag": r"run rotate\.sh.*\n  .*keys\.md.*: '",
     "llama_index_rag": r"\w",
+    "lookahead_parallel": r"\w",
     "stream_answer": r"run rotate\.sh",
 }
 

@@ -10,7 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.accel.drafting.drafters import DRAFTERS, RecyclingTable
-from antiphon.pipelines.benchmark.openvino_genai import (
+from antiphon.pipelines.benchmark.run import Job
+from benchmarks.openvino_genai import (
     GENAI,
     GENAI_LOOKUP,
     GenAIPipelines,
@@ -18,7 +19,6 @@ from antiphon.pipelines.benchmark.openvino_genai import (
     generation_config,
     parse_lookup_draft_tokens,
 )
-from antiphon.pipelines.benchmark.run import Job
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel

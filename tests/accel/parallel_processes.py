@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from examples.lookahead_parallel import decode_parallel
 
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
-from antiphon.accel.lookahead_parallel import decode_parallel
 from antiphon.accel.testing.tiny import tiny_model
 
 SETTINGS = {"narrow": (5, 4, 2), "wide": (7, 5, 7), "bigrams": (4, 2, 4), "one column": (1, 3, 3)}

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from examples.lookahead_parallel import decode_parallel, part
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.generate import generate
-from antiphon.accel.lookahead_parallel import decode_parallel, part
 from tests.accel.parallel_processes import LENGTH, PROMPT, SETTINGS, told
 from tests.families.table import tiny_model
 

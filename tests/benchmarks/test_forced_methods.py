@@ -19,11 +19,12 @@ from antiphon.pipelines.benchmark.methods import (
     AntiphonGenerate,
     methods_by_name,
 )
-from antiphon.pipelines.benchmark.openvino_genai import GENAI
 from antiphon.pipelines.benchmark.run import Job, Method
 from antiphon.pipelines.benchmark.speed import Speed, measure_speed
 from benchmarks import forced_methods
 from benchmarks.forced_methods import ReplayJob, replay_jobs, replaying, without_logits
+from benchmarks.methods import study_methods
+from benchmarks.openvino_genai import GENAI
 from benchmarks.teacher_forcing import TeacherForcing
 from tests.families.table import tiny_model
 from tests.pipelines.recorded import SAMPLES
@@ -150,7 +151,7 @@ def test_every_program_emits_the_recorded_answers_in_a_replay(genai_model: Langu
         ReplayJob(PROMPT[: 9 + 20 * at], (bytes(references[at]).decode(),), each) for at, each in enumerate(answers)
     ]
     names = [GENAI, "openvino-genai-lookup:3", "openvino-genai-lookup:8", "blend@openvino"]
-    measured = measured_replay(genai_model, jobs, methods_by_name(names, None), warm_up=1)
+    measured = measured_replay(genai_model, jobs, study_methods(names, None), warm_up=1)
     for figures in measured.methods:
         assert [run.tokens for run in figures.rounds[0]] == answers, figures.name
     steps = {figures.name: figures.steps for figures in measured.methods}
@@ -162,7 +163,7 @@ def test_every_program_emits_the_recorded_answers_in_a_replay(genai_model: Langu
 def test_an_answer_that_is_too_long_for_a_replay_is_refused(genai_model: LanguageModel) -> None:
     job = ReplayJob(PROMPT, (), (1,) * 1025)
     with (
-        replaying(genai_model, methods_by_name([GENAI], None)[1:], limit=60) as [method],
+        replaying(genai_model, study_methods([GENAI], None)[1:], limit=60) as [method],
         pytest.raises(ValueError, match="The answer has 1025 tokens; a replay holds at most 1024"),
     ):
         method(genai_model, job, 3)

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import tiny_model
+from antiphon.accel.verified_folder import is_intact, verified_folder
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.models.adapter import CONFIG, WEIGHTS
 from antiphon.pipelines.models.bundled import GGUF_SHA256, smollm2
-from antiphon.pipelines.models.verified_folder import verify_folder, write_verified_folder
 from antiphon.pipelines.prompt import prompt_format, reader_prompt
 
 TOKENS = torch.arange(20)[None]
@@ -59,7 +59,7 @@ def cache(tmp_path: Path, tiny_folder: Path) -> Path:
     def write(beside: Path) -> None:
         shutil.copytree(tiny_folder, beside, dirs_exist_ok=True)
 
-    write_verified_folder(place, write)
+    verified_folder(place, write)
     assert smollm2(cache=cache) == place
     return cache
 
@@ -80,7 +80,7 @@ def test_the_merged_model_says_what_the_adapted_one_says(adapter: Path, cache: P
 
 def test_the_merged_folder_is_whole_and_its_model_names_its_prompt(adapter: Path, cache: Path) -> None:
     folder = Path(resolve_model(str(adapter), cache=cache))
-    verify_folder(folder)
+    assert is_intact(folder)
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
     language_model = LanguageModel.from_pretrained(folder, device="cpu", dtype=torch.float32)
     assert language_model.model.config.prompt_format == "reader"

@@ -14,8 +14,8 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.verified_folder import is_intact
 from antiphon.pipelines import resolve_model
-from antiphon.pipelines.models.verified_folder import verify_folder
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import quotable_lines
 from antiphon.retrieval import Passage
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_converted_model_is_verified_and_found_again(smollm2_folder: Path) -> None:
-    verify_folder(smollm2_folder)
+    assert is_intact(smollm2_folder)
     said: list[str] = []
     again = resolve_model("smollm2", progress=lambda what, done, total: said.append(what))
     assert Path(again) == smollm2_folder

@@ -77,18 +77,15 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def empty(opened: Opener) -> Iterator[Collection]:
-    index = opened(next(NAMES), EMBEDDER)
-    yield index
-    index.close()
+def empty(opened: Opener) -> Collection:
+    return opened(next(NAMES), EMBEDDER)
 
 
 @pytest.fixture(scope="module")
-def full(opened: Opener) -> Iterator[Collection]:
+def full(opened: Opener) -> Collection:
     index = opened(next(NAMES), EMBEDDER)
     index.upsert(PASSAGES, VECTORS)
-    yield index
-    index.close()
+    return index
 
 
 def exact(query: Vectors, k: int, where: MetadataFilter | None = None) -> list[tuple[str, float]]:
@@ -201,15 +198,12 @@ def test_a_reopened_collection_keeps_its_passages_and_refuses_another_embedder(o
     name = next(NAMES)
     first = opened(name, EMBEDDER)
     first.upsert(PASSAGES[:30], VECTORS[:30])
-    first.close()
     again = opened(name, EMBEDDER)
     assert {passage.id for passage in again.vector_search(QUERIES[0], 50)} == {passage.id for passage in PASSAGES[:30]}
-    again.close()
     with pytest.raises(IndexMismatch, match=r"hash:words:16.*which is not.*hash:words:32"):
         opened(name, OTHER)
     right = opened(name, EMBEDDER)
     assert len(right) == 30
-    right.close()
 
 
 def test_a_retriever_finds_the_same_in_every_collection(empty: Collection) -> None:

@@ -106,7 +106,7 @@ def test_documents_can_be_added_where_there_is_no_index_yet(docs: Path) -> None:
 
 def test_documents_are_not_added_to_an_index_of_another_embedder(docs: Path) -> None:
     build("a")
-    with pytest.raises(IndexMismatch, match="holds vectors of the embedder"):
+    with pytest.raises(IndexMismatch, match="was made with the embedder"):
         build_index(["b"], "index", embedder=HashEmbedder(64), add=True)
 
 
@@ -175,7 +175,7 @@ def test_an_open_index_says_that_it_is_stale_if_the_new_one_has_another_embedder
     index = opened()
     build_index(["b"], "index", embedder=HashEmbedder(64))
     assert list(index.sources()) == ["a/one.txt", "a/two.txt"]
-    assert "holds vectors of the embedder" in index.stale
+    assert "was made with the embedder" in index.stale
     assert [record.levelname for record in caplog.records] == ["WARNING"], "it is logged once"
     build("a", "b", answer=True)
     assert (index.stale, len(index)) == ("", 3)

@@ -14,9 +14,10 @@ from antiphon.accel.constraints.grammar import JsonGrammar
 from antiphon.accel.constraints.penalties import penalties
 from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.decoding.prefix_cache import PrefixCache, common_length
+from antiphon.accel.decoding.prefix_cache import PrefixCache
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.tokens import TokenLogprob, collect_logprobs
+from antiphon.accel.drafting.draft import common_length
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.text.completion import Stream
 from antiphon.accel.text.end_tokens import EndTokens

@@ -9,7 +9,6 @@ from .models.bundled import resolve_model as resolve_model
 from .prompt import Prompt as Prompt
 from .prompt import PromptFormat as PromptFormat
 from .prompt import chat_prompt as chat_prompt
-from .prompt import guided_prompt as guided_prompt
 from .prompt import plain_prompt as plain_prompt
 from .prompt import reader_prompt as reader_prompt
 from .rag import Rag as Rag

@@ -28,21 +28,6 @@ def is_refusal(text: str) -> bool:
     return text.strip().startswith(REFUSAL) or not text.strip()
 
 
-GUIDELINES = """\
-Respond to the queries according to the presented documents. The query and documents are given in a json string. \
-Here are some guidelines for your response:
-1. The response should be informative, visual, logical and actionable.
-2. The response should be positive, interesting, entertaining and engaging.
-3. The response should avoid being vague, controversial or off-topic.
-4. The logics and reasoning in the response should be rigorous, intelligent and defensible.
-5. The response can provide additional relevant details to respond thoroughly and comprehensively to cover multiple \
-aspects in depth.
-6. The presented documents may be incomplete or irrelevant to the query. The response shouldn't make assumptions on \
-presented documents beyond what's presented.
-7. If the presented documents do not contain sufficient information to answer the query completely, the response \
-should use only facts in the presented documents and should not add any information by itself."""
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The prompt of a question and its passages.
@@ -123,17 +108,6 @@ def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """
     docs = "\n".join(map(_with_columns, passages))
     return Prompt(f"docs:\n{docs}\nquery: {question}\nanswer:", stop=_NEXT_QUESTION)
-
-
-def guided_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """Return the template with guidelines of LLMA's recorded answers (Yang et al. 2023, Figure 5).
-
-    Args:
-        question: the question.
-        passages: the passages, best first.
-    """
-    docs = "\n".join(map(_with_columns, passages))
-    return Prompt(f"{GUIDELINES}\n\ndocs: [\n{docs}]\nquery: {question}\nresponse:", stop=_NEXT_QUESTION)
 
 
 _NEXT_QUESTION = ("\ndocs:", "\nquery:")

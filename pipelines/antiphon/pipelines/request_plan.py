@@ -43,7 +43,6 @@ class RequestPlan:
         references: what drafts are copied from: spans of the prompt, and texts that are not in it.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
         stop: strings that end the answer.
-        refusal: the text with which this prompt's model says that the passages do not contain the answer; may be empty.
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
         dropped_messages: the number of oldest messages of the conversation that did not fit into the prompt.
@@ -57,7 +56,6 @@ class RequestPlan:
     references: tuple[ReferenceInput, ...]
     response_prefix: str = ""
     stop: tuple[str, ...] = ()
-    refusal: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     prefix: PrefixCache | None = None
     dropped_messages: int = 0
@@ -263,7 +261,6 @@ def _plan(
         references=tuple(_span_or_text(fitted.tokenized, each) for each in dict.fromkeys(references)),
         response_prefix=parameters.pop("response_prefix", None) or "",
         stop=(*stop, *fitted.prompt.stop),
-        refusal=REFUSAL if builder.prompt_format is reader_prompt else "",
         parameters=parameters,
         dropped_messages=len(context.history) - len(builder.history),
         thinking=builder.thinking,

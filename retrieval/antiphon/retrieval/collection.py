@@ -85,9 +85,6 @@ class Collection(PassageIndex, Protocol):
     def remove(self, ids: Sequence[str]) -> None:
         """Remove the passages with these ids; unknown ids are ignored."""
 
-    def close(self) -> None:
-        """Close the connection to the server; the passages stay."""
-
 
 def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple[list[Passage], Vectors]:
     """Remove duplicate ids: return the last passage with each id, and the vectors of these passages.
@@ -139,7 +136,9 @@ def require_savable(passages: Sequence[Passage]) -> None:
             )
 
 
-def require_embedder(location: str | Path, name: str, fingerprint: str, embedder: Embedder, otherwise: str) -> None:
+def require_embedder(
+    location: str | Path, name: str, fingerprint: str, embedder: Embedder, otherwise: str = "make the index again"
+) -> None:
     """Refuse to open an index with another embedder than the one that made it.
 
     Args:
@@ -156,22 +155,4 @@ def require_embedder(location: str | Path, name: str, fingerprint: str, embedder
         raise IndexMismatch(
             f"The index in {location} was made with the embedder {name} ({fingerprint}), which "
             f"is not {embedder.name} ({embedder.fingerprint}). Give that one, or {otherwise}."
-        )
-
-
-def require_same_embedder(collection: str, made_by: str, embedder: str) -> None:
-    """Refuse a collection whose vectors were made by another embedder.
-
-    Args:
-        collection: The name of the collection, for the message.
-        made_by: The fingerprint of the embedder that made its vectors.
-        embedder: The fingerprint of the embedder in use.
-
-    Raises:
-        IndexMismatch: The fingerprints differ.
-    """
-    if made_by != embedder:
-        raise IndexMismatch(
-            f"{collection} holds vectors of the embedder {made_by or 'without a name'}, which is not {embedder}. "
-            "Give that one, or another name for the collection."
         )

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 Metadata = Mapping[str, Any]
 """Names and values that describe a document or a passage; the values are JSON values, dates or times."""
@@ -29,40 +29,16 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class LineLabels(Sequence[Mapping[str, str]]):
-    """The places of successive lines, ``{"lines": "1"}`` and so on, created on demand.
-
-    Attributes:
-        numbers: The numbers of the lines.
-    """
-
-    numbers: range
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Mapping[str, str]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> LineLabels: ...
-
-    def __getitem__(self, index: int | slice) -> Mapping[str, str] | LineLabels:
-        """Return the place of one line, or the places of some."""
-        return LineLabels(self.numbers[index]) if isinstance(index, slice) else {"lines": str(self.numbers[index])}
-
-
-@dataclass(frozen=True, slots=True)
 class Regions:
     """The places in the file that the parts of a text come from, such as sheets, cells, slides or lines.
 
     Attributes:
         starts: The first character of each part, ascending.
-        labels: The place of each part, such as ``{"sheet": "Costs", "cells": "A2:C2"}``.
+        labels: The place of each part, such as ``{"sheet": "Costs", "cells": "A2:C2"}``, or the numbers of lines.
     """
 
     starts: Sequence[int]
-    labels: Sequence[Mapping[str, str]] = field(hash=False)
+    labels: Sequence[Mapping[str, str]] | range = field(hash=False)
 
     @classmethod
     def of_lines(cls, text: str, first: int = 1) -> Regions:
@@ -73,14 +49,15 @@ class Regions:
             first: The number of its first line in the file.
         """
         starts = [0, *(match.end() for match in _LINE_END.finditer(text) if match.end() < len(text))]
-        return cls(starts, LineLabels(range(first, first + len(starts))))
+        return cls(starts, range(first, first + len(starts)))
 
     def at(self, start: int, end: int) -> dict[str, str]:
         """Return the place of ``text[start:end]``: from the place of its first character to that of its last."""
         first, last = bisect_right(self.starts, start) - 1, bisect_left(self.starts, max(end, start + 1)) - 1
         if last < 0:
             return {}
-        labels = self.labels[max(first, 0) : last + 1]
+        found = self.labels[max(first, 0) : last + 1]
+        labels = [{"lines": str(number)} for number in found] if isinstance(found, range) else found
         begin = {name: next(label[name] for label in labels if name in label) for name in {**labels[0], **labels[-1]}}
         return {name: _from_to(value, labels[-1].get(name, value)) for name, value in begin.items()}
 

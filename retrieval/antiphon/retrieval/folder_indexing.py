@@ -11,7 +11,7 @@ import numpy as np
 from antiphon.retrieval.collection import (
     keep_last_of_each_id,
     require_distinct,
-    require_same_embedder,
+    require_embedder,
     require_savable,
 )
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
@@ -67,7 +67,7 @@ class FolderTarget:
         with lock_for_writing(self._folder):
             self._old = _readable_index(self._folder, strict=self._add)
             if self._add and self._old is not None:
-                require_same_embedder(f"The index in {self._folder}", self._old.fingerprint, embedder.fingerprint)
+                require_embedder(self._folder, self._old.embedder, self._old.fingerprint, embedder)
             yield {} if self._old is None else self._old.sources()
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
@@ -187,7 +187,7 @@ def update_index(
     """
     require_savable(upsert)
     store = read_index(folder)
-    require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
+    require_embedder(folder, store.embedder, store.fingerprint, embedder)
     require_token_embedder(store, embedder)
     if vectors is None:
         texts = [passage.text_with_headings for passage in upsert]

@@ -10,7 +10,7 @@ from threading import Lock
 
 import numpy as np
 
-from antiphon.retrieval.collection import require_same_embedder
+from antiphon.retrieval.collection import require_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.filters import MetadataFilter
 from antiphon.retrieval.folder_indexing import update_index
@@ -113,9 +113,6 @@ class LocalIndex:
         """Remove the passages with these ids."""
         self._update(remove=ids)
 
-    def close(self) -> None:
-        """Do nothing: there is no server connection."""
-
     def _update(
         self, *, upsert: Sequence[Passage] = (), vectors: Vectors | None = None, remove: Sequence[str] = ()
     ) -> None:
@@ -140,7 +137,7 @@ class LocalIndex:
 
     def _read(self, version: tuple[str, str]) -> None:
         store = read_index(self._folder)
-        require_same_embedder(f"The index in {self._folder}", store.fingerprint, self._embedder.fingerprint)
+        require_embedder(self._folder, store.embedder, store.fingerprint, self._embedder)
         self._content = store.open_vectors(), store.passages, store.vectors
         self._version, self._stale = version, ""
 

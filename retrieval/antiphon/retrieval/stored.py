@@ -40,7 +40,7 @@ def embedder_of_index(store: Stored, given: Embedder | None, device: str | None)
         IndexMismatch: Another embedder made the index, or its embedder cannot be loaded.
     """
     embedder = given or _named(store, device)
-    require_embedder(store.location, store.embedder, store.fingerprint, embedder, "make the index again")
+    require_embedder(store.location, store.embedder, store.fingerprint, embedder)
     return embedder
 
 

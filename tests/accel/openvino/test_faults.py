@@ -22,7 +22,8 @@ from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
-from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS
+from antiphon.accel.engines.openvino.store import GRAPH, WEIGHTS
+from antiphon.accel.verified_folder import MANIFEST
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +103,7 @@ class Starts:
         folders = [each for each in self.stored.iterdir() if each.is_dir()] if self.stored.is_dir() else []
         assert len(folders) <= 1
         for folder in folders:
-            assert sorted(each.name for each in folder.iterdir()) == [WEIGHTS, GRAPH, RECEIPT]
+            assert sorted(each.name for each in folder.iterdir()) == [WEIGHTS, GRAPH, MANIFEST]
         assert list(self.elsewhere.glob("antiphon-*")) == []
 
 
@@ -157,7 +158,7 @@ def _mounts(may_mount: bool) -> None:
         r"^stage 0",
         pytest.param(r"^tempfile.mkdtemp .*/\.unfinished-", marks=pytest.mark.exhaustive),
         pytest.param(r"^open .*/\.unfinished-\w+/graph\.xml", marks=pytest.mark.exhaustive),
-        pytest.param(r"^open .*/\.unfinished-\w+/receipt\.json", marks=pytest.mark.exhaustive),
+        pytest.param(r"^open .*/\.unfinished-\w+/manifest\.json", marks=pytest.mark.exhaustive),
         r"^os.rename .*/\.unfinished-",
         r"^stage 1",
     ],

@@ -18,7 +18,8 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install o
 from antiphon.accel.engines.openvino import loader
 from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.loader import load_engine
-from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS, fingerprint, folder_of, store_graph
+from antiphon.accel.engines.openvino.store import GRAPH, WEIGHTS, fingerprint, folder_of, load_or_convert
+from antiphon.accel.verified_folder import is_intact
 from tests.accel.openvino.builders import graph_of, model_of
 
 pytestmark = pytest.mark.slow
@@ -91,8 +92,8 @@ def test_the_second_load_skips_conversion_and_a_damaged_graph_is_never_used() ->
     assert load_engine(model, memory=2**22, report=again).engine is not None
     assert again.stages == []
     folder = folder_of(key)
-    store_graph(folder.parent / "other", graph_of(model_of("llama")))
-    for name in (GRAPH, WEIGHTS):  # a folder that does not match its receipt is converted and tested again
+    load_or_convert(folder.parent / "other", lambda: graph_of(model_of("llama")))
+    for name in (GRAPH, WEIGHTS):  # a folder that does not match its manifest is converted and tested again
         (folder / name).write_bytes((folder.parent / "other" / name).read_bytes())
     assert load_engine(model, memory=2**22, report=again).engine is not None
     assert again.stages == [(0, 3), (1, 3), (2, 3)]
@@ -101,11 +102,11 @@ def test_the_second_load_skips_conversion_and_a_damaged_graph_is_never_used() ->
 def test_a_failed_self_test_is_remembered() -> None:
     model = model_of("llama", seed=6)
     key = fingerprint(model)
-    store_graph(folder_of(key), graph_of(model_of("llama")))  # a valid graph of another model
+    load_or_convert(folder_of(key), lambda: graph_of(model_of("llama")))  # a valid graph of another model
     for _ in range(2):
         with pytest.raises(ValueError, match="logits differ from this model's; prefill of a short text"):
             select_engine(model, "openvino")
-    assert (folder_of(key) / RECEIPT).is_file()
+    assert is_intact(folder_of(key))
     stored: Any = load_compatibility(key, setting())
     assert "logits differ" in stored.failure
 

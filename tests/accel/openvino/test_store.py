@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from antiphon.accel.engines.torch.traits import declared_traits
+from antiphon.accel.verified_folder import MANIFEST, UNFINISHED, is_intact
 from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
@@ -26,14 +27,10 @@ from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.loader import load_engine, unsupported_reason
 from antiphon.accel.engines.openvino.store import (
     GRAPH,
-    RECEIPT,
-    UNFINISHED,
     WEIGHTS,
     fingerprint,
     folder_of,
     load_or_convert,
-    read_graph,
-    store_graph,
 )
 from antiphon.accel.engines.openvino.weights import attach_weights, large_weights
 from tests.accel.openvino.builders import in_precision, model_of
@@ -96,11 +93,11 @@ def test_a_model_is_converted_once(tmp_path: Path) -> None:
     expect_complete(load_or_convert(tmp_path / "model", converter))
     expect_complete(load_or_convert(tmp_path / "model", converter))
     assert converter.calls == 1
-    assert sorted(each.name for each in (tmp_path / "model").iterdir()) == [WEIGHTS, GRAPH, RECEIPT]
+    assert sorted(each.name for each in (tmp_path / "model").iterdir()) == [WEIGHTS, GRAPH, MANIFEST]
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("name", [GRAPH, WEIGHTS, RECEIPT])
+@pytest.mark.parametrize("name", [GRAPH, WEIGHTS, MANIFEST])
 @pytest.mark.parametrize("damage", part(("a byte", "the end", "all of it"), ("a byte",)))
 def test_a_damaged_folder_is_written_again(tmp_path: Path, name: str, damage: str) -> None:
     folder = tmp_path / "model"
@@ -113,11 +110,11 @@ def test_a_damaged_folder_is_written_again(tmp_path: Path, name: str, damage: st
         (folder / name).write_bytes(content[:middle])
     else:
         (folder / name).unlink()
-    assert read_graph(folder) is None
+    assert not is_intact(folder)
     converter = Converter()
     expect_complete(load_or_convert(folder, converter))
     assert converter.calls == 1
-    assert read_graph(folder) is not None
+    assert is_intact(folder)
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
@@ -133,7 +130,9 @@ def test_a_killed_conversion_does_not_disturb_concurrent_ones(tmp_path: Path) ->
         killed.communicate()
         for other in others:
             expect_complete(other.result())
-    expect_complete(read_graph(folder))
+    converter = Converter()
+    expect_complete(load_or_convert(folder, converter))
+    assert converter.calls == 0
     left = [each.name for each in tmp_path.iterdir() if each.name != "model"]
     assert len(left) <= 1, "only the folder of the killed conversion"
     assert all(name.startswith(UNFINISHED) for name in left)
@@ -148,16 +147,6 @@ def test_leftovers_of_a_killed_conversion_are_removed_after_an_hour(tmp_path: Pa
     load_or_convert(tmp_path / "model", Converter())
     assert fresh.exists()
     assert not old.exists()
-
-
-def test_a_folder_that_another_process_has_written_is_not_replaced(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    graph = Converter()()
-    store_graph(folder, graph)
-    made = (folder / RECEIPT).stat().st_mtime_ns
-    store_graph(folder, graph)
-    assert (folder / RECEIPT).stat().st_mtime_ns == made
-    assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
 def test_without_a_writable_cache_the_model_is_converted_for_this_process(tmp_path: Path) -> None:
@@ -184,7 +173,7 @@ def test_a_full_disk_leaves_no_incomplete_model(tmp_path: Path, monkeypatch: pyt
     converter = Converter()
     with largest_file(20_000), pytest.raises(OSError, match="converted model"):
         load_or_convert(folder, converter)
-    assert read_graph(folder) is None
+    assert not folder.exists()
     assert list(folder.parent.iterdir()) == []
     assert list(elsewhere.iterdir()) == []
 
@@ -230,7 +219,7 @@ def test_an_engine_is_loaded_from_the_stored_graph() -> None:
     assert "agrees with torch" in loaded.reason
     assert loaded.engine.batch_cost is not None
     assert np.isfinite(loaded.engine.batch_cost.seconds(64, 16)).all()
-    assert read_graph(folder_of(fingerprint(MODEL))) is not None
+    assert is_intact(folder_of(fingerprint(MODEL)))
 
 
 @pytest.mark.parametrize("family", ["bloom", "mamba2"])

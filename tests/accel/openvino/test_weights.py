@@ -16,7 +16,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install o
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.runtime import supports_precision
-from antiphon.accel.engines.openvino.store import WEIGHTS, fingerprint, folder_of, store_graph
+from antiphon.accel.engines.openvino.store import WEIGHTS, fingerprint, folder_of, load_or_convert
 from tests.accel.openvino.builders import graph_of, in_precision, model_of
 
 PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
@@ -72,7 +72,7 @@ def test_compressed_and_uncompressed_weights_can_be_used_at_once(compressed: Lan
 @needs_nncf
 def test_a_wrong_graph_is_rejected_with_compressed_weights_too() -> None:
     model = model_of("llama", seed=8)
-    store_graph(folder_of(fingerprint(model, "int8")), graph_of(model_of("llama")))
+    load_or_convert(folder_of(fingerprint(model, "int8")), lambda: graph_of(model_of("llama")))
     with pytest.raises(
         ValueError, match=r"weights is 'int8', .*logits differ from this model's; prefill with compressed"
     ):

@@ -87,7 +87,7 @@ def test_a_waiting_client_that_disconnects_leaves_the_queue(
 
 def test_nothing_is_decoded_for_a_client_that_disconnected_before_the_start(typist: LanguageModel) -> None:
     from antiphon.pipelines.server.request_queue import RequestQueue
-    from tests.pipelines.server.test_security import GatedStream, NullObserver
+    from tests.pipelines.server.test_security import GatedStream
 
     gates: list[GatedStream] = []
     is_starting, is_cancelled = threading.Event(), threading.Event()
@@ -99,7 +99,7 @@ def test_nothing_is_decoded_for_a_client_that_disconnected_before_the_start(typi
         gates[-1].steps_allowed.release()
         return Started(gates[-1])  # type: ignore[arg-type]
 
-    queue = RequestQueue(max_running=1, max_waiting=1, observer=NullObserver())
+    queue = RequestQueue(max_running=1, max_waiting=1)
     loop = asyncio.new_event_loop()
     job = GenerationJob(start, "someone", loop)
     queue.submit([job])

@@ -45,13 +45,6 @@ GUARDED_ENDPOINTS = (
 )
 
 
-class NullObserver:
-    """An observer that does nothing."""
-
-    def job_ended(self, event: object) -> None:
-        """Do nothing."""
-
-
 @pytest.fixture(scope="module")
 def locked(serve: Serve) -> Any:
     with serve(api_keys=("one", "two"), max_body_bytes=5000, max_upload_bytes=8000) as client:
@@ -245,7 +238,7 @@ async def read_events(events: AsyncIterator[Any]) -> list[Any]:
 
 async def test_a_disconnecting_client_frees_the_model_within_one_step(typist: LanguageModel) -> None:
     gate = GatedStream(typist)
-    queue = RequestQueue(max_running=1, max_waiting=2, observer=NullObserver())
+    queue = RequestQueue(max_running=1, max_waiting=2)
     job = GenerationJob(lambda: Started(gate), "someone")  # type: ignore[arg-type]
     queue.submit([job])
     gate.steps_allowed.release()
@@ -274,7 +267,7 @@ async def test_tenants_take_turns_and_a_full_queue_says_when_to_retry(typist: La
         order.append(name)
         return Started(typist.stream(MESSAGES, max_new_tokens=1))
 
-    queue = RequestQueue(max_running=1, max_waiting=4, observer=NullObserver())
+    queue = RequestQueue(max_running=1, max_waiting=4)
     jobs = [GenerationJob(partial(start, tenant), tenant) for tenant in ("a", "a", "a", "a", "b")]
     for job in jobs:
         queue.submit([job])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from transformers import Cache, PreTrainedModel
 
-from antiphon.accel.drafting.draft import Tokens
+from antiphon.accel.drafting.draft import Tokens, common_length
 from antiphon.accel.engines.protocol import AnonymousTenant
 from antiphon.accel.engines.torch.cache_kinds import DUMMY
 from antiphon.accel.engines.torch.engine import traits_of
@@ -18,8 +18,6 @@ from antiphon.accel.engines.torch.sequence import cached_length
 if TYPE_CHECKING:
     from antiphon.accel.decoding.model_request import ModelRequest
     from antiphon.accel.decoding.stats import Step
-
-__all__ = ["PrefixCache", "common_length"]
 
 
 class PrefixCache:
@@ -107,12 +105,6 @@ class PrefixCache:
     def _keep(self, request: ModelRequest) -> None:
         if request.is_started:
             self.keep(request.model, request.history.tokens, request.cache)
-
-
-def common_length(before: Sequence[int], after: Sequence[int]) -> int:
-    """Return the number of first tokens that two texts have in common."""
-    pairs = zip(before, after, strict=False)
-    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after)))
 
 
 def _can_crop(cache: Cache) -> bool:

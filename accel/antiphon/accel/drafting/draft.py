@@ -215,6 +215,12 @@ class Drafter(Protocol):
         """
 
 
+def common_length(before: Tokens, after: Tokens) -> int:
+    """Return the number of first tokens that two texts have in common."""
+    pairs = zip(before, after, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after)))
+
+
 DrafterFactory = Callable[[], Drafter]
 """Returns a new drafter for each request: a drafter class, a ``partial`` of one, or a function without parameters."""
 

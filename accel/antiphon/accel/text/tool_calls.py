@@ -10,9 +10,10 @@ from uuid import uuid4
 
 from antiphon.accel.text.tool_arguments import typed_arguments
 from antiphon.accel.text.tool_formats import (
+    CHANNEL_MARKS,
     CLOSINGS,
-    FAMILIES,
     OPENING,
+    OPENING_MARKS,
     CallSyntaxError,
     RawCall,
     raw_call,
@@ -75,7 +76,8 @@ _BARE = re.compile(r'(?:```\w*\s*)?(?=(?:\[\s*)?\{\{?\s*")')
 """The beginning of JSON that may contain a tool call without marks, with the fence before it."""
 
 _BEGINNINGS = (
-    *(opening for family in FAMILIES.values() for opening in family.openings),
+    *OPENING_MARKS,
+    *CHANNEL_MARKS,
     *(
         f'{fence}{bracket}{{"{key}"'
         for fence in ("", "```json", "```", "```tool_call")
@@ -95,7 +97,7 @@ LOOKAHEAD = 160
 def parse_tool_calls(text: str, tools: Collection[str] | Mapping[str, Any]) -> ParsedOutput:
     """Split the output of a model into text and tool calls.
 
-    Calls are recognized by the marks of `FAMILIES`; and without marks, as JSON with the name of a given tool, alone or
+    Calls are recognized by their marks; and without marks, as JSON with the name of a given tool, alone or
     between other text. What cannot be parsed stays in the text.
 
     Args:

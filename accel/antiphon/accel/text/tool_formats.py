@@ -6,10 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-__all__ = ["CLOSINGS", "FAMILIES", "OPENING", "CallSyntaxError", "RawCall", "raw_call", "read_calls", "read_json"]
 
 _DECODER = json.JSONDecoder(strict=False)
 _NAME = r"[A-Za-z_][\w.:-]*"
@@ -26,43 +23,32 @@ class RawCall(NamedTuple):
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CallFamily:
-    """Marks around the tool calls of a family of chat templates.
+OPENING_MARKS = (
+    "<tool_call>",  # Hermes, Qwen, SmolLM and GLM: JSON, XML or <arg_key>
+    "<seed:tool_call>",
+    "<function=",  # Qwen's XML
+    "[TOOL_CALLS]",  # Mistral
+    "<|python_tag|>",  # Llama
+    "<|tool_call|>",  # Phi and Granite
+    "<|tool_call_start|>",  # LFM
+    *("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),  # DeepSeek
+    *("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),  # Kimi
+)
+"""Marks before tool calls. Templates without marks, as those of Llama, write the calls as JSON."""
 
-    Attributes:
-        openings: Marks before calls.
-        closings: Marks after calls, which models sometimes leave out.
-    """
+CHANNEL_MARKS = ("<|channel|>commentary to=", "<|start|>assistant")
+"""The beginning of tool calls of gpt-oss."""
 
-    openings: tuple[str, ...]
-    closings: tuple[str, ...] = ()
-
-
-FAMILIES: Mapping[str, CallFamily] = {
-    "hermes": CallFamily(("<tool_call>",), ("</tool_call>",)),  # and Qwen, SmolLM, GLM: JSON, XML or <arg_key>
-    "seed": CallFamily(("<seed:tool_call>",), ("</seed:tool_call>",)),
-    "qwen-xml": CallFamily(("<function=",)),
-    "mistral": CallFamily(("[TOOL_CALLS]",)),
-    "llama": CallFamily(("<|python_tag|>",), ("<|eom_id|>",)),
-    "phi": CallFamily(("<|tool_call|>",), ("<|/tool_call|>",)),  # and Granite
-    "lfm": CallFamily(("<|tool_call_start|>",), ("<|tool_call_end|>",)),
-    "deepseek": CallFamily(
-        ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"), ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
-    ),
-    "kimi": CallFamily(
-        ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"), ("<|tool_call_end|>", "<|tool_calls_section_end|>")
-    ),
-    "gpt-oss": CallFamily(("<|channel|>commentary to=", "<|start|>assistant"), ("<|call|>", "<|end|>")),
-}
-"""Tool calls by family. Templates without marks, as those of Llama, write the calls as JSON."""
+_CLOSING_MARKS = (
+    *("</tool_call>", "</seed:tool_call>", "<|eom_id|>", "<|/tool_call|>", "<|tool_call_end|>"),
+    *("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|tool_calls_section_end|>", "<|call|>", "<|end|>"),
+)
+"""Marks after tool calls, which models sometimes leave out."""
 
 _CHANNEL = r"(?:<\|start\|>)?(?:assistant)?(?:<\|channel\|>)?(?:commentary|analysis|final)?\s*to=functions\."
-_MARKS = [mark for family in FAMILIES.values() for mark in family.openings if not mark.startswith(("<|ch", "<|st"))]
-OPENING = re.compile("|".join([*map(re.escape, _MARKS), _CHANNEL]))
+OPENING = re.compile("|".join([*map(re.escape, OPENING_MARKS), _CHANNEL]))
 """The beginning of a tool call."""
 
-_CLOSING_MARKS = [mark for family in FAMILIES.values() for mark in family.closings]
 CLOSINGS = re.compile(rf"(?:\s*(?:{'|'.join(map(re.escape, _CLOSING_MARKS))}))+")
 """Marks after tool calls."""
 

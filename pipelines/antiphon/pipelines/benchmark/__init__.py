@@ -1,1 +1,1 @@
-"""Decoding speed of Antiphon, transformers and OpenVINO GenAI on the same prompts, for users' machines."""
+"""Decoding speed of Antiphon and transformers on the same prompts, for users' machines."""

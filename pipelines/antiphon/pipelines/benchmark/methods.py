@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -15,13 +15,6 @@ from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import BITA, DRAFTERS, WINDOW
 from antiphon.accel.engines.selection import EngineName, parse_engine_name
 from antiphon.accel.engines.torch.attention import varying_shapes
-from antiphon.pipelines.benchmark.openvino_genai import (
-    GENAI,
-    GENAI_LOOKUP,
-    GenAIPipelines,
-    OpenVINOGenAI,
-    parse_lookup_draft_tokens,
-)
 from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
 from antiphon.pipelines.models.drafters import SMOLLM2, resolve_drafter
 
@@ -48,18 +41,16 @@ class TransformersGenerate:
 
     Attributes:
         name: Name on the command line.
-        on_tokens: Called after each step with the number of tokens so far.
     """
 
     name: str
-    on_tokens: Callable[[int], None] | None = None
 
     is_baseline = True
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode a job. A hook counts the forward passes, and a stopping criterion times the first token."""
         model: Any = language_model.model
-        clock = _TokenClock(model.device, len(job.prompt), self.on_tokens)
+        clock = _FirstTokenClock(model.device)
         inputs = _inputs(model, job, limit)
         with _counted_rows(model) as rows, varying_shapes(model):
             started = perf_counter()
@@ -86,14 +77,12 @@ class AntiphonGenerate:
         drafter: Drafter factory, or "auto" for `choose_drafter`.
         num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
         engine: Engine that runs the model.
-        on_tokens: Called after each step with the number of tokens so far.
     """
 
     name: str
     drafter: DrafterFactory | Literal["auto"]
     num_draft_tokens: int | None
     engine: EngineName = "torch"
-    on_tokens: Callable[[int], None] | None = None
 
     is_baseline = False
 
@@ -108,8 +97,6 @@ class AntiphonGenerate:
         def note(step: Step) -> None:
             steps.append(step)
             times.append(perf_counter())
-            if self.on_tokens is not None:
-                self.on_tokens(sum(len(each.tokens) for each in steps))
 
         model: Any = language_model.model
         inputs = _inputs(model, job, limit)
@@ -144,8 +131,7 @@ def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple
 
     A drafter's name may be followed by an engine (``blend@openvino``; default torch) and by its own maximum number of
     draft tokens: ``blend:16``, ``blend@openvino:16``, ``blend:auto``. ``blend+bita+lookahead`` adds BiTA's weights for
-    SmolLM2 and the window of Lookahead to a drafter. ``openvino-genai`` and
-    ``openvino-genai-lookup:8`` are OpenVINO GenAI on the same weights.
+    SmolLM2 and the window of Lookahead to a drafter.
 
     Args:
         num_draft_tokens: Maximum number of draft tokens of methods that name none; None: selected by the cost model.
@@ -153,8 +139,7 @@ def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple
     Raises:
         ValueError: no method or engine has a given name, or a number of draft tokens is not a number.
     """
-    pipelines = GenAIPipelines()
-    return tuple(method_by_name(name, num_draft_tokens, pipelines) for name in dict.fromkeys((GREEDY, *names)))
+    return tuple(method_by_name(name, num_draft_tokens) for name in dict.fromkeys((GREEDY, *names)))
 
 
 def parse_num_draft_tokens(text: str) -> int | None:
@@ -170,19 +155,14 @@ def parse_num_draft_tokens(text: str) -> int | None:
     return int(text)
 
 
-def method_by_name(name: str, num_draft_tokens: int | None, pipelines: GenAIPipelines) -> Method:
-    """Return one method, see `methods_by_name`; those of OpenVINO GenAI share ``pipelines``."""
-    head, _, own = name.partition(":")
-    if head in TRANSFORMERS_METHODS and not own:
+def method_by_name(name: str, num_draft_tokens: int | None) -> Method:
+    """Return one method; see `methods_by_name`."""
+    if name in TRANSFORMERS_METHODS:
         return TransformersGenerate(name)
-    if name == GENAI:
-        return OpenVINOGenAI(name, 0, pipelines)
-    if head == GENAI_LOOKUP:
-        return OpenVINOGenAI(name, parse_lookup_draft_tokens(own), pipelines)
     drafter_name, engine, maximum = parse_method(name, num_draft_tokens)
     first, *added = drafter_name.split("+")
     if first not in (*DRAFTERS, BITA, "auto") or not {*added} <= {BITA, "lookahead"}:
-        known = ", ".join((*NAMES, BITA, "auto", GENAI, GENAI_LOOKUP))
+        known = ", ".join((*NAMES, BITA, "auto"))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
     options: dict[str, Any] = {"bita": SMOLLM2} if BITA in added else {}
     options |= {"window": WINDOW} if "lookahead" in added else {}
@@ -208,21 +188,18 @@ def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
     }
 
 
-class _TokenClock(StoppingCriteria):
-    """A stopping criterion that never stops: it notes the time of the first token, and reports the number of tokens."""
+class _FirstTokenClock(StoppingCriteria):
+    """A stopping criterion that never stops: it notes the time of the first token."""
 
-    def __init__(self, device: torch.device, prompt_tokens: int, on_tokens: Callable[[int], None] | None) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.first = 0.0
         self._never = torch.zeros(1, dtype=torch.bool, device=device)
-        self._prompt_tokens, self._on_tokens = prompt_tokens, on_tokens
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         if not self.first:
             if self._never.is_cuda:
                 torch.cuda.synchronize(self._never.device)
             self.first = perf_counter()
-        if self._on_tokens is not None:
-            self._on_tokens(input_ids.shape[1] - self._prompt_tokens)
         return self._never
 
 

@@ -26,8 +26,7 @@ Methods = Annotated[
     list[str] | None,
     typer.Option(
         help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (at most 16 draft tokens), blend@openvino (on "
-        "that engine), ...; openvino-genai, and openvino-genai-lookup:8 (8 draft tokens): OpenVINO GenAI, if it is "
-        "installed, on the same weights.",
+        "that engine), ...",
         show_default="all",
     ),
 ]
@@ -81,7 +80,7 @@ def speed(
     device: Device = None,
     as_json: AsJsonToo = False,
 ) -> None:
-    """Compare the decoding speed of transformers, OpenVINO GenAI and every drafter on the same prompts.
+    """Compare the decoding speed of transformers and every drafter on the same prompts.
 
     Ctrl-C shows the figures so far. The exit code is 1 if one of our outputs in float32 differs from greedy decoding.
     """

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -156,7 +155,7 @@ def _race(language_model: LanguageModel, plans: Mapping[str, RequestPlan]) -> bo
 
 
 def run_race(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> Speed:
-    """Decode the jobs with each program, and show the progress.
+    """Decode the jobs with each program.
 
     The programs are transformers' greedy decoding, transformers' prompt lookup, and our decoding.
 
@@ -169,19 +168,13 @@ def run_race(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> 
     from antiphon.pipelines.benchmark.methods import AntiphonGenerate, TransformersGenerate
     from antiphon.pipelines.benchmark.speed import measure_speed
 
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} tokens")
-    with Progress(*columns, console=console.err, transient=True) as bars:
-
-        def watch(title: str) -> Callable[[int], None]:
-            bar = bars.add_task(title, total=limit)
-            return lambda tokens: bars.update(bar, completed=tokens)
-
-        greedy, lookup, ours = PROGRAMS
-        engine = language_model.options.engine
-        methods: list[Method] = [
-            *(TransformersGenerate(name, watch(PROGRAMS[name])) for name in (greedy, lookup)),
-            AntiphonGenerate(ours, Blend, None, engine, watch(PROGRAMS[ours])),
-        ]
+    greedy, lookup, ours = PROGRAMS
+    methods: list[Method] = [
+        TransformersGenerate(greedy),
+        TransformersGenerate(lookup),
+        AntiphonGenerate(ours, Blend, None, language_model.options.engine),
+    ]
+    with console.err.status("Racing"):
         for method in methods:
             method(language_model, jobs[0], WARM_UP_TOKENS)
         return measure_speed(language_model, jobs, methods, limit=limit, rounds=1, warm_up=0)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from antiphon.pipelines.models.verified_folder import verified_folder
+from antiphon.accel.verified_folder import verified_folder
 from antiphon.pipelines.progress import Progress
 
 READER = Path(__file__).parent / "reader"

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from platformdirs import user_cache_dir
 
 from antiphon.accel.hub_download import download_weights
+from antiphon.accel.verified_folder import sha256, verified_folder
 from antiphon.pipelines.models.adapter import READER, is_adapter, merge_adapter
 from antiphon.pipelines.models.hub import find_on_hub
-from antiphon.pipelines.models.verified_folder import sha256, verified_folder
 from antiphon.pipelines.progress import Progress
 
 STOPS: Mapping[str, tuple[str, ...]] = MappingProxyType({"reader": (), "smollm2": ("\n\n",)})

@@ -44,8 +44,8 @@ class ServerMetrics:
         """
         Gauge(name, description, registry=self.registry, namespace="antiphon").set_function(value)
 
-    def job_ended(self, event: Finished | BaseException) -> None:
-        """Count a generation that finished or failed. See `JobObserver.job_ended`."""
+    def count_generation(self, event: Finished | BaseException) -> None:
+        """Count a generation that finished or failed."""
         if not isinstance(event, Finished):
             self.generations.labels("error").inc()
             return

@@ -14,7 +14,6 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter, time_ns
-from typing import Protocol
 
 from antiphon.accel import Completion, Origin, Stream
 from antiphon.accel.decoding.tokens import TokenLogprob
@@ -76,13 +75,7 @@ class Finished:
 
 
 Event = Started | Delta | Finished
-
-
-class JobObserver(Protocol):
-    """Receives the result of every generation."""
-
-    def job_ended(self, event: Finished | BaseException) -> None:
-        """Handle a generation that finished, was cancelled, or failed with an exception."""
+Report = Callable[["Finished | BaseException"], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -211,12 +204,13 @@ class RequestQueue:
 
     Args:
         max_running: jobs that are decoded at the same time, each in a thread.
+        report: called with the result of every generation, or with the exception that ended it.
     """
 
-    def __init__(self, *, max_running: int, max_waiting: int, observer: JobObserver) -> None:
+    def __init__(self, *, max_running: int, max_waiting: int, report: Report = lambda event: None) -> None:
         self._pool = ThreadPoolExecutor(max_running, thread_name_prefix="antiphon-generation")
         self._max_running, self._max_waiting = max_running, max_waiting
-        self._observer = observer
+        self._report = report
         self._waiting: OrderedDict[str, deque[GenerationJob]] = OrderedDict()  # by tenant, the next one first
         self._running: dict[GenerationJob, None] = {}
         self._lock = Lock()
@@ -282,7 +276,7 @@ class RequestQueue:
             event = error
         finally:
             self._running.pop(job, None)
-        self._observer.job_ended(event)
+        self._report(event)
         job.send(event)
 
     def _remove_cancelled(self) -> None:

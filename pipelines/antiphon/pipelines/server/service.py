@@ -202,7 +202,9 @@ def make_service(
     metrics = ServerMetrics()
     make_table = partial(RecyclingTable, language_model.name, entries=RECYCLING_ENTRIES)
     tenants = Tenants(make_table, max_tenants=settings.max_tenants, prefix_cache_tokens=settings.prefix_cache_tokens)
-    queue = RequestQueue(max_running=settings.max_running, max_waiting=settings.max_waiting, observer=metrics)
+    queue = RequestQueue(
+        max_running=settings.max_running, max_waiting=settings.max_waiting, report=metrics.count_generation
+    )
     metrics.add_gauge("generations_running", "Generations that are being decoded.", lambda: queue.running)
     metrics.add_gauge("generations_waiting", "Generations that wait in the queue.", lambda: queue.waiting)
     metrics.add_gauge("prefix_cache_tokens", "Tokens in the prefix caches.", lambda: tenants.cached_tokens)

@@ -9,6 +9,7 @@ from hashlib import sha256
 from threading import Lock
 
 from antiphon.accel import PrefixCache
+from antiphon.accel.drafting.draft import common_length
 from antiphon.accel.drafting.drafters import RecyclingTable
 
 RECYCLING_ENTRIES = 16_384
@@ -51,8 +52,8 @@ class Tenant:
         only.
         """
         with self._lock:
-            best = max(self._prompts, key=lambda prompt: _common_prefix(prompt.tokens, tokens), default=None)
-            if best is None or not _common_prefix(best.tokens, tokens):
+            best = max(self._prompts, key=lambda prompt: common_length(prompt.tokens, tokens), default=None)
+            if best is None or not common_length(best.tokens, tokens):
                 return PrefixCache(self._identity)
             self._prompts.remove(best)
             return best.cache
@@ -122,9 +123,3 @@ class Tenants:
         with self._lock:
             tenants = list(self._tenants.values())
         return sum(tenant.cached_tokens for tenant in tenants)
-
-
-def _common_prefix(before: Sequence[int], after: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
-    pairs = zip(before, after, strict=False)
-    return next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after)))

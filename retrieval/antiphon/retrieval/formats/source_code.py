@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 
-from antiphon.retrieval.document import Document, Heading, LineLabels, Regions
+from antiphon.retrieval.document import Document, Heading, Regions
 from antiphon.retrieval.formats.text import decode
 
 _LINE = re.compile(r"[^\n]*(?:\n|\Z)")
@@ -67,4 +67,4 @@ def _line_starts(text: str) -> list[int]:
 
 
 def _regions(starts: Sequence[int]) -> Regions:
-    return Regions(starts, LineLabels(range(1, len(starts) + 1)))
+    return Regions(starts, range(1, len(starts) + 1))

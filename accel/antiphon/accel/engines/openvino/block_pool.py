@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.accel.drafting.draft import Tokens
+from antiphon.accel.drafting.draft import Tokens, common_length
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 
 
@@ -139,8 +139,8 @@ class BlockPool:
             rest = tuple(text[start : start + BLOCK_SIZE])
             child = node.children.get(rest)
             if child is None or len(rest) < BLOCK_SIZE:
-                best = max(node.children.values(), key=lambda each: _common_prefix(each.tokens, rest), default=None)
-                common = 0 if best is None else _common_prefix(best.tokens, rest)
+                best = max(node.children.values(), key=lambda each: common_length(each.tokens, rest), default=None)
+                common = 0 if best is None else common_length(best.tokens, rest)
                 return (blocks, start) if best is None or not common else ([*blocks, best.block], start + common)
             blocks.append(child.block)
             node = child
@@ -170,10 +170,3 @@ class BlockPool:
             if node.block in self._idle:
                 del self._idle[node.block]
                 self._free.append(node.block)
-
-
-def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the longest common prefix of two texts, in tokens."""
-    return next(
-        (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, version
 from antiphon.accel.engines.openvino.weights import mark_decompression
 from antiphon.accel.engines.torch.loading import checkpoint_of
-from antiphon.accel.files import remove_stale_folders, sync_file, temporary_folder
+from antiphon.accel.verified_folder import verified_folder
 
 if TYPE_CHECKING:
     import openvino
@@ -35,18 +35,11 @@ if TYPE_CHECKING:
 FORMAT = 3
 """Version of the conversion. Raise it when the conversion changes: older folders are then not used any more."""
 
-GRAPH, WEIGHTS, RECEIPT = "graph.xml", "graph.bin", "receipt.json"
-"""The files of a folder. The receipt contains the format and the checksums of the other two; it is written last."""
-
-HASHED = 2**26
-"""Larger files, which hold compressed weights, are recognised by size and time instead of a checksum."""
+GRAPH, WEIGHTS = "graph.xml", "graph.bin"
+"""The files of a folder, besides its manifest."""
 
 SAMPLE = 16
 """Number of values of each tensor in a fingerprint if its file identifies the rest."""
-
-UNFINISHED = ".unfinished-"
-STALE = 3600.0
-"""Age in seconds after which an unfinished folder is removed: no conversion takes that long."""
 
 Convert = Callable[[], "openvino.Model"]
 """Converts the model."""
@@ -84,69 +77,36 @@ def folder_of(key: str) -> Path:
 def load_or_convert(folder: Path, convert: Convert) -> openvino.Model:
     """Return the graph in a folder, or convert the model and store the graph there.
 
-    Several processes may convert the same model at once: each writes a temporary folder, and the first one to finish
-    moves it into place.
+    Several processes may convert the same model at once; see `verified_folder`.
 
     Args:
         folder: Folder of the graph, see `folder_of`.
-        convert: Converts the model if the folder has no valid graph.
+        convert: Converts the model if the folder has no intact graph.
 
     Raises:
         OSError: There is no space for the graph, neither in the cache nor in a temporary folder.
     """
-    found = read_graph(folder)
-    if found is not None:
-        return found
-    graph = convert()
+    converted = cache(convert)
     with suppress(OSError):
-        store_graph(folder, graph)
-        if (kept := read_graph(folder)) is not None:
-            return kept
+        return _load(verified_folder(folder, lambda temporary: store_graph(temporary, converted())))
     with tempfile.TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as temporary:
-        _write(Path(temporary), graph)
+        store_graph(Path(temporary), converted())
         return _load(Path(temporary))
 
 
-def read_graph(folder: Path) -> openvino.Model | None:
-    """Return the graph of a folder, or None if it is missing or damaged."""
-    try:
-        if json.loads((folder / RECEIPT).read_text(encoding="utf-8")) != _receipt(folder):
-            return None
-        return _load(folder)
-    except (OSError, ValueError, RuntimeError):
-        return None
-
-
 def store_graph(folder: Path, graph: openvino.Model) -> None:
-    """Write a graph to a temporary folder and move it into place, unless another process has stored a valid one.
-
-    Args:
-        folder: Folder of the graph.
+    """Write the graph to a folder.
 
     Raises:
         OSError: The folder is not writable, or the disk is full.
     """
-    remove_stale_folders(folder.parent, UNFINISHED, older_than=STALE)
-    with temporary_folder(folder.parent, UNFINISHED) as temporary:
-        _write(temporary, graph)
-        if read_graph(folder) is None:
-            shutil.rmtree(folder, ignore_errors=True)
-            temporary.rename(folder)
-
-
-def _write(folder: Path, graph: openvino.Model) -> None:
-    """Write both files to the disk, then the receipt."""
     import openvino
 
     try:
         openvino.save_model(graph, folder / GRAPH, compress_to_fp16=False)
     except RuntimeError as error:  # OpenVINO does not say that the disk is full
         raise OSError(f"The converted model cannot be written to {folder} ({error}); is the disk full?") from error
-    for name in (GRAPH, WEIGHTS):
-        sync_file(folder / name)
     _check(folder, graph)
-    (folder / RECEIPT).write_text(json.dumps(_receipt(folder)), encoding="utf-8")
-    sync_file(folder / RECEIPT)
 
 
 def _check(folder: Path, graph: openvino.Model) -> None:
@@ -169,18 +129,6 @@ def _load(folder: Path) -> openvino.Model:
     graph = core().read_model(folder / GRAPH)
     mark_decompression(graph)
     return graph
-
-
-def _receipt(folder: Path) -> dict[str, object]:
-    return {"format": FORMAT} | {name: _sum(folder / name) for name in (GRAPH, WEIGHTS)}
-
-
-def _sum(path: Path) -> str:
-    facts = path.stat()
-    if facts.st_size > HASHED:
-        return f"{facts.st_size} {facts.st_mtime_ns}"
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sample(tensor: Tensor) -> Tensor:

@@ -10,16 +10,16 @@ import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.pipelines.benchmark.methods import methods_by_name
-from antiphon.pipelines.benchmark.openvino_genai import GENAI
 from antiphon.pipelines.benchmark.run import Job
 from antiphon.pipelines.benchmark.speed import measure_speed
+from benchmarks.methods import study_methods
+from benchmarks.openvino_genai import GENAI
 
 pytest.importorskip("openvino_genai")
 
 from antiphon.accel.engines.openvino.runtime import core
 from antiphon.accel.engines.openvino.store import GRAPH
-from antiphon.pipelines.benchmark.stateful_graph import export_stateful
+from benchmarks.stateful_graph import export_stateful
 from tests.accel.openvino.builders import in_precision, unpacked_bytes
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
@@ -34,7 +34,7 @@ def genai_model() -> LanguageModel:
 
 def test_its_outputs_are_greedy_and_prompt_lookup_takes_fewer_steps(genai_model: LanguageModel) -> None:
     jobs = [Job(PROMPT), Job(PROMPT[:9])]
-    methods = methods_by_name([GENAI, "openvino-genai-lookup", "openvino-genai-lookup:3"], None)
+    methods = study_methods([GENAI, "openvino-genai-lookup", "openvino-genai-lookup:3"], None)
     measured = measure_speed(genai_model, jobs, methods, limit=40, rounds=1, warm_up=0)
     for shown in measured.as_dict():
         assert (shown["identical"], shown["is_baseline"]) == (1, True), shown["method"]
@@ -49,7 +49,7 @@ def test_its_outputs_are_greedy_and_prompt_lookup_takes_fewer_steps(genai_model:
 
 def test_a_model_whose_attention_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     model: Any = tiny_model("mistral", sliding_window=8)
-    (_, method) = methods_by_name([GENAI], None)
+    (_, method) = study_methods([GENAI], None)
     language_model = LanguageModel(model, byte_tokenizer(), name="windowed")
     with pytest.raises(ValueError, match="cannot be exported for OpenVINO GenAI: it has sliding windows"):
         method(language_model, Job(PROMPT), 3)

@@ -1,7 +1,12 @@
-"""Lookahead parallelism: several devices, each with the whole model, verify parts of one greedy request's draft."""
+"""Lookahead parallelism: several devices, each with the whole model, verify parts of one greedy request's draft.
+
+torchrun --standalone --nproc-per-node 4 examples/lookahead_parallel.py "Why is the sky blue?" --model Qwen/Qwen3-8B
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -20,6 +25,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from antiphon.accel import LanguageModel
 from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.scheduler import scheduler_of
 from antiphon.accel.decoding.stats import Step
@@ -30,6 +36,7 @@ from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.engines.protocol import SequenceInput, ThreadSettings
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
+from antiphon.pipelines import resolve_model
 
 
 def decode_parallel(
@@ -195,3 +202,33 @@ def part_of_draft(draft: Draft, rank: int, size: int) -> list[int]:
         for index in part(len(paths), rank, size):
             kept.update(path_to(draft, paths[index]))
     return sorted(kept)
+
+
+def main() -> None:
+    """Answer a question with all processes that torchrun has started, or alone."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("question")
+    parser.add_argument("--model", default="smollm2", help="folder or name on the hub; smollm2 is a package")
+    parser.add_argument("--max-new-tokens", type=int, default=256)
+    options = parser.parse_args()
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    model = LanguageModel.from_pretrained(resolve_model(options.model), engine="torch", device=device)
+    prompt = model.tokenize([{"role": "user", "content": options.question}]).tokens
+    steps = decode_parallel(
+        model.model,
+        prompt,
+        Lookahead(7, 5, 7),
+        max_new_tokens=options.max_new_tokens,
+        ends=[model.tokenizer.eos_token_id],
+    )
+    tokens = [token for step in steps for token in step.tokens]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        print(model.tokenizer.decode(tokens, skip_special_tokens=True))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

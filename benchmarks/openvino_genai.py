@@ -160,7 +160,7 @@ def export_model(model: Any, *, prompt_lookup: bool, export: Callable[[Any], Pat
     import torch
 
     from antiphon.accel.engines.openvino.store import GRAPH
-    from antiphon.pipelines.benchmark.stateful_graph import export_stateful
+    from benchmarks.stateful_graph import export_stateful
 
     dtype = str(model.dtype).removeprefix("torch.")
     if model.device.type != "cpu" or dtype not in PRECISIONS:
