@@ -269,26 +269,6 @@ def test_padded_prompts_and_chunked_prefill_give_the_same_output(kind: str, fami
     assert output.tolist() == expected.tolist()
 
 
-NAMED: dict[str, tuple[str, str]] = {
-    "static": ("gemma3", "This StaticCache .* rolled back .StaticSlidingWindowLayer"),
-    "group-wise quantised": ("llama", "This Cache .* rolled back .RoundedLayer"),
-}
-
-
-@pytest.mark.parametrize("kind", NAMED)
-def test_the_warning_about_a_cache_names_its_layers_and_alternatives(kind: str) -> None:
-    family, message = NAMED[kind]
-    model = model_of(family)
-    with pytest.warns(UserWarning, match=message + ".*pass a DynamicCache, a GrowingCache"):
-        generate(model, PROMPT, past_key_values=KINDS[kind](model.config, LENGTH + 3), max_new_tokens=3)
-
-
-def test_an_offloaded_cache_is_decoded_plainly() -> None:
-    memory = DynamicCache(config=model_of("llama").config)
-    memory.offloading = True  # what `DynamicCache(offloading=True)` sets; the constructor needs a CUDA stream
-    assert supported_level(memory, "tree") == ("plain", "its layers are moved to the CPU and back (offloading)")
-
-
 # Models that verify only chains, with or without replay, and their level with each cache.
 LOWER: dict[tuple[str, str], Level] = {
     ("gpt_neo", "growing"): "linear",
@@ -334,14 +314,3 @@ def test_eager_attention_masks_the_unused_slots_of_a_fixed_buffer() -> None:
         num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options,
     )  # fmt: skip
     assert output[0].tolist() == text
-
-
-def test_cache_implementation_static_gives_the_same_output() -> None:
-    model = model_of("llama")
-    options: dict[str, Any] = {"max_new_tokens": 24, "eos_token_id": None, "cache_implementation": "static"}
-    expected = model.generate(PROMPT, **options)
-    text = expected[0].tolist()
-    output: Any = generate(
-        model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options
-    )
-    assert output.tolist() == expected.tolist()

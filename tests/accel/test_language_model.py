@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from threading import Thread
 from typing import Any
 
@@ -126,14 +126,6 @@ def test_a_text_ends_exactly_before_its_stop_string(stop: str | list[str], draft
     assert len(whole.tokens) == {"gh": 8, "g": 7}.get(stop if isinstance(stop, str) else stop[0], 9)
 
 
-def test_generation_ends_with_the_forward_that_completes_a_stop_string() -> None:
-    said = parrot("abcdefghijklm")
-    said.generate("Say:", drafter="nothing", max_new_tokens=2)  # the self-test runs before the first request
-    with forwards(said) as seen:
-        said.generate("Say:", drafter="nothing", stop="cd", max_new_tokens=50)
-    assert len(seen) == 4
-
-
 def test_a_possible_prefix_of_a_stop_string_is_held_back() -> None:
     pieces = list(parrot("ab\nUs er").stream("Say:", drafter="nothing", stop="\nUser", max_new_tokens=8))
     assert pieces == ["a", "b", "\nUs ", "e", "r"]
@@ -151,22 +143,6 @@ def test_a_character_of_several_tokens_is_streamed_whole() -> None:
     assert with_drafts.text == "a🎉é"
     assert with_drafts.finish_reason == "stop"
     assert with_drafts.tokens[-1] == EOS
-
-
-def test_every_end_of_sequence_token_ends_the_text_and_none_is_in_it() -> None:
-    said = parrot("ab<", ends=True)
-    assert said.generate("Say:").text == "ab<"
-    said.model.generation_config.eos_token_id = [EOS, ord("b")]
-    completion = said.generate("Say:")
-    assert completion.tokens == tuple(b"ab")
-    assert completion.finish_reason == "stop"
-
-
-def test_without_settings_of_the_model_the_tokenizers_end_counts() -> None:
-    said = parrot("abc", ends=True)
-    said.model.generation_config.eos_token_id = None
-    said.model.generation_config.pad_token_id = None
-    assert said.generate("Say:").text == "abc"
 
 
 def test_the_models_own_sampling_settings_are_ignored(capfd: pytest.CaptureFixture[str]) -> None:
@@ -229,21 +205,6 @@ def test_eight_threads_generate_what_one_generates() -> None:
     assert [c.text for c in together] == [c.text for c in alone]
 
 
-def test_two_streams_read_alternately_generate_what_each_generates_alone() -> None:
-    options = [{"max_new_tokens": 25}, {"temperature": 1.0, "seed": 4, "max_new_tokens": 35}]
-    alone = [tiny().generate(PROMPT, **each).text for each in options]  # type: ignore[arg-type]
-    streams = [tiny().stream(PROMPT, **each) for each in options]  # type: ignore[arg-type]
-    turns = list(zip_longest(*streams, fillvalue=""))
-    assert ["".join(pieces) for pieces in zip(*turns, strict=True)] == alone
-
-
-def test_closing_a_stream_that_has_ended_changes_nothing() -> None:
-    stream = tiny().stream(PROMPT, max_new_tokens=5)
-    list(stream)
-    stream.close()
-    assert stream.completion.finish_reason == "length"
-
-
 def test_a_closed_stream_stops_generating_and_frees_its_cache() -> None:
     tiny().generate(PROMPT, max_new_tokens=2)
     with forwards(tiny()) as seen:
@@ -261,20 +222,6 @@ def test_a_closed_stream_stops_generating_and_frees_its_cache() -> None:
     assert stream.completion.finish_reason == "cancelled"
     assert stream.completion.text == "".join(said)
     assert stream.completion.usage.completion_tokens == spent
-
-
-def test_a_dropped_stream_frees_its_cache() -> None:
-    with forwards(tiny()) as seen:
-        for _ in tiny().stream(PROMPT, max_new_tokens=100):
-            break
-        gc.collect()
-        assert seen[-1]["cache"]() is None
-
-
-def test_leaving_a_stream_early_closes_it() -> None:
-    with tiny().stream(PROMPT, max_new_tokens=100) as stream:
-        next(stream)
-    assert stream.completion.finish_reason == "cancelled"
 
 
 @pytest.mark.timeout(60)
@@ -335,13 +282,6 @@ def test_a_prompt_starts_with_exactly_one_bos_token(prompt: Any) -> None:
     assert completion.usage.total_tokens == len(tokens) + 1
     if prompt is MESSAGES:
         assert str(tiny().tokenizer.decode(tokens)).endswith("Hello <3<|im_end|>\n<|im_start|>assistant\n")
-
-
-def test_padding_tokens_in_a_prompt_are_read_like_any_other() -> None:
-    text = "a<pad>b<pad>"
-    with torch.no_grad():
-        logits = tiny().model(**tiny().tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits
-    assert tiny().generate(text, max_new_tokens=1).tokens == (int(logits[0, -1].argmax()),)
 
 
 def test_a_prompt_over_the_context_window_is_refused_with_both_counts() -> None:

@@ -93,16 +93,6 @@ def test_both_interfaces_to_one_model_leave_its_attention_unchanged() -> None:
     assert texts == [expected[ids(PROMPTS[0]).shape[1] :]] * 8
 
 
-def test_a_reproducible_language_model_leaves_the_callers_model_unchanged() -> None:
-    model = tiny_model(seed=22)
-    before = implementation_of(model)
-    steady = LanguageModel(model, byte_tokenizer(), reproducible=True)
-    assert implementation_of(model) == before
-    text = steady.generate(PROMPTS[0], max_new_tokens=20).tokens
-    assert implementation_of(model) == before
-    assert list(text) == plain(model, ids(PROMPTS[0]))[ids(PROMPTS[0]).shape[1] :][: len(text)]
-
-
 def test_a_callers_forward_pass_keeps_its_attention_during_one_of_ours() -> None:
     model: Any = tiny_model(seed=23)
     model.to(torch.bfloat16)  # packed attention also runs plain steps in this precision
@@ -130,12 +120,6 @@ def test_a_callers_forward_pass_keeps_its_attention_during_one_of_ours() -> None
         hook.remove()
     assert len(found) == 2
     assert torch.equal(found[1], expected)
-
-
-def test_two_language_models_of_one_model_share_its_engine() -> None:
-    model = tiny_model(seed=25)
-    first, second = (LanguageModel(model, byte_tokenizer()) for _ in range(2))
-    assert first.engine is second.engine is engine_of(model)
 
 
 def test_the_engine_does_not_keep_its_model_alive() -> None:

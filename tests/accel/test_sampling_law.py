@@ -209,14 +209,6 @@ def test_four_thousand_drafted_samples_of_a_model_fit_its_exact_distribution() -
     assert p > ODDS, f"p is {p:.2g}; with another seed an engine that is right fails once in {1 / ODDS:,.0f} runs"
 
 
-def test_the_same_chi_square_test_rejects_sampling_again_after_a_rejection() -> None:
-    model, prompt = tiny_model(seed=11), PROMPT[0].tolist()
-    draft = draft_for(model, prompt)
-    law = exact_law(model, prompt, draft)
-    p = p_value(law, drawn(model, prompt, draft, drawn_afresh))
-    assert p < ODDS, f"p is {p:.2g}; a wrong scheme passes for right"
-
-
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("cut", [{}, {"top_p": 0.5}, {"top_p": 0.95}, {"min_p": 0.05}, {"typical_p": 0.6}], ids=str)
 def test_the_same_seed_draws_the_same_text_with_and_without_drafts(temperature: float, cut: dict[str, float]) -> None:
