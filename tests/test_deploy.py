@@ -160,24 +160,6 @@ def test_the_gpu_file_adds_a_gpu_and_torch_for_it() -> None:
     assert "pip install --no-cache-dir ${TORCH_OPTIONS} " in DOCKERFILE
 
 
-def test_the_unit_is_notified_and_hardened() -> None:
-    service = unit()["Service"]
-    assert service["Type"] == "notify"
-    assert service["EnvironmentFile"] == "-/etc/antiphon/environment"
-    assert "AF_UNIX" in service["RestrictAddressFamilies"], "the notification is sent over a Unix socket"
-    assert {service[name] for name in ("NoNewPrivileges", "PrivateTmp", "ProtectHome")} == {"yes"}
-    assert service["ProtectSystem"] == "strict"
-    options = serve_options(UNIT_WORDS)
-    assert str(options["index"]).startswith("/var/lib/antiphon/"), "only StateDirectory is writable"
-
-
-def test_systemd_keeps_the_address_during_a_restart() -> None:
-    socket = unit("antiphon.socket")["Socket"]
-    assert "antiphon.socket" in unit()["Unit"]["Requires"]
-    assert socket["ListenStream"] == "127.0.0.1:8000"
-    assert socket.get("Accept", "no") == "no", "the server accepts the connections"
-
-
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for path in DEPLOY.glob("antiphon.s*"):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.llama_bench import check_llama_bench, compare, measure_llama_bench
-from benchmarks.speed import LLAMA_CPP
+from benchmarks.llama_bench import check_llama_bench, measure_llama_bench
 
 RESULT = {"model_type": "qwen2 1.5B Q4_K - Medium", "model_size": 980_000_000, "build_commit": "b1234"}
 """What llama-bench prints about the model."""
@@ -51,26 +50,3 @@ def test_tokens_are_decoded_after_a_context_as_long_as_the_prompt(program: Path,
     assert figures["tokens_per_s"] == 12.5
     assert figures["first_token_ms"] == 2500
     assert (figures["model"], figures["gb"], figures["file"]) == (RESULT["model_type"], 0.98, model.name)
-
-
-def test_our_fastest_method_is_compared_decoding_and_end_to_end(program: Path, model: Path) -> None:
-    theirs = measure_llama_bench([model], prompt_tokens=520, new_tokens=61, threads=2, rounds=1)
-    methods = [
-        {"method": "hf-greedy", "is_baseline": True, "tokens_per_s": 99.0, "first_token_ms": 1.0},
-        {"method": "nothing", "is_baseline": False, "tokens_per_s": 10.0, "first_token_ms": 1000.0},
-        {"method": "blend", "is_baseline": False, "tokens_per_s": 30.0, "first_token_ms": 1300.0},
-    ]
-    (compared,) = compare(theirs, methods)
-    assert compared["speedup"] == 2.4
-    assert compared["speedup_whole"] == round((2.5 + 60 / 12.5) / (1.3 + 60 / 30), 3)
-    assert set(LLAMA_CPP) <= set(compared)
-    (alone,) = compare(theirs, methods[:1])
-    assert alone == compared | {"speedup": None, "speedup_whole": None}, "nothing of ours was measured"
-
-
-def test_what_cannot_be_measured_is_named(program: Path, model: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no file .*absent\.gguf"):
-        check_llama_bench([model, model.with_name("absent.gguf")])
-    program.write_text("#!/bin/sh\necho 'error: invalid parameter for argument: -d' >&2\nexit 1\n")
-    with pytest.raises(RuntimeError, match=r"exit code 1 .*invalid parameter for argument: -d"):
-        check_llama_bench([model])

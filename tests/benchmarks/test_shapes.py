@@ -50,9 +50,3 @@ def test_all_programs_emit_the_recorded_answers_at_the_size_of_a_model(
     before = (folder / "model.safetensors").stat().st_mtime_ns
     assert stored_shape("qwen2.5-1.5b") == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == before, "random weights are made once"
-
-
-def test_an_unknown_architecture_is_refused_with_one_line() -> None:
-    shown = run_program(app, "--shape", "qwen-9000b")
-    assert shown.exit_code == 2
-    assert "There is no architecture 'qwen-9000b'; choose one of llama-3.1-8b" in " ".join(shown.stderr.split())

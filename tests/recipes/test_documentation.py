@@ -7,10 +7,6 @@ from pathlib import Path
 
 from recipes.reader.debian_docs import Documentation, write_pages
 
-PACKAGES = {
-    "bees": Documentation("bees-doc", "bees/html", ["library/*.html"], cut=True),
-    "wax": Documentation("wax-doc", "wax-doc", ["*.html"], "^release"),
-}
 SPHINX = '<html><body><div role="main"><h1>Wax</h1><p>Wax melts at 64 degrees.</p></div></body></html>'
 
 
@@ -32,11 +28,3 @@ def test_pages_are_unpacked_and_named_by_their_place_and_others_are_left_out(tmp
     assert write_pages(chosen, _tree(tmp_path), target) == 2
     found = {page.name: page.read_text(encoding="utf-8") for page in target.iterdir()}
     assert found == {"dance.md": "# Dance\n\nBees dance.\n", "howto-wax.html": SPHINX}
-
-
-def test_only_the_text_of_a_cut_page_is_written(tmp_path: Path) -> None:
-    chosen = Documentation("bees-doc", "bees/html", ["howto/*.html"], cut=True)
-    assert write_pages(chosen, _tree(tmp_path), tmp_path / "out") == 1
-    text = (tmp_path / "out" / "howto-wax.txt").read_text(encoding="utf-8")
-    assert "Wax melts at 64 degrees." in text
-    assert "<" not in text
