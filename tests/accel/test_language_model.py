@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import warning_once
 
-from antiphon.accel.language_model import Completion, LanguageModel
+from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.testing.tiny import BOS, EOS, byte_tokenizer, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
@@ -52,27 +51,6 @@ def forwards(language_model: LanguageModel) -> Iterator[list[dict[str, Any]]]:
     hook = language_model.model.register_forward_pre_hook(note, with_kwargs=True)
     yield seen
     hook.remove()
-
-
-@contextmanager
-def overlaps(language_model: LanguageModel) -> Iterator[list[int]]:
-    """Collect the number of concurrent forward passes whenever one starts during another."""
-    running, seen = 0, []
-
-    def begin(*_: Any) -> None:
-        nonlocal running
-        running += 1
-        if running > 1:
-            seen.append(running)
-
-    def end(*_: Any) -> None:
-        nonlocal running
-        running -= 1
-
-    hooks = [language_model.model.register_forward_pre_hook(begin), language_model.model.register_forward_hook(end)]
-    yield seen
-    for hook in hooks:
-        hook.remove()
 
 
 def plainly(language_model: LanguageModel, prompt: str = PROMPT, **options: Any) -> str:
@@ -190,19 +168,6 @@ def test_sampling_leaves_the_global_random_state_alone() -> None:
     tiny().generate(PROMPT, temperature=1.0, seed=5, max_new_tokens=5)
     assert torch.equal(torch.get_rng_state(), before)
     assert unseeded[0] != unseeded[1]
-
-
-def test_eight_threads_generate_what_one_generates() -> None:
-    def ask(seed: int) -> Completion:
-        options: dict[str, Any] = {"temperature": 1.0, "seed": seed} if seed % 2 else {}
-        return tiny().generate(f"{PROMPT} {seed}", references=[PROMPT], max_new_tokens=25, **options)
-
-    alone = [ask(seed) for seed in range(8)]
-    with ThreadPoolExecutor(8) as pool, overlaps(tiny()) as overlapping:
-        together = list(pool.map(ask, range(8)))
-    assert overlapping == []
-    assert [c.tokens for c in together] == [c.tokens for c in alone]
-    assert [c.text for c in together] == [c.text for c in alone]
 
 
 def test_a_closed_stream_stops_generating_and_frees_its_cache() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from antiphon.integrations.vllm import head_runner
 from antiphon.integrations.vllm.admission import Sources
 from antiphon.integrations.vllm.batch import HEAD_TOKENS, reads_references
 from antiphon.integrations.vllm.head_proposer import HeadProposer
-from tests.integrations.vllm.fake_engine import Engine, Request, sampling_params
+from tests.integrations.vllm.fake_engine import Engine, Request, install_modules, sampling_params
 
 Head = Callable[[Request], list[int]]
 """Returns the tokens that a head drafts for a request."""
@@ -174,16 +173,12 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             self.worker = SimpleNamespace(model_runner=Runner())
 
     names: dict[str, dict[str, Any]] = {
-        **{f"vllm{each}": {"__path__": []} for each in ("", ".v1", ".v1.core", ".v1.core.sched", ".v1.worker")},
         "vllm.v1.core.sched.output": {"SchedulerOutput": SchedulerOutput},
         "vllm.v1.worker.worker_base": {"WorkerWrapperBase": WorkerWrapperBase},
         "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: False)},
     }
-    for name, content in names.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-    return {"worker": WorkerWrapperBase, "modules": names}
+    install_modules(monkeypatch, names)
+    return {"worker": WorkerWrapperBase}
 
 
 def start(vllm: dict[str, Any], config: Any = None) -> Runner:

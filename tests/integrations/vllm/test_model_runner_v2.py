@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,12 +15,11 @@ import torch
 from antiphon.integrations.vllm import model_runner_v2, patching
 from antiphon.integrations.vllm.admission import Sources
 from antiphon.integrations.vllm.model_runner_v1 import patch_worker
-from tests.integrations.vllm.fake_engine import RequestStates, sampling_params
+from tests.integrations.vllm.fake_engine import RequestStates, install_modules, sampling_params
 
 OURS = SimpleNamespace(method="custom_class", model="antiphon.integrations.vllm.Proposer", num_speculative_tokens=6)
 NGRAM = SimpleNamespace(method="ngram", model="ngram", num_speculative_tokens=6)
 ANSWER = list(range(20, 40))
-PACKAGES = ("", ".config", ".distributed", ".v1", ".v1.core", ".v1.core.sched", ".v1.worker", ".v1.worker.gpu")
 
 
 class Group:
@@ -107,20 +104,15 @@ def fake_interfaces() -> dict[str, dict[str, Any]]:
         "vllm.v1.core.sched.output": {"NewRequestData": new_request_data},
         "vllm.v1.worker.gpu.input_batch": {"InputBatch": input_batch},
         "vllm.v1.worker.gpu.model_runner": {"GPUModelRunner": GPUModelRunner, "init_speculator": init_speculator},
-        "vllm.v1.worker.gpu.spec_decode": {"__path__": [], "init_speculator": init_speculator},
+        "vllm.v1.worker.gpu.spec_decode": {"init_speculator": init_speculator},
         "vllm.v1.worker.gpu.spec_decode.speculator": {"BaseSpeculator": base_speculator},
     }
 
 
 @pytest.fixture
-def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+def vllm(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The fake modules, by name, while a test runs."""
-    modules: dict[str, ModuleType] = {}
-    for name, content in [*((f"vllm{each}", {"__path__": []}) for each in PACKAGES), *fake_interfaces().items()]:
-        modules[name] = ModuleType(name)
-        vars(modules[name]).update(content)
-        monkeypatch.setitem(sys.modules, name, modules[name])
-    return modules  # type: ignore[return-value]
+    return install_modules(monkeypatch, fake_interfaces())
 
 
 def unsupported(vllm: dict[str, ModuleType], speculation: Any = OURS) -> list[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import torch
 
 from antiphon.integrations.vllm import model_runner_v1, patching, plugin
 from antiphon.integrations.vllm.admission import ADMITTED, SLICE_CHARACTERS
+from tests.integrations.vllm.fake_engine import install_modules
 
 VOCAB_SIZE = 300
 SPECULATION = SimpleNamespace(method="custom_class", model="antiphon.integrations.vllm.Proposer")
@@ -72,24 +72,19 @@ def apply_sampling_constraints(logits: Any, cu_num_draft_tokens: Any, sampling_m
 def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Modules with the names of vLLM that `register` patches, restored after the test."""
 
-    def module(name: str, **attributes: Any) -> ModuleType:
-        made = ModuleType(name)
-        vars(made).update(attributes)
-        monkeypatch.setitem(sys.modules, name, made)
-        return made
-
     class Parameters(SamplingParams):
         verify = SamplingParams.verify
 
     class Client(AsyncLLM):
         add_request = AsyncLLM.add_request
 
-    for package in ("vllm", "vllm.v1", "vllm.v1.engine", "vllm.v1.sample"):
-        module(package, __path__=[])
-    module("vllm.sampling_params", SamplingParams=Parameters)
-    module("vllm.v1.engine.async_llm", AsyncLLM=Client)
-    module("vllm.exceptions", VLLMValidationError=ValidationError)
-    sampler = module("vllm.v1.sample.rejection_sampler", apply_sampling_constraints=apply_sampling_constraints)
+    modules = {
+        "vllm.sampling_params": {"SamplingParams": Parameters},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": Client},
+        "vllm.exceptions": {"VLLMValidationError": ValidationError},
+        "vllm.v1.sample.rejection_sampler": {"apply_sampling_constraints": apply_sampling_constraints},
+    }
+    sampler = install_modules(monkeypatch, modules)["vllm.v1.sample.rejection_sampler"]
     monkeypatch.setattr(plugin, "register_model_runner_v2", lambda: None)
     return SimpleNamespace(sampling_params=Parameters, async_llm=Client, sampler=sampler)
 
