@@ -64,6 +64,7 @@ def test_the_links_of_the_readme_exist() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_event_loop")
 @pytest.mark.parametrize("index", range(len(BLOCKS)))
 def test_the_python_of_the_readme_runs(

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,19 +38,22 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SOURCES = [path for paths in FILES.values() for path in paths]
 
 
+@cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield every name that a file imports, in functions and for type checking too."""
+@cache
+def imports(path: Path) -> list[str]:
+    """Return every name that a file imports, in functions and for type checking too."""
+    names: list[str] = []
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import; use an absolute one"
-            assert node.module is not None
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 @pytest.mark.parametrize("part", MAY_IMPORT)

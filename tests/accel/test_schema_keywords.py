@@ -27,7 +27,7 @@ def answer(schema: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("described", CLASSES, ids=lambda described: described.__name__)
 def test_answers_are_objects_of_pydantic_classes(described: Any) -> None:
-    for seed in range(3):
+    for seed in range(2):
         text = (
             model()
             .generate(
