@@ -66,7 +66,7 @@ architecture: install ## Draw the import diagram in docs/architecture.md from th
 	$(BIN)/python -m tests.architecture
 
 fuzz: install ## Compare 10,000 random requests with plain decoding (some 20 minutes); CASES=500 for fewer
-	$(BIN)/python -m tests.fuzz --cases $(CASES)
+	FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 -m exhaustive tests/fuzz
 
 format: install ## Format the code and apply ruff's safe fixes
 	$(BIN)/ruff check --fix .

@@ -29,7 +29,7 @@ signal.signal(
 hypothesis.settings.register_profile("without deadline", deadline=None)  # a busy machine is no error
 hypothesis.settings.load_profile("without deadline")
 
-SLOW_FILES = ("test_notebooks.py", "test_faults.py", "test_demo.py", "test_server.py", "test_wheel.py")
+SLOW_FILES = ("test_notebooks.py", "test_demo.py", "test_server.py", "test_wheel.py")
 """Files with few and slow tests. Each runs in one worker, so they start first and no worker is idle at the end."""
 
 

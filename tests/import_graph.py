@@ -40,6 +40,7 @@ def part_of(module: str) -> str:
     return module.split(".")[1]
 
 
+@cache
 def imports_of(module: str) -> list[Import]:
     """Return every import of our own modules in a file: at its top, in functions and for type checking."""
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))

@@ -1,6 +1,5 @@
 """The table of chat templates: each conversation through Python, HTTP, LangChain and LlamaIndex, also without drafts.
 
-`python -m tests.template_matrix [NAME ...]` prints it, with the message of each template that rules a conversation out.
 A model of random weights answers; its first tokens are compared, so prompts, parsing and decoding all have to agree.
 """
 
@@ -8,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from fastapi.testclient import TestClient
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
 
 from antiphon.accel import Conversation, LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.template_check import CASES, TemplateCase, check_template
+from antiphon.accel.text.template_check import TemplateCase, check_template
 from antiphon.accel.text.template_traits import template_traits
 from antiphon.accel.text.thinking_switch import thinking_traits
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
@@ -39,7 +36,6 @@ from tests.pipelines.server.conftest import tiny_service
 RECORDED = Path(__file__).parents[2] / "shared" / "data" / "chat_templates"
 QUESTION = "How do bees live?"
 TOKENS, SCHEMA_TOKENS = 6, 200
-RAG = "documents"
 OWNER = re.compile(
     r"^(google|meta-llama|mistralai|microsoft|deepseek-ai|openai|Qwen|ibm-granite|moonshotai|HuggingFaceTB|CohereForAI"
     r"|NousResearch|ByteDance|openchat|teknium|zai)-"
@@ -259,14 +255,6 @@ DOCUMENT_WAYS: dict[str, Callable[[Surfaces, Any], Outcome]] = {
 }
 
 
-def row(template: str) -> dict[str, dict[str, Outcome]]:
-    """Return the outcomes of a template, by conversation and way to ask, without conversations that it rules out."""
-    with surfaces(template) as ways:
-        ruled_out = refusals(template)
-        cells = {case.name: cell(ways, case) for case in CASES if case.name not in ruled_out}
-        return {RAG: documents_cell(ways), **cells}
-
-
 def refusals(template: str) -> dict[str, str]:
     """Return the conversations that a template rules out, with its message."""
     tokenizer: Any = byte_tokenizer()
@@ -305,32 +293,3 @@ def failure(outcomes: dict[str, Outcome]) -> str:
     if refused:
         return str(refused)
     return "" if len(set(outcomes.values())) == 1 else str(outcomes)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def main(names: list[str]) -> int:
-    """Print the table; return 1 if a cell fails."""
-    torch.set_num_threads(1)
-    columns = [RAG, *(case.name for case in CASES)]
-    notes, failed = list[str](), 0
-    _say(f"| template | {' | '.join(columns)} |\n|---|" + "---|" * len(columns))
-    for name, template in templates().items():
-        if names and not any(part in name for part in names):
-            continue
-        cells, ruled_out = row(template), refusals(template)
-        wrong = {column: why for column, outcomes in cells.items() if (why := failure(outcomes))}
-        marks = ["**fails**" if each in wrong else "–" if each in ruled_out else "yes" for each in columns]
-        _say(f"| {name} | {' | '.join(marks)} |")
-        notes += [f"{name}, {column}: fails: {why}" for column, why in wrong.items()]
-        notes += [f"{name}, {column}: {why}" for column, why in ruled_out.items()]
-        failed += len(wrong)
-    _say("\n" + "\n".join(notes))
-    return int(failed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

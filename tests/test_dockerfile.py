@@ -28,15 +28,6 @@ def arguments_of(instruction: str) -> list[str]:
     return re.findall(rf"^{instruction} (.*)$", DOCKERFILE, re.MULTILINE)
 
 
-def test_the_stages_build_what_they_copy_and_pin_what_they_install() -> None:
-    assert "python -m build --wheel --outdir /wheel" in arguments_of("RUN")[0]
-    assert arguments_of("COPY") == [". .", "--from=wheel /wheel/*.whl /source/constraints.txt /wheel/"]
-    [(alone, version)] = re.findall(r"--no-deps (\S+)==(\S+)", DOCKERFILE)
-    assert f"{alone}=={version}\n" in (ROOT / "constraints.txt").read_text("utf-8")
-    ignored = (ROOT / ".dockerignore").read_text("utf-8").split()
-    assert not {"accel", "retrieval", "pipelines", "integrations", "constraints.txt", "README.md"} & set(ignored)
-
-
 def test_the_server_writes_only_to_folders_that_any_user_may_write() -> None:
     [folders] = re.findall(r"mkdir -m 1777 (.*?) &&", DOCKERFILE)
     [index] = [json.loads(words)[1] for words in arguments_of("CMD")]

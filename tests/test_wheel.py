@@ -125,14 +125,6 @@ def test_the_wheel_has_no_recipes_or_benchmarks_of_maintainers(wheel: Path) -> N
     assert data == {"answers.jsonl", "demo_questions.jsonl", "edits.jsonl", "genres.jsonl", "translation.jsonl"}
 
 
-def test_the_wheel_carries_the_licences_and_the_demo_documents(wheel: Path) -> None:
-    held = zipfile.ZipFile(wheel).namelist()
-    assert any(name.endswith("dist-info/licenses/LICENSE") for name in held)
-    documents = [name for name in held if "/data/python-docs/" in name]
-    assert any(name.endswith("LICENSE.txt") for name in documents)
-    assert len(documents) > 10
-
-
 def test_a_clean_environment_imports_every_module(clean: Path) -> None:
     printed = run(clean / "bin" / "python", "-W", "error::SyntaxWarning", "-c", IMPORTS, *PARTS)
     assert [line.split()[0] for line in printed.splitlines()] == list(PARTS)
@@ -142,11 +134,3 @@ def test_the_command_answers(clean: Path) -> None:
     printed = run(clean / "bin" / "antiphon", "--help", TERM="dumb", COLUMNS="100")
     for command in ("index", "ask", "demo", "bench"):
         assert command in printed
-
-
-def test_the_frameworks_need_their_own_extra_only(wheel: Path, tmp_path: Path) -> None:
-    place = installed(wheel, tmp_path / "frameworks", ["langchain", "llama-index"])
-    names = "AntiphonLLM, AntiphonRetriever"
-    code = f"from antiphon.integrations.langchain import ChatAntiphon, {names}\n"
-    code += f"from antiphon.integrations.llama_index import AntiphonQueryEngine, {names}\nprint('imported')"
-    assert run(place / "bin" / "python", "-c", code) == "imported\n"

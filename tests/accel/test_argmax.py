@@ -36,16 +36,6 @@ def test_top_k_returns_the_tokens_of_a_full_sort(vocabulary: int, dtype: torch.d
 
 
 @given(vocabulary=VOCABULARIES, dtype=DTYPES, seed=SEEDS)
-def test_argmax_is_the_first_of_equal_maxima(vocabulary: int, dtype: torch.dtype, seed: int) -> None:
-    logits = random_logits(vocabulary, dtype, seed)
-    assert torch.equal(argmax(logits), logits.argmax(-1))
-    ties = torch.zeros(2, vocabulary, dtype=dtype)
-    ties[1, vocabulary // 3 :] = 1
-    assert argmax(ties).tolist() == [0, vocabulary // 3]
-    assert argmax(logits[:0]).tolist() == []
-
-
-@given(vocabulary=VOCABULARIES, dtype=DTYPES, seed=SEEDS)
 def test_argmax_of_rows_with_zeros_negatives_infinities_or_nan(vocabulary: int, dtype: torch.dtype, seed: int) -> None:
     logits = random_logits(vocabulary, dtype, seed)
     zero = logits.clamp(max=0)
@@ -68,9 +58,3 @@ def test_argmax_is_the_first_nan_whatever_its_bits(dtype: torch.dtype, infinity:
     bits[1, 500] = infinity
     assert logits.isnan().sum() == 10
     assert argmax(logits).tolist() == logits.argmax(-1).tolist() == [600] * 5
-
-
-def test_argmax_of_strided_logits_and_of_logits_with_gradients() -> None:
-    logits = random_logits(1000, torch.bfloat16, seed=1)
-    assert torch.equal(argmax(logits[:, ::2]), logits[:, ::2].argmax(-1))
-    assert torch.equal(argmax(logits.float().requires_grad_()), logits.argmax(-1))

@@ -7,18 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
 
 from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.drafting.cost_model import StepCost
-from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RecyclingTable, SuffixMatch
+from antiphon.accel.drafting.drafters import Blend, Nothing
 from antiphon.accel.drafting.drafters.recycling_table import TOP_K, Bigrams, recycling_table_of
 from antiphon.accel.engines.torch import bigrams
-from antiphon.accel.engines.torch.bigrams import DISCOUNT, FIRST, Forward, compute_bigrams, load_or_compute_bigrams
+from antiphon.accel.engines.torch.bigrams import DISCOUNT, FIRST, Forward, load_or_compute_bigrams
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
-from antiphon.accel.engines.torch.logits import TorchLogits
-from antiphon.accel.generate import generate, stream
+from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import VOCAB_SIZE
 from tests.families.table import tiny_model
 
@@ -95,42 +93,12 @@ def test_a_damaged_file_of_bigrams_is_computed_again(content: bytes | None, tmp_
     assert bigrams._read(file, VOCAB_SIZE) is not None
 
 
-@pytest.mark.parametrize(
-    ("tokens", "chances"),
-    [
-        (np.full((3, TOP_K), VOCAB_SIZE), np.full((3, TOP_K), 0.1)),
-        (np.full((3, TOP_K), -1), np.full((3, TOP_K), 0.1)),
-        (np.zeros((3, TOP_K)), np.full((3, TOP_K), 1.1)),
-        (np.zeros((3, TOP_K)), np.full((3, TOP_K), np.nan)),
-        (np.zeros((3, TOP_K)), np.full((2, TOP_K), 0.1)),
-        (np.zeros((3, TOP_K + 1)), np.full((3, TOP_K + 1), 0.1)),
-        (np.zeros((0, TOP_K)), np.zeros((0, TOP_K))),
-        (np.zeros(()), np.zeros(())),
-    ],
-    ids=["beyond", "below", "sure", "no number", "lengths", "width", "empty", "number"],
-)
-def test_a_file_with_impossible_contents_is_ignored(tokens: Any, chances: Any, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    save_file({"tokens": tokens.astype(np.int32), "chances": chances.astype(np.float32)}, file)
-    assert bigrams._read(file, VOCAB_SIZE) is None
-    save_file({"tokens": np.zeros((3, TOP_K), np.int32), "chances": np.zeros((3, TOP_K), np.float32)}, file)
-    assert bigrams._read(file, VOCAB_SIZE) is not None
-
-
 @pytest.mark.parametrize("start", [VOCAB_SIZE, -1, None])
 def test_a_model_without_a_bos_token_has_bigrams(start: int | None) -> None:
     model = tiny_model(seed=8, bos_token_id=start)
     found = bigrams_of(model)
     assert found is not None
     assert len(found.tokens) == VOCAB_SIZE
-
-
-def test_probabilities_sum_to_less_than_one_if_the_best_tokens_share_a_column() -> None:
-    model: Any = tiny_model(seed=9, vocab_size=1024)
-    with torch.no_grad():
-        # Tokens 0, 16, 32, ... have equal logits and lie in one of the 16 columns that `top_k` compares.
-        model.lm_head.weight.zero_()[::16] = 1.0
-    assert np.all(compute_bigrams(model, forwards_of(model)).chances.sum(1) <= DISCOUNT + 1e-4)
 
 
 def test_a_model_whose_bigrams_fail_is_decoded_without_them() -> None:
@@ -147,54 +115,6 @@ def test_a_model_whose_bigrams_fail_is_decoded_without_them() -> None:
     for _ in range(2):
         generate(model, PROMPT, max_new_tokens=3, cost=StepCost({64: {1: 1.0, 64: 1.0}}))
     assert asked == [model]
-
-
-def test_a_drafter_used_with_another_model_gets_that_models_bigrams() -> None:
-    drafter = Blend()
-    for vocabulary in (1024, 300):
-        model: Any = tiny_model(seed=14, vocab_size=vocabulary)
-        generate(model, PROMPT, drafter=lambda: drafter, num_draft_tokens=8, max_new_tokens=8)
-        assert drafter.recycling_table is not None
-        assert drafter.recycling_table.prior is bigrams_of(model)
-
-
-def test_bigrams_are_computed_if_no_file_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    model = tiny_model(seed=5)
-    assert load_or_compute_bigrams(model, forwards_of(model), tmp_path / "file") is not None
-
-
-@torch.no_grad()
-def test_the_most_frequent_tokens_are_computed_first() -> None:
-    model = tiny_model()
-    found = compute_bigrams(model, forwards_of(model), seconds=0.0)
-    assert len(found.tokens) == FIRST
-    assert found.lookup(FIRST) == {}
-
-
-def test_models_without_trees_and_models_in_training_have_no_bigrams() -> None:
-    for model in (tiny_model("mamba2"), tiny_model(seed=7).train()):
-        assert bigrams_of(forbid(model)) is None
-
-
-def test_a_recycling_table_returns_bigrams_for_unknown_contexts() -> None:
-    prior = Bigrams(np.arange(5 * TOP_K, dtype=np.int32).reshape(5, TOP_K), np.full((5, TOP_K), 0.1, dtype=np.float32))
-    table = RecyclingTable()
-    table.prior = prior
-    assert list(table.lookup(9, 3)) == list(range(3 * TOP_K, 4 * TOP_K))
-    table.update((9, 3), draft=Nothing().propose((), 0), logits=TorchLogits(torch.eye(1, 40)))
-    assert list(table.lookup(9, 3)) != list(range(3 * TOP_K, 4 * TOP_K))
-    assert table.lookup(9, 5) == {}
-    table.clear()
-    assert list(table.lookup(9, 3)) == list(range(3 * TOP_K, 4 * TOP_K))
-
-
-def test_every_drafter_with_a_recycling_table_gets_the_bigrams() -> None:
-    model: Any = tiny_model(seed=11)
-    for drafter in (SuffixMatch(), Recycling(), Blend()):
-        list(stream(model, PROMPT, drafter=lambda drafter=drafter: drafter, max_new_tokens=3))
-        assert drafter.recycling_table is not None
-        assert drafter.recycling_table.prior is bigrams_of(model)
 
 
 def test_bigrams_save_forward_passes_and_change_no_output() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
-from antiphon.accel.drafting.drafters import Bita, make_drafter
+from antiphon.accel.drafting.drafters import Bita
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
@@ -21,7 +21,7 @@ from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.tiny import VOCAB_SIZE
 from recipes.bita.initial import initial_bita_weights
-from tests.accel.adversarial_drafters import RandomTreeDrafter, RecordingDrafter
+from tests.accel.adversarial_drafters import RandomTreeDrafter
 from tests.families.table import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))
@@ -63,69 +63,6 @@ def test_the_worked_example_has_eighteen_rows() -> None:
     p = 100
     positions = [p + depth for depth in draft.depths]
     assert positions == [p + 1] * 3 + [p + 2] * 2 + [p + 1, p + 2] + [p + 2, p + 3] * 3 + [p + 3, p + 4] * 2
-
-
-def test_attention_masks_of_the_worked_example_are_those_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model()
-    cached = TorchSequence(model, traits_of(model), bita=bita_weights(model, masks=2))
-    cached.prefill(PROMPT[0].tolist())
-    cached.keep(())
-    masks: list[Tensor] = []
-    monkeypatch.setattr(model, "forward", _watching(model.forward, masks))
-    cached.forward([7], worked_example())
-    sees = masks[0][0, 0]
-    length, rows = PROMPT.shape[1], 1 + 15 + 2 - 0
-    assert sees.shape == (rows, length + rows + 5)
-    assert sees[:, : length + 1].all()  # all rows attend to the context and the root
-    assert sees[:6, -5:].any().item() is False
-    assert sees[6:, -5:].all()  # only masks attend to the prefix
-    root, n0, n1, n2, n3, n4 = range(6)
-    own: dict[int, set[int]] = {root: set(), n0: {n0}, n1: {n1}, n2: {n2}, n3: {n0, n3}, n4: {n0, n4}}
-    for group, node in enumerate([root, n0, n1, n2, n3, n4]):
-        first = 6 + 2 * group
-        own[first] = own[node] | {first}
-        own[first + 1] = own[first] | {first + 1}
-    for row, seen in own.items():
-        assert {int(other) for other in sees[row, length + 1 : length + rows].nonzero()} == {x - 1 for x in seen}
-
-
-def _watching(forward: Any, masks: list[Tensor]) -> Any:
-    def watched(**given: Any) -> Any:
-        masks.append(given["attention_mask"])
-        return forward(**given)
-
-    return watched
-
-
-@pytest.mark.parametrize(
-    ("shape", "masks", "guesses"),
-    [("triangle", 3, 12), ("triangle", 4, 14), ("rectangle", 3, 15), ("rectangle", 4, 20), ("chain", 3, 3)],
-)
-def test_a_full_draft_has_the_number_of_rows_of_the_paper(shape: Any, masks: int, guesses: int) -> None:
-    draft = after_first_step(Bita(bita_weights(tiny_model(), masks), shape=shape)).propose((1, 2, 3), 999)
-    assert draft.num_candidates == guesses
-    assert 1 + len(draft) == 1 + guesses + masks * (guesses + 1)
-    assert 1 + len(draft) == {
-        ("triangle", 3): 52,
-        ("triangle", 4): 75,
-        ("rectangle", 3): 64,
-        ("rectangle", 4): 105,
-    }.get((shape, masks), 16)
-
-
-def test_a_smaller_budget_keeps_the_most_valuable_rows_and_whole_paths() -> None:
-    drafter = after_first_step(Bita(bita_weights(tiny_model())))
-    whole = drafter.propose((1, 2, 3), 999)
-    for budget in range(52):
-        draft = drafter.propose((1, 2, 3), budget)
-        assert len(draft) == budget
-        paths = [_path(draft, row) for row in range(budget)]
-        assert set(paths) <= {_path(whole, row) for row in range(len(whole))}
-        assert sorted(draft.chances) == sorted(sorted(whole.chances)[len(whole) - budget :])
-    small = drafter.propose((1, 2, 3), 24)
-    behind = {small.parents[row] for row in range(small.num_candidates, 24) if small.tokens[row] == -1}
-    assert ROOT in behind
-    assert 1 < len(behind) < small.num_candidates  # only rows at which the accepted path is likely to end have masks
 
 
 def _path(draft: Draft, row: int) -> tuple[int, ...]:
@@ -195,18 +132,6 @@ def _base_row(draft: Draft, probe: int) -> list[int]:
     return [probe]
 
 
-def test_the_prefix_changes_the_logits_of_masks_only() -> None:
-    model = tiny_model()
-    logits = []
-    for scale in (50.0, 60.0):
-        cached = TorchSequence(model, traits_of(model), bita=bita_weights(model, scale=scale))
-        cached.prefill(PROMPT[0].tolist())
-        cached.keep(())
-        logits.append(cached.forward([7], Draft((-1,), (-1,), (1.0,), 1)))
-    torch.testing.assert_close(logits[0][0], logits[1][0], atol=1e-5, rtol=1e-5)
-    assert (logits[0][1] - logits[1][1]).abs().max() > 0.1
-
-
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 def test_the_callers_cache_is_left_as_plain_decoding_leaves_it(kind: str, padded: bool) -> None:
@@ -248,21 +173,6 @@ def test_a_batch_is_decoded_one_sequence_at_a_time_and_compiled_steps_are_refuse
     assert [token for step in steps for token in step.tokens] == expected[0, PROMPT.shape[1] :].tolist()
 
 
-def test_loaded_weights_give_the_same_drafts(tmp_path: Path) -> None:
-    model = tiny_model()
-    learned = bita_weights(model)
-    learned.save(tmp_path / "a.safetensors")
-    loaded = BitaWeights.load(tmp_path / "a.safetensors")
-    assert (loaded.model, loaded.notes) == (learned.model, learned.notes)
-    drafts = []
-    for make in (lambda: Bita(learned), make_drafter("bita", bita=loaded)):
-        recorder = RecordingDrafter(make())
-        generate(model, PROMPT, drafter=lambda: recorder, num_draft_tokens=50, **GREEDY)  # noqa: B023  # called at once
-        drafts.append([record.draft for record in recorder.records])
-    assert drafts[0] == drafts[1]
-    assert any(draft.num_candidates for draft in drafts[0])
-
-
 def test_weights_of_another_model_are_refused_by_name() -> None:
     learned = replace(initial_bita_weights(tiny_model()), model="tiny-0")
     for other, message in (
@@ -295,27 +205,3 @@ def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(ValueError, match="no BiTA weights, or is damaged"):
         BitaWeights.load(file)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"k": 0}, "k is 0"), ({"shape": "circle"}, "shape is 'circle'; choose one of triangle, rectangle, chain")],
-)
-def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Bita(initial_bita_weights(tiny_model()), **options)
-
-
-def test_the_isolation_test_fails_if_all_rows_attend_to_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all rows attend to the prefix, the test of row isolation must fail."""
-    monkeypatch.setattr(Tensor, "expand", _all_true(Tensor.expand))
-    with pytest.raises(AssertionError):
-        test_masks_are_isolated_from_other_rows_and_other_rows_from_masks("llama")
-
-
-def _all_true(expand: Any) -> Any:
-    def widened(self: Tensor, *sizes: int) -> Tensor:
-        wide: Tensor = expand(self, *sizes)
-        return torch.ones_like(wide) if wide.dtype == torch.bool and sizes[0] == -1 else wide
-
-    return widened

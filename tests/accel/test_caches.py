@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
     Cache,
     DynamicCache,
     PretrainedConfig,
@@ -19,16 +17,15 @@ from transformers import (
 from transformers.cache_utils import QuantizedLayer, StaticLayer
 
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.draft import EMPTY, Drafter, Tokens
+from antiphon.accel.drafting.draft import Drafter, Tokens
 from antiphon.accel.engines.protocol import Level
 from antiphon.accel.engines.torch.cache_kinds import supported_level
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.growing_cache import GrowingCache
-from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCAB_SIZE, tiny_model
+from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE
 from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
-from tests.accel.oracles import longest_path
+from tests.families.table import tiny_model
 from tests.table_part import part
 
 pytestmark = pytest.mark.slow
@@ -37,40 +34,10 @@ PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(
 LENGTH = PROMPT.shape[1]
 NEW = 36
 
-_SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
-OTHERS: dict[str, dict[str, Any]] = {
-    "llama4_text": _SHAPE | {
-        "num_hidden_layers": 3, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size_mlp": 96,
-        "attention_chunk_size": 12, "no_rope_layers": [1, 1, 0], "num_local_experts": 2, "num_experts_per_tok": 1,
-    },
-    "deepseek_v3": _SHAPE | {
-        "num_hidden_layers": 2, "num_key_value_heads": 4, "moe_intermediate_size": 32, "n_routed_experts": 4,
-        "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
-        "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
-    },
-    "mamba2": {
-        "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1,
-        "chunk_size": 16,
-    },
-    "lfm2": _SHAPE | {
-        "num_hidden_layers": 3, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention", "conv"],
-        "block_ff_dim": 96,
-    },
-    "gpt_neo": {
-        "hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]],
-        "window_size": 16,
-    },
-}  # fmt: skip
-
 
 @cache
 def model_of(family: str) -> Any:
-    if family not in OTHERS:
-        return tiny_model(family)
-    common = {"vocab_size": VOCAB_SIZE, "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-    config = AutoConfig.for_model(family, initializer_range=0.08, **common, **OTHERS[family])
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    return tiny_model(family)
 
 
 class RoundedLayer(QuantizedLayer):
@@ -102,17 +69,17 @@ KINDS: dict[str, Callable[[PretrainedConfig, int], Cache]] = {
     "fp8": lambda config, size: QuantizedCache("fp8", config),
     "group-wise quantised": lambda config, size: Cache(layers=[RoundedLayer() for _ in range(2)]),
 }
-SLIDING = ("mistral", "gemma3", "llama4_text")
+SLIDING = ("mistral", "gemma3", "llama4")
 FULL = ("llama", "deepseek_v3")
 QUANTISED = ("fp8", "group-wise quantised")
-CHUNKED = [("dynamic", "llama4_text"), ("static of full layers", "llama4_text")]
+CHUNKED = [("dynamic", "llama4"), ("static of full layers", "llama4")]
 TABLE = [(kind, family) for kind in KINDS for family in FULL + SLIDING if not (kind in QUANTISED and family in SLIDING)]
 SOME = [
     (kind, family)
     for kind, family in TABLE
     if family == "gemma3" or (kind in ("static", *QUANTISED) and family == "llama") or (kind, family) in CHUNKED
 ]
-USUAL = [(kind, "llama") for kind in KINDS] + [("dynamic", "gemma3"), ("dynamic", "llama4_text"), ("static", "mistral")]
+USUAL = [(kind, "llama") for kind in KINDS] + [("dynamic", "gemma3"), ("dynamic", "llama4"), ("static", "mistral")]
 """The rows that `make test` runs: each kind of cache, and each kind of layer."""
 PLAIN = {(kind, family) for kind, family in TABLE if kind == "group-wise quantised"} | {
     ("static", family) for family in SLIDING
@@ -166,34 +133,6 @@ def test_output_and_logits_equal_generate_with_the_same_cache(kind: str, family:
     expect_equal_caches(memory, expected.past_key_values)
     assert not any(memory.is_recording_past(index) for index in range(len(memory)))
     assert (len(steps) == NEW) if (kind, family) in PLAIN else (len(steps) <= NEW // 2)
-
-
-@pytest.mark.parametrize(
-    ("kind", "family"), part([row for row in TABLE if row not in PLAIN], [row for row in USUAL if row not in PLAIN])
-)
-def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(kind: str, family: str) -> None:
-    model = model_of(family)
-    text = plain(kind, family, "greedy").sequences[0].tolist()
-    tree_drafter = RandomTreeDrafter(text, 7, VOCAB_SIZE)
-    cached = prefilled(kind, model, text[:LENGTH])
-    with torch.no_grad():
-        while cached.length < LENGTH + 24:
-            known = text[: cached.length + 1]
-            draft = cached.fit(tree_drafter.propose(known, 16), 16, 16)
-            cached.forward(known[-1:], draft)
-            cached.keep(longest_path(draft, text[len(known) :]))
-            fresh = prefilled(kind, model, text[:LENGTH])
-            fresh.forward(text[LENGTH : cached.length], EMPTY)
-            fresh.keep(())
-            expect_equal_caches(cached.cache, fresh.cache)
-
-
-def prefilled(kind: str, model: Any, prompt: Tokens) -> TorchSequence:
-    cached = TorchSequence(model, traits_of(model), KINDS[kind](model.config, LENGTH + NEW))
-    with torch.no_grad():
-        cached.prefill(prompt)
-    cached.keep(())
-    return cached
 
 
 def expect_equal_caches(mine: Cache, other: Cache) -> None:
@@ -269,26 +208,6 @@ def test_padded_prompts_and_chunked_prefill_give_the_same_output(kind: str, fami
     assert output.tolist() == expected.tolist()
 
 
-NAMED: dict[str, tuple[str, str]] = {
-    "static": ("gemma3", "This StaticCache .* rolled back .StaticSlidingWindowLayer"),
-    "group-wise quantised": ("llama", "This Cache .* rolled back .RoundedLayer"),
-}
-
-
-@pytest.mark.parametrize("kind", NAMED)
-def test_the_warning_about_a_cache_names_its_layers_and_alternatives(kind: str) -> None:
-    family, message = NAMED[kind]
-    model = model_of(family)
-    with pytest.warns(UserWarning, match=message + ".*pass a DynamicCache, a GrowingCache"):
-        generate(model, PROMPT, past_key_values=KINDS[kind](model.config, LENGTH + 3), max_new_tokens=3)
-
-
-def test_an_offloaded_cache_is_decoded_plainly() -> None:
-    memory = DynamicCache(config=model_of("llama").config)
-    memory.offloading = True  # what `DynamicCache(offloading=True)` sets; the constructor needs a CUDA stream
-    assert supported_level(memory, "tree") == ("plain", "its layers are moved to the CPU and back (offloading)")
-
-
 # Models that verify only chains, with or without replay, and their level with each cache.
 LOWER: dict[tuple[str, str], Level] = {
     ("gpt_neo", "growing"): "linear",
@@ -334,14 +253,3 @@ def test_eager_attention_masks_the_unused_slots_of_a_fixed_buffer() -> None:
         num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options,
     )  # fmt: skip
     assert output[0].tolist() == text
-
-
-def test_cache_implementation_static_gives_the_same_output() -> None:
-    model = model_of("llama")
-    options: dict[str, Any] = {"max_new_tokens": 24, "eos_token_id": None, "cache_implementation": "static"}
-    expected = model.generate(PROMPT, **options)
-    text = expected[0].tolist()
-    output: Any = generate(
-        model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options
-    )
-    assert output.tolist() == expected.tolist()

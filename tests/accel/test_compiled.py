@@ -18,14 +18,12 @@ from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slot_cache import BUCKETS
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE, byte_tokenizer
+from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE
 from tests.accel.adversarial_drafters import (
     OracleDrafter,
     ProbingDrafter,
     RandomTreeDrafter,
     RecordingDrafter,
-    WrongDrafter,
 )
 from tests.accel.oracles import expect_plain_logits, longest_path
 from tests.families.table import tiny_model
@@ -171,16 +169,6 @@ def sizes_of(model: Any) -> list[int]:
 
 
 @as_they_are()
-def test_rejected_rows_free_their_slots() -> None:
-    model = compiling(tiny_model(seed=11), min_slots=128)
-    text = truth(model, max_new_tokens=80)
-    assert (
-        ours(model, WrongDrafter(text, 7), max_new_tokens=80, num_draft_tokens=7)[0].tolist() == text
-    )  # 79 steps of 8 rows each, one token per step
-    assert sizes_of(model) == [256]
-
-
-@as_they_are()
 def test_a_sequence_that_fills_its_slot_cache_moves_to_one_of_twice_the_size() -> None:
     model = compiling(tiny_model(seed=11), min_slots=64, max_headroom=0)
     text = truth(model, max_new_tokens=160)
@@ -211,24 +199,6 @@ def test_sequences_that_take_turns_share_a_slot_cache_and_no_tokens() -> None:
     assert len(sizes_of(model)) == 1
 
 
-def test_a_sequence_decodes_plainly_while_another_one_uses_the_slot_cache() -> None:
-    model = tiny_model(seed=11)
-    text = truth(model)
-    one, other = in_slots(model, text[:LENGTH]), in_slots(model, text[: LENGTH + 4])
-    with torch.no_grad():
-        first = one.forward(text[LENGTH : LENGTH + 1], EMPTY)
-        second = other.forward(text[LENGTH + 4 : LENGTH + 5], EMPTY)
-        assert (one.is_mid_step, other.is_mid_step) == (True, False)
-        one.keep(())
-        other.keep(())
-        assert int(first.argmax()) == text[LENGTH + 1]
-        assert int(second.argmax()) == text[LENGTH + 5]
-        assert int(other.forward(text[LENGTH + 5 : LENGTH + 6], EMPTY).argmax()) == text[LENGTH + 6]
-        assert other.is_mid_step
-        other.keep(())
-        assert int(one.forward(text[LENGTH + 1 : LENGTH + 2], EMPTY).argmax()) == text[LENGTH + 2]
-
-
 @as_they_are()
 def test_the_returned_cache_continues_with_or_without_compiled_steps() -> None:
     model: Any = tiny_model(seed=11)
@@ -244,17 +214,6 @@ def test_the_returned_cache_continues_with_or_without_compiled_steps() -> None:
     assert memory.get_seq_length() == LENGTH + 33
     third = model.generate(second, past_key_values=memory, **OPTIONS | {"max_new_tokens": 14})
     assert third[0].tolist() == text
-
-
-@as_they_are()
-def test_a_closed_stream_leaves_its_tokens_in_the_callers_cache() -> None:
-    model: Any = tiny_model(seed=11)
-    memory = DynamicCache(config=model.config)
-    steps = stream(model, PROMPT, past_key_values=memory, compiled=True, **OPTIONS)
-    said = [token for _, step in zip(range(5), steps, strict=False) for token in step.tokens]
-    assert memory.get_seq_length() == 0
-    steps.close()  # type: ignore[attr-defined]
-    assert memory.get_seq_length() == LENGTH + len(said) - 1
 
 
 def test_each_number_of_rows_is_compiled_once() -> None:
@@ -366,36 +325,6 @@ def test_what_cannot_be_compiled_is_decoded_plainly_with_a_warning_if_requested(
     with pytest.warns(UserWarning, match=reason):
         assert ours(model, OracleDrafter(text, 5), past_key_values=make(model))[0].tolist() == text
     assert ours(model, OracleDrafter(text, 5), past_key_values=make(model), compiled=None)[0].tolist() == text
-
-
-def test_steps_are_not_compiled_by_default_on_a_cpu() -> None:
-    model = model_of("llama")
-    assert isinstance(engine_of(model).sequence(compiled=None), TorchSequence)
-    assert isinstance(engine_of(model).sequence(compiled=False), TorchSequence)
-    assert isinstance(engine_of(model).sequence(compiled=True), CompiledSequence)
-
-
-@as_they_are()
-def test_compiled_steps_of_several_threads_give_the_same_output() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    model = tiny_model(seed=11)
-    asked = [f"What is {n}?" for n in range(4)]
-    plain, mine = (LanguageModel(model, byte_tokenizer(), compiled=each) for each in (False, True))
-    with ThreadPoolExecutor(4) as threads:
-        said = list(threads.map(lambda text: mine.generate(text, max_new_tokens=30, references=[text * 3]).text, asked))
-    assert said == [plain.generate(text, max_new_tokens=30).text for text in asked]
-    assert len(sizes_of(model)) == 1
-
-
-@as_they_are()
-def test_a_slot_cache_made_in_inference_mode_works_outside_of_it() -> None:
-    model: Any = tiny_model(seed=11)
-    text = truth(model)
-    with torch.inference_mode():
-        assert ours(model, RandomTreeDrafter(text, 1, VOCAB_SIZE))[0].tolist() == text
-    assert ours(model, RandomTreeDrafter(text, 2, VOCAB_SIZE))[0].tolist() == text
-    assert not failure_of(model)
 
 
 def test_a_slot_cache_does_not_keep_its_model_alive() -> None:

@@ -5,7 +5,6 @@ from random import Random
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.drafters import SuffixMatch
 from antiphon.accel.drafting.drafters.contained import Contained
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.messages import PromptSpan, tokenize_prompt
@@ -19,18 +18,6 @@ def test_containment_equals_a_search_token_by_token() -> None:
         run = [random.choice([0, 1, 256, 65536]) for _ in range(random.randint(0, 3))]
         truth = any(text[start : start + len(run)] == run for start in range(len(text) - len(run) + 1))
         assert (run in Contained(text)) == truth
-
-
-def test_a_reference_contained_in_the_prompt_is_indexed_once() -> None:
-    prompt, reference = [7, 1, 2, 3, 4, 5, 9, 1, 2], [1, 2, 3, 4, 5]
-    drafter = SuffixMatch(recycling=False)
-    drafter.begin(prompt, [reference])
-    whole = drafter.propose(prompt, 8)
-    drafter.begin(prompt, [])
-    assert whole == drafter.propose(prompt, 8)
-    assert whole.tokens[:3] == (3, 4, 5)
-    drafter.begin(prompt, [[1, 2, 8]])
-    assert 8 in drafter.propose(prompt, 8).tokens
 
 
 def test_the_tokens_of_a_reference_are_found_in_the_prompt_that_contains_it() -> None:

@@ -1,7 +1,6 @@
 """Cost model: measured on real forward passes, stored for later processes, and corrected by real steps."""
 
 import json
-import os
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -10,9 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.drafting.budget import AdaptiveBudget
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
-from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.engines.torch import cost_store
 from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION, measure_step_cost
 from antiphon.accel.engines.torch.cost_store import cost_file, cost_key, load, load_credible, save
@@ -26,29 +23,6 @@ COST = StepCost({100: {1: 1.0, 2: 1.5, 4: 2.0}, 200: {1: 1.5, 4: 4.0}})
 @pytest.mark.parametrize(("rows", "seconds"), [(1, 1.0), (2, 1.5), (3, 1.75), (4, 2.0), (6, 2.5)])
 def test_costs_are_interpolated_linearly_and_extrapolated_beyond_the_last_point(rows: int, seconds: float) -> None:
     assert COST.curve(100, rows)[-1] == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(("context", "rows", "seconds"), [(200, 4, 4.0), (150, 4, 3.0), (150, 1, 1.25), (300, 1, 2.0)])
-def test_costs_are_linear_in_the_context_length(context: int, rows: int, seconds: float) -> None:
-    assert COST.curve(context, rows)[-1] == pytest.approx(seconds)
-
-
-def test_rows_missing_at_a_longer_context_keep_their_ratio_to_the_shorter_one() -> None:
-    assert COST.curve(200, 2)[-1] == pytest.approx(1.5 * (1.5 + (2.0 - 1.5) / 3))
-    assert COST.ratio(4, 200) == pytest.approx(4.0 / 1.5)
-
-
-def test_a_longer_context_never_makes_a_forward_pass_faster() -> None:
-    noisy = StepCost({100: {1: 1.0, 8: 2.0}, 200: {1: 1.5, 8: 1.8}})
-    assert noisy.curve(10_000, 1)[-1] == pytest.approx(1.0 + 0.5 * 99)
-    assert noisy.curve(10_000, 8)[-1] == pytest.approx(2.0 + 0.5 * 99), "more rows read the context as well"
-
-
-def test_as_dict_has_milliseconds_and_ratios_by_context_and_rows() -> None:
-    assert COST.as_dict() == {
-        "100": {"rows": [1, 2, 4], "ms": [1000, 1500, 2000], "ratio": [1.0, 1.5, 2.0]},
-        "200": {"rows": [1, 4], "ms": [1500, 4000], "ratio": [1.0, 2.667]},
-    }
 
 
 def sequences_of(model: Any) -> Callable[[], TorchSequence]:
@@ -71,26 +45,6 @@ def test_every_number_of_rows_is_measured_after_every_context(family: str) -> No
     assert fed.count(6) <= 2 * 6
 
 
-def test_a_longer_context_is_really_in_the_cache() -> None:
-    model = tiny_model("llama", max_position_embeddings=4096)
-    seen: list[int] = []
-    model.register_forward_pre_hook(
-        lambda *call: seen.append(call[2]["past_key_values"].get_seq_length()), with_kwargs=True
-    )
-    measure_step_cost(sequences_of(model), rows=(2,), contexts=(64, 1024), seconds=0)
-    assert {64, 1024} <= {length - length % 64 for length in seen}
-
-
-def test_without_time_a_plain_step_and_the_first_row_counts_are_still_measured() -> None:
-    assert {k: list(v) for k, v in measure_step_cost(sequences_of(tiny_model()), seconds=0).seconds.items()} == {
-        64: [1, 2, 32]
-    }
-
-
-def test_a_model_without_verification_is_measured_for_plain_steps_only() -> None:
-    assert list(measure_step_cost(sequences_of(tiny_model("mamba")), contexts=(20,)).seconds[20]) == [1]
-
-
 @pytest.mark.parametrize(
     ("positions", "context", "counts"), [(512, 300, [1, 8, 32]), (72, 22, [1, 8, 32]), (30, 1, [1, 8])]
 )
@@ -100,24 +54,6 @@ def test_no_row_is_measured_beyond_the_last_position_of_the_model(
     model = tiny_model("gpt2", n_positions=positions, max_position_embeddings=positions)  # more positions fail
     cost = measure_step_cost(sequences_of(model), rows=(8, 32), contexts=(300,))
     assert {key: list(row) for key, row in cost.seconds.items()} == {context: counts}
-
-
-def test_no_row_is_measured_beyond_a_switch_of_rotary_frequencies() -> None:
-    cost = measure_step_cost(sequences_of(tiny_model("phi3-longrope")), rows=(8,), contexts=(300,))
-    assert {key: list(row) for key, row in cost.seconds.items()} == {52 - 8 - 2 * 6: [1, 8]}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"contexts": (0,)}, r"contexts is \(0,\)"),
-        ({"contexts": ()}, r"contexts is \(\)"),
-        ({"rows": (0, 4)}, r"rows is \(0, 4\)"),
-    ],
-)
-def test_invalid_contexts_and_row_counts_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        measure_step_cost(sequences_of(tiny_model()), **options)
 
 
 @pytest.fixture
@@ -211,36 +147,8 @@ def test_costs_of_several_starts_on_a_busy_machine_become_credible_together(tmp_
     assert save(path, key, COST).seconds == COST.seconds, "a credible measurement replaces earlier ones"
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")
-def test_costs_are_measured_even_if_the_cache_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self")
-    model = tiny_model()
-    assert 1 in engine_of(model).step_cost().seconds[64]
-
-
-def test_given_costs_are_neither_measured_nor_corrected() -> None:
-    model = tiny_model()
-    sequences_of(model)
-    fed: list[object] = []
-    model.register_forward_hook(lambda *call: fed.append(call))
-    budget = engine_of(model).budget(Nothing(), None, COST)
-    assert isinstance(budget, AdaptiveBudget)
-    for _ in range(9):
-        budget.observe_time(4, 100, 77.0)
-    assert budget.cost.seconds(100, 4) == CostModel(COST, learns=False).seconds(100, 4)
-    assert fed == [], "nothing is measured"
-
-
 def online_model() -> CostModel:
     return CostModel(StepCost({64: {1: 1.0, 8: 1.0, 64: 1.0}}))
-
-
-def test_a_slowdown_of_all_forward_passes_changes_no_ratio() -> None:
-    cost = online_model()
-    for _ in range(400):
-        for rows in (1, 8):
-            cost.observe(rows, 64, 3.0)
-    assert cost.correction(8) == pytest.approx(cost.correction(1), rel=0.02)
 
 
 def test_a_wrong_curve_is_corrected_by_real_steps() -> None:
@@ -250,22 +158,3 @@ def test_a_wrong_curve_is_corrected_by_real_steps() -> None:
         cost.observe(8, 64, 2.0)
     seconds = cost.seconds(64, 8)
     assert 1.7 < seconds[7] / seconds[0] < 2.2
-
-
-def test_the_first_forward_pass_of_a_shape_is_ignored_and_a_pause_is_clipped() -> None:
-    cost = online_model()
-    cost.observe(8, 64, 100.0)
-    assert cost.correction(8) == 1.0
-    cost.observe(8, 64, 100.0)
-    assert cost.correction(8) < 1.06
-
-
-def test_corrections_decay_unless_renewed() -> None:
-    cost = online_model()
-    for _ in range(50):
-        cost.observe(1, 64, 1.0)
-        cost.observe(8, 64, 2.0)
-    before = cost.correction(8) / cost.correction(1)
-    for _ in range(1500):
-        cost.observe(1, 64, 1.0)
-    assert cost.correction(8) / cost.correction(1) < 1.1 < before

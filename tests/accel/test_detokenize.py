@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer
+from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.accel.text.detokenize import Detokenizer
 from antiphon.accel.text.stop_strings import StopStrings
 
@@ -80,29 +80,9 @@ def test_any_text_is_returned_in_complete_characters(text: str) -> None:
         assert sum(map(bool, returned)) == len(text)
 
 
-def test_the_llama_2_tokenizer_is_streamed() -> None:
-    if not LLAMA.exists():
-        pytest.skip("the Llama tokenizer is not present")
-    tokenizer = AutoTokenizer.from_pretrained(LLAMA)
-    text = "The  café's 🎉🎉 sign:\n\n\tdef f(x):  return 'ß' * x  # 中文\n" * 3
-    tokens = tokenizer(text, add_special_tokens=False).input_ids
-    returned = pieces(tokenizer, tokens)
-    assert "".join(returned) == whole(tokenizer, tokens)
-    assert "\N{REPLACEMENT CHARACTER}" not in "".join(returned)
-    assert sum(map(bool, returned)) > len(tokens) / 2
-
-
 def test_a_partial_character_is_held_back() -> None:
     tokens = list("a🎉b".encode())
     assert pieces(BYTES, tokens) == ["a", "", "", "", "🎉", "b", ""]
-
-
-def test_a_text_that_ends_within_a_character_ends_with_the_replacement_character() -> None:
-    assert pieces(BYTES, list("a🎉".encode())[:3]) == ["a", "", "", "\N{REPLACEMENT CHARACTER}"]
-
-
-def test_special_tokens_are_skipped() -> None:
-    assert "".join(pieces(BYTES, [256, 104, 259, 105, 257])) == "hi"
 
 
 def test_detokenization_takes_linear_time() -> None:
@@ -153,17 +133,6 @@ def test_only_the_possible_beginning_of_a_stop_string_is_held_back() -> None:
     returned, found = streamed(["\nUser:"], ["Hi\n", "Us", "e it.\n", "\nUser", ": no"])
     assert returned == ["Hi", "", "\nUse it.", "\n", ""]
     assert found
-
-
-def test_a_stop_string_in_pending_text_counts() -> None:
-    stops = StopStrings(["\n"])
-    assert stops.push("", pending="yes\n") == "yes"
-    assert stops.is_found
-
-
-def test_the_byte_tokenizer_has_all_bytes_and_special_tokens() -> None:
-    assert len(BYTES) == VOCAB_SIZE
-    assert BYTES("é<eos>", add_special_tokens=False).input_ids == [0xC3, 0xA9, 257]
 
 
 def test_marks_of_tool_calls_are_kept_although_they_are_special_tokens() -> None:

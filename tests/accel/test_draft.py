@@ -62,25 +62,6 @@ WITH_PROBES = Draft((1, 2, 6, 7, 8, 9), (-1, 0, -1, 2, 0, 1), (0.9, 0.2, 0.1, 0.
 """Candidates 1 and 2, a chain; probes 6 and 7 below the root, 8 below 1, 9 below 2."""
 
 
-def test_trim_drops_a_candidate_together_with_its_probes() -> None:
-    assert WITH_PROBES.probes_below == {ROOT: [2, 3], 0: [4], 1: [5]}
-    assert trim(WITH_PROBES, 6, 3) == WITH_PROBES
-    for rows in (4, 5):
-        assert trim(WITH_PROBES, rows, 3) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), num_probes=3)
-    for rows in (2, 3):
-        assert trim(WITH_PROBES, rows, 3) == Draft((6, 7), (-1, 0), (0.1, 0.1), num_probes=2)
-    assert trim(WITH_PROBES, 1, 3) == Draft((1,), (-1,), (0.9,))
-
-
-def test_trim_drops_all_probes_if_one_is_too_deep() -> None:
-    assert trim(WITH_PROBES, 6, 2) == Draft((1, 2), (-1, 0), (0.9, 0.2))
-    assert trim(WITH_PROBES, 6, 1) == Draft((1,), (-1,), (0.9,))
-    assert trim(WITH_PROBES, 6, 2, probe_depth=3) == WITH_PROBES
-    assert trim(WITH_PROBES, 6, 1, probe_depth=2) == Draft(
-        (1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), num_probes=3
-    )
-
-
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_trimmed_draft_with_probes_fits_and_keeps_all_probes_of_its_rows(seed: int) -> None:
     draft = replace(random_tree(seed, 14), tokens=tuple(range(14)), num_probes=7)  # token n is row n
@@ -123,44 +104,10 @@ def test_take_rows_depth_first_equals_taking_rows_and_then_reordering(seed: int)
     assert take_rows_depth_first(with_probes, kept) == reorder_depth_first(take_rows(with_probes, kept))
 
 
-def test_an_unchecked_draft_equals_a_checked_one() -> None:
-    checked = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3), num_probes=1)
-    unchecked = Draft.unchecked(checked.tokens, checked.parents, checked.chances, 1)
-    assert (unchecked, hash(unchecked), repr(unchecked)) == (checked, hash(checked), repr(checked))
-    assert unchecked.depths == checked.depths == [1, 2, 1]
-    assert unchecked.children is unchecked.children
-    assert unchecked.depths is unchecked.depths
-    assert replace(unchecked, tokens=(7, 7, 7)).children == {ROOT: {7: 0}, 0: {7: 1}}, (
-        "no cached value of the old draft is copied"
-    )
-
-
-def test_depth_first_order_puts_the_most_likely_path_first() -> None:
-    draft = Draft((1, 2, 3, 4, 5, 6), (-1, 0, -1, 0, 1, 2), (0.6, 0.5, 0.4, 0.1, 0.09, 0.08))
-    assert reorder_depth_first(draft) == Draft(
-        (1, 2, 5, 4, 3, 6), (-1, 0, 1, 0, -1, 4), (0.6, 0.5, 0.09, 0.1, 0.4, 0.08)
-    )
-    assert reorder_depth_first(EMPTY) is EMPTY
-
-
 def test_the_most_likely_chain_follows_the_best_child_from_the_root() -> None:
     draft = Draft((1, 2, 3, 4, 5), (-1, -1, 1, 1, 3), (0.4, 0.6, 0.2, 0.4, 0.1))
     assert most_likely_chain(draft) == Draft((2, 4, 5), (-1, 0, 1), (0.6, 0.4, 0.1))
     assert most_likely_chain(EMPTY) == EMPTY
-
-
-@given(seed=st.integers(0, 2**32 - 1))
-def test_merge_keeps_every_path_once_with_its_highest_chance(seed: int) -> None:
-    one, two = random_tree(seed), random_tree(seed + 100)
-    both = merge(one, two)
-    assert paths(both) == paths(one) | paths(two)
-    assert len(both) == len(paths(both))
-    assert merge(both, one, two) == both
-
-
-def test_a_chain_is_one_path() -> None:
-    assert chain([4, 5, 6]) == Draft((4, 5, 6), (-1, 0, 1), (1.0, 1.0, 1.0))
-    assert chain([]) == EMPTY
 
 
 def test_merged_probes_follow_all_candidates_and_stay_separate_rows() -> None:

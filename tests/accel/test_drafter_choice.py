@@ -79,12 +79,6 @@ def test_without_masks_for_this_model_the_default_is_selected_with_the_reason(fo
     assert "or is damaged; train them again" in choose_drafter(loaded(folder), FREE).reason
 
 
-def test_a_model_that_verifies_no_drafts_gets_the_default_with_the_reason() -> None:
-    chosen = choose_drafter(tiny_model("recurrent_gemma"))
-    assert chosen.name == "blend"
-    assert chosen.reason.startswith("drafts do not help this model: ")
-
-
 def test_reproducible_decoding_uses_no_masks(folder: Path) -> None:
     model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", reproducible=True, cost=FREE)
     assert "BiTA is not decoded reproducibly" in choose_drafter(model.model, FREE, reproducible=True).reason
@@ -109,9 +103,3 @@ def test_the_selected_drafter_is_used_and_the_text_equals_plain_decoding(
     named = LanguageModel(model.model, model.tokenizer, num_draft_tokens=16, cost=cost)
     assert named.generate("bees and bees", drafter="auto", max_new_tokens=40).tokens == plain.tokens
     assert (Bita in begun) == (kind is Bita)
-
-
-def test_a_full_bita_draft_has_51_rows_as_triangle_and_15_as_chain() -> None:
-    learned = initial_bita_weights(tiny_model())
-    assert Bita(learned).max_rows == 51
-    assert Bita(learned, shape="chain").max_rows == 15

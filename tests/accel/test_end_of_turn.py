@@ -51,12 +51,6 @@ def test_end_tokens_of_settings_and_template_end_a_text(end: int) -> None:
     assert [each.text for each in batch] == [SAID, SAID]
 
 
-def test_the_end_token_of_the_tokenizer_ends_a_text() -> None:
-    model = speaker(258)
-    model.tokenizer.eos_token = "<pad>"  # 258
-    assert model.generate("Say:", max_new_tokens=20).text == SAID
-
-
 def test_further_end_tokens_of_a_request_end_its_text_and_are_not_in_it() -> None:
     model = speaker(END_OF_TURN)
     completion = model.generate("Say:", stop_token_ids=[ord("d")], max_new_tokens=20)

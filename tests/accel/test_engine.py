@@ -1,21 +1,18 @@
 """Decoding with drafts stops, calls processors and leaves the KV cache exactly as plain decoding does."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import Accepted, Draft, Logits
-from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.generate import Decoder, generate, stream
+from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
 from tests.accel.oracles import longest_path
@@ -149,29 +146,6 @@ def test_logits_processors_are_called_once_per_token_with_the_tokens_so_far() ->
     assert len(steps) < len(theirs.calls)
 
 
-class Recorder(BaseStreamer):
-    """A streamer that records its calls."""
-
-    def __init__(self) -> None:
-        self.puts: list[list[int]] = []
-        self.ends = 0
-
-    def put(self, value: Tensor) -> None:
-        self.puts.append(value.flatten().tolist())
-
-    def end(self) -> None:
-        self.ends += 1
-
-
-def test_a_streamer_receives_the_prompt_every_token_and_one_end() -> None:
-    model = tiny_model(seed=11)
-    theirs, mine = Recorder(), Recorder()
-    text = plain(model, streamer=theirs)
-    ours(model, text, streamer=mine)
-    assert mine.puts == theirs.puts
-    assert mine.ends == theirs.ends == 1
-
-
 @pytest.mark.parametrize("sample", [False, True])
 def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample: bool) -> None:
     model = tiny_model(seed=11)
@@ -225,19 +199,6 @@ def expect_cache_of(cached: TorchSequence, tokens: list[int]) -> None:
         torch.testing.assert_close(mine.values, other.values, atol=1e-4, rtol=1e-4)
 
 
-def test_custom_generate_is_generate_with_references() -> None:
-    model = tiny_model(seed=11)
-    text = plain(model)
-    steps: list[Step] = []
-    decoder = Decoder(num_draft_tokens=16, tokenizer=byte_tokenizer(), on_step=steps.append)
-    output = model.generate(  # type: ignore[operator]
-        PROMPT, custom_generate=decoder, references=[text[LENGTH:], "a text"], do_sample=False, max_new_tokens=40,
-        eos_token_id=None,
-    )  # fmt: skip
-    assert output[0].tolist() == text
-    assert len(steps) < 40 / 2
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_left_padding_is_masked(family: str) -> None:
     model = tiny_model(family)
@@ -256,71 +217,6 @@ def test_left_padding_is_masked(family: str) -> None:
     )
     assert isinstance(output, Tensor)
     assert output.tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_conversation_continues_from_the_returned_cache(family: str) -> None:
-    model = tiny_model(family)
-    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 20}
-    text = plain(model, max_new_tokens=40)
-    first = generate(
-        model,
-        PROMPT,
-        num_draft_tokens=32,
-        drafter=lambda: RandomTreeDrafter(text, 3, VOCAB_SIZE),
-        return_dict_in_generate=True,
-        **options,
-    )
-    assert isinstance(first, GenerateDecoderOnlyOutput)
-    second = generate(
-        model,
-        first.sequences,
-        past_key_values=first.past_key_values,
-        num_draft_tokens=32,
-        drafter=lambda: RandomTreeDrafter(text, 4, VOCAB_SIZE),
-        attention_mask=torch.ones_like(first.sequences),  # else a pad token in the text would count as padding
-        **options,
-    )
-    assert isinstance(second, Tensor)
-    assert second[0].tolist() == text
-
-
-def test_chunked_prefill_gives_the_same_output() -> None:
-    model = tiny_model("mistral")
-    text = plain(model)
-    output, _ = ours(model, text, prefill_chunk_size=16)
-    assert output == text
-
-
-def test_closing_a_stream_stops_decoding() -> None:
-    model = tiny_model(seed=11)
-    forwards: list[int] = []
-    handle = model.register_forward_hook(lambda *_: forwards.append(1))
-    traits_of(model)
-    forwards.clear()
-    steps: Iterator[Step] = stream(
-        model, PROMPT, drafter=Nothing, max_new_tokens=40, eos_token_id=None, do_sample=False
-    )
-    assert [next(steps).tokens for _ in range(3)] == [(token,) for token in plain(model)[LENGTH : LENGTH + 3]]
-    forwards.clear()
-    steps.close()  # type: ignore[attr-defined]
-    assert next(steps, None) is None
-    handle.remove()
-    assert forwards == []
-
-
-def test_a_generator_does_not_use_the_global_random_state() -> None:
-    model = tiny_model(seed=11)
-
-    def draw(seed: int) -> list[int]:
-        generator = torch.Generator().manual_seed(seed)
-        steps = stream(model, PROMPT, generator=generator, max_new_tokens=20, do_sample=True, eos_token_id=None)
-        return [token for step in steps for token in step.tokens]
-
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    assert draw(1) == draw(1) != draw(2)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 class Recurring:
@@ -374,12 +270,3 @@ def test_longrope_resets_the_cache_when_transformers_does() -> None:
     output, steps = ours(model, text)
     assert output == text
     assert len(steps) < 20
-
-
-def test_num_draft_tokens_limits_every_draft_and_zero_is_plain_decoding() -> None:
-    model = tiny_model(seed=11)
-    text = plain(model)
-    for rows in (0, 1, 5):
-        output, steps = ours(model, text, num_draft_tokens=rows)
-        assert output == text
-        assert max(step.drafted for step in steps) == rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import stat
 import sys
 from pathlib import Path
 from typing import BinaryIO
@@ -15,20 +14,10 @@ import pytest
 from antiphon.accel.files import (
     is_disk_full,
     remove_stale_folders,
-    sync_file,
-    sync_folder,
     temporary_folder,
     write_cache_file,
     write_file,
 )
-
-
-def test_a_file_has_the_given_content_and_no_temporary_file_remains(tmp_path: Path) -> None:
-    file = tmp_path / "folder" / "file.bin"
-    write_cache_file(file, b"one")
-    write_file(file, lambda out: out.write(b"another"))
-    assert file.read_bytes() == b"another"
-    assert [path.name for path in file.parent.iterdir()] == ["file.bin"]
 
 
 def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path: Path) -> None:
@@ -63,41 +52,6 @@ def test_a_file_is_private_by_default_has_the_given_mode_or_follows_the_umask(tm
         os.umask(before)
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("private", "group", "shared")]
     assert modes == [0o600, 0o664, 0o644]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot open folders")
-def test_the_file_is_flushed_before_the_rename_and_the_folder_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[str, bool]] = []
-    flush = os.fsync
-
-    def watch(descriptor: int) -> None:
-        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
-        seen.append((kind, (tmp_path / "file").exists()))
-        flush(descriptor)
-
-    monkeypatch.setattr("os.fsync", watch)
-    write_file(tmp_path / "file", b"content")
-    assert seen == [("file", False), ("folder", True)]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot open folders")
-@pytest.mark.parametrize(("number", "is_raised"), [(errno.EINVAL, False), (errno.EIO, True)])
-def test_a_file_system_that_cannot_flush_folders_is_no_error_and_a_broken_disk_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_raised: bool
-) -> None:
-    def refuse(descriptor: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    (tmp_path / "file").write_bytes(b"content")
-    sync_file(tmp_path / "file")
-    monkeypatch.setattr("os.fsync", refuse)
-    if is_raised:
-        with pytest.raises(OSError, match="error"):
-            sync_folder(tmp_path)
-    else:
-        sync_folder(tmp_path)
 
 
 def test_a_temporary_folder_is_removed_unless_it_was_renamed(tmp_path: Path) -> None:

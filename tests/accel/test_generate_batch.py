@@ -69,13 +69,3 @@ def test_a_batch_takes_messages_and_an_empty_batch_gives_no_completions() -> Non
 def test_wrong_numbers_of_references_or_seeds_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         language_model().generate_batch(PROMPTS, **options)
-
-
-def test_one_text_is_not_a_list_of_prompts() -> None:
-    with pytest.raises(ValueError, match="it must be a list of prompts"):
-        language_model().generate_batch("Bees")
-
-
-def test_a_parameter_of_an_unknown_name_is_refused() -> None:
-    with pytest.raises(TypeError, match="beams"):
-        language_model().generate("Bees", beams=3)  # type: ignore[call-arg]

@@ -1,6 +1,5 @@
 """Every option of `generate`, with adversarial drafts, against `generate` itself with the same seed."""
 
-import asyncio
 from collections.abc import Callable
 from functools import cache, partial
 from threading import Thread
@@ -10,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
-    AsyncTextIteratorStreamer,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -21,9 +19,7 @@ from transformers import (
     TextStreamer,
     WatermarkingConfig,
 )
-from transformers.generation import logits_process
 
-from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.generate import Decoder, generate
 from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
@@ -148,45 +144,6 @@ def test_every_processor_gives_the_tokens_and_the_scores_of_generate(name: str, 
     assert not same or any(not torch.equal(*pair) for pair in zip(expected.scores, without.scores, strict=True))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_forced_first_token_follows_a_prompt_of_one(mode: str) -> None:
-    expected = plain(mode, PROMPT[:, :1], forced_bos_token_id=77)
-    assert expected[0, 1] == 77
-    assert ours(mode, expected[0].tolist(), PROMPT[:, :1], forced_bos_token_id=77).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_remove_invalid_values_is_respected(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tiny_model(seed=11)
-    broken.lm_head.weight.data[60:63] = torch.tensor([torch.nan, torch.inf, -torch.inf])[:, None]
-    monkeypatch.setitem(globals(), "model", lambda: broken)
-    expected = plain(mode, remove_invalid_values=True)
-    assert ours(mode, expected[0].tolist(), remove_invalid_values=True).tolist() == expected.tolist()
-
-
-# Processors of speech and music models, which `generate` of causal language models never uses.
-OTHER_MODELS = {
-    "AlternatingCodebooksLogitsProcessor",
-    "BarkEosPrioritizerLogitsProcessor",
-    "ClassifierFreeGuidanceLogitsProcessor",
-    "DiaClassifierFreeGuidanceLogitsProcessor",
-    "DiaEOSChannelFilterLogitsProcessor",
-    "DiaEOSDelayPatternLogitsProcessor",
-    "WhisperNoSpeechDetection",
-    "WhisperTimeStampLogitsProcessor",
-}
-
-
-def test_every_processor_of_transformers_is_in_the_table() -> None:
-    tried = {"ForcedBOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor"}  # tested separately
-    for options in OPTIONS.values():
-        request = prepare(model(), PROMPT, ModelRequest, max_new_tokens=24, do_sample=True, **options())
-        tried |= {type(processor).__name__ for processor in request.sampler.processors}
-    kinds = [kind for kind in vars(logits_process).values() if isinstance(kind, type)]
-    stock = {kind.__name__ for kind in kinds if issubclass(kind, LogitsProcessor) and kind is not LogitsProcessor}
-    assert stock - tried == OTHER_MODELS
-
-
 OFFERED = {  # options that are supported; tests in this file, test_engine.py and test_caches.py use each of them
     "max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time", "stop_strings", "do_sample",
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "temperature", "top_k", "top_p", "min_p",
@@ -213,14 +170,6 @@ WITHOUT_EFFECT = {  # options of refused features, of encoders, and of the compi
 def test_every_option_of_a_generation_config_is_supported_refused_or_without_effect() -> None:
     assert set(vars(GenerationConfig())) == OFFERED | REFUSED | WITHOUT_EFFECT
     assert len(OFFERED) + len(REFUSED) + len(WITHOUT_EFFECT) == len(OFFERED | REFUSED | WITHOUT_EFFECT)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_first_of_several_end_tokens_ends_the_text(mode: str) -> None:
-    ends = [text_of(mode)[place] for place in (15, 7, 11)]
-    expected = plain(mode, eos_token_id=ends, pad_token_id=0)
-    assert expected.shape[1] < LENGTH + 24
-    assert ours(mode, expected[0].tolist(), eos_token_id=ends, pad_token_id=0).tolist() == expected.tolist()
 
 
 class Listening(StoppingCriteria):
@@ -324,16 +273,3 @@ def test_text_streamers_get_the_same_pieces_as_without_drafts(
     pieces = streamed(TextIteratorStreamer(byte_tokenizer(), skip_prompt, timeout=60), theirs)
     assert streamed(TextIteratorStreamer(byte_tokenizer(), skip_prompt, timeout=60), mine) == pieces
     assert "".join(pieces) == printed.removesuffix("\n")
-
-
-def test_async_streamers_get_the_same_pieces_as_without_drafts() -> None:
-    async def listen(run: Callable[..., Any]) -> list[str]:
-        streamer = AsyncTextIteratorStreamer(byte_tokenizer(), timeout=60)
-        thread = Thread(target=run, kwargs={"streamer": streamer})
-        thread.start()
-        pieces = [piece async for piece in streamer]
-        thread.join()
-        return pieces
-
-    theirs, mine = both_ways()
-    assert asyncio.run(listen(mine)) == asyncio.run(listen(theirs))

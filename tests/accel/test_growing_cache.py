@@ -1,7 +1,6 @@
 """The growing cache holds what a `DynamicCache` holds, but writes in place."""
 
 import copy
-import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,10 +12,8 @@ from transformers import Cache, DynamicCache
 
 from antiphon.accel.engines.torch.cache_kinds import keep_rows
 from antiphon.accel.engines.torch.growing_cache import (
-    MIN_FREE_SLOTS,
     GrowingCache,
     GrowingLayer,
-    make_growing,
 )
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
@@ -44,26 +41,6 @@ def expect_same(mine: Any, other: Any) -> None:
     assert mine.get_mask_sizes(3) == other.get_mask_sizes(3)
     torch.testing.assert_close(mine.keys, other.keys)
     torch.testing.assert_close(mine.values, other.values)
-
-
-def test_tokens_are_written_in_place_and_a_full_buffer_grows_by_an_eighth() -> None:
-    layer = filled(GrowingLayer(), 10 * MIN_FREE_SLOTS)
-    homes = []
-    for token in range(2 * MIN_FREE_SLOTS + 20):
-        layer.update(*states(1, start=token))
-        homes.append(layer.keys.data_ptr())
-    assert len(set(homes)) == 2
-    assert homes.index(homes[-1]) == 10 * MIN_FREE_SLOTS // 8  # the first buffer was full there
-    held = layer.keys.numel() * 4
-    assert held < layer.keys.untyped_storage().size() <= held * 9 / 8
-
-
-def test_a_new_buffer_has_spare_slots() -> None:
-    layer = filled(GrowingLayer(), 1)
-    home = layer.keys.data_ptr()
-    for token in range(MIN_FREE_SLOTS):
-        layer.update(*states(1, start=token))
-    assert layer.keys.data_ptr() == home
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -124,37 +101,6 @@ def test_a_cache_filled_without_gradients_continues_with_gradients() -> None:
     torch.testing.assert_close(mine, model(torch.cat([PROMPT, PROMPT[:, :3]], dim=1)).logits[:, -3:])
 
 
-@pytest.mark.parametrize("way", [copy.deepcopy, lambda layers: pickle.loads(pickle.dumps(layers))])
-def test_copies_of_a_layer_are_independent(way: Callable[[Any], Any]) -> None:
-    layer = filled(GrowingLayer(), 7)
-    other = way(layer)
-    for each in (layer, other):
-        for tokens, start in ((5, 100), (2 * MIN_FREE_SLOTS, 200)):
-            each.update(*states(tokens, start=start))
-    expect_same(layer, other)
-    assert layer.keys.data_ptr() != other.keys.data_ptr()
-
-
-def test_the_memory_of_a_layer_is_freed_when_it_is_reset() -> None:
-    layer = filled(GrowingLayer())
-    layer.reset()
-    assert layer._keys._memory is None
-
-
-def test_a_copied_layer_is_independent_of_the_original() -> None:
-    layer = filled(GrowingLayer())
-    other = copy.deepcopy(layer)
-    layer.update(*states(2, start=100))
-    other.update(*states(2, start=200))
-    assert layer.keys[0, 0, 5, 0] == 100
-    assert other.keys[0, 0, 5, 0] == 200
-
-
-def test_only_full_attention_layers_are_replaced() -> None:
-    kinds = [type(layer).__name__ for layer in GrowingCache(tiny_model("gemma3").config).layers]
-    assert kinds == ["DynamicSlidingWindowLayer", "GrowingLayer", "DynamicSlidingWindowLayer"]
-
-
 def kinds(cache: Any) -> list[str]:
     return [type(layer).__name__ for layer in cache.layers]
 
@@ -179,17 +125,3 @@ def test_the_returned_cache_continues_with_transformers_and_reproducibly() -> No
         memory = copy.deepcopy(first.past_key_values)
         output = go_on(first.sequences, past_key_values=memory, max_new_tokens=20, **options)
         assert output.sequences.tolist() == expected
-
-
-def test_filled_caches_and_subclasses_are_not_changed() -> None:
-    class Own(DynamicCache):
-        pass
-
-    model: Any = tiny_model(seed=11)
-    held, own = DynamicCache(config=model.config), Own(config=model.config)
-    model.generate(PROMPT, past_key_values=held, max_new_tokens=2)
-    offloaded = DynamicCache(config=model.config)
-    offloaded.offloading = True  # the constructor needs a CUDA stream
-    for cache in (held, own, offloaded):
-        make_growing(cache)
-        assert set(kinds(cache)) == {"DynamicLayer"}

@@ -3,10 +3,9 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from threading import Thread
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import warning_once
 
-from antiphon.accel.language_model import Completion, LanguageModel
+from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.testing.tiny import BOS, EOS, byte_tokenizer, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
@@ -52,27 +51,6 @@ def forwards(language_model: LanguageModel) -> Iterator[list[dict[str, Any]]]:
     hook = language_model.model.register_forward_pre_hook(note, with_kwargs=True)
     yield seen
     hook.remove()
-
-
-@contextmanager
-def overlaps(language_model: LanguageModel) -> Iterator[list[int]]:
-    """Collect the number of concurrent forward passes whenever one starts during another."""
-    running, seen = 0, []
-
-    def begin(*_: Any) -> None:
-        nonlocal running
-        running += 1
-        if running > 1:
-            seen.append(running)
-
-    def end(*_: Any) -> None:
-        nonlocal running
-        running -= 1
-
-    hooks = [language_model.model.register_forward_pre_hook(begin), language_model.model.register_forward_hook(end)]
-    yield seen
-    for hook in hooks:
-        hook.remove()
 
 
 def plainly(language_model: LanguageModel, prompt: str = PROMPT, **options: Any) -> str:
@@ -126,14 +104,6 @@ def test_a_text_ends_exactly_before_its_stop_string(stop: str | list[str], draft
     assert len(whole.tokens) == {"gh": 8, "g": 7}.get(stop if isinstance(stop, str) else stop[0], 9)
 
 
-def test_generation_ends_with_the_forward_that_completes_a_stop_string() -> None:
-    said = parrot("abcdefghijklm")
-    said.generate("Say:", drafter="nothing", max_new_tokens=2)  # the self-test runs before the first request
-    with forwards(said) as seen:
-        said.generate("Say:", drafter="nothing", stop="cd", max_new_tokens=50)
-    assert len(seen) == 4
-
-
 def test_a_possible_prefix_of_a_stop_string_is_held_back() -> None:
     pieces = list(parrot("ab\nUs er").stream("Say:", drafter="nothing", stop="\nUser", max_new_tokens=8))
     assert pieces == ["a", "b", "\nUs ", "e", "r"]
@@ -151,22 +121,6 @@ def test_a_character_of_several_tokens_is_streamed_whole() -> None:
     assert with_drafts.text == "a🎉é"
     assert with_drafts.finish_reason == "stop"
     assert with_drafts.tokens[-1] == EOS
-
-
-def test_every_end_of_sequence_token_ends_the_text_and_none_is_in_it() -> None:
-    said = parrot("ab<", ends=True)
-    assert said.generate("Say:").text == "ab<"
-    said.model.generation_config.eos_token_id = [EOS, ord("b")]
-    completion = said.generate("Say:")
-    assert completion.tokens == tuple(b"ab")
-    assert completion.finish_reason == "stop"
-
-
-def test_without_settings_of_the_model_the_tokenizers_end_counts() -> None:
-    said = parrot("abc", ends=True)
-    said.model.generation_config.eos_token_id = None
-    said.model.generation_config.pad_token_id = None
-    assert said.generate("Say:").text == "abc"
 
 
 def test_the_models_own_sampling_settings_are_ignored(capfd: pytest.CaptureFixture[str]) -> None:
@@ -216,34 +170,6 @@ def test_sampling_leaves_the_global_random_state_alone() -> None:
     assert unseeded[0] != unseeded[1]
 
 
-def test_eight_threads_generate_what_one_generates() -> None:
-    def ask(seed: int) -> Completion:
-        options: dict[str, Any] = {"temperature": 1.0, "seed": seed} if seed % 2 else {}
-        return tiny().generate(f"{PROMPT} {seed}", references=[PROMPT], max_new_tokens=25, **options)
-
-    alone = [ask(seed) for seed in range(8)]
-    with ThreadPoolExecutor(8) as pool, overlaps(tiny()) as overlapping:
-        together = list(pool.map(ask, range(8)))
-    assert overlapping == []
-    assert [c.tokens for c in together] == [c.tokens for c in alone]
-    assert [c.text for c in together] == [c.text for c in alone]
-
-
-def test_two_streams_read_alternately_generate_what_each_generates_alone() -> None:
-    options = [{"max_new_tokens": 25}, {"temperature": 1.0, "seed": 4, "max_new_tokens": 35}]
-    alone = [tiny().generate(PROMPT, **each).text for each in options]  # type: ignore[arg-type]
-    streams = [tiny().stream(PROMPT, **each) for each in options]  # type: ignore[arg-type]
-    turns = list(zip_longest(*streams, fillvalue=""))
-    assert ["".join(pieces) for pieces in zip(*turns, strict=True)] == alone
-
-
-def test_closing_a_stream_that_has_ended_changes_nothing() -> None:
-    stream = tiny().stream(PROMPT, max_new_tokens=5)
-    list(stream)
-    stream.close()
-    assert stream.completion.finish_reason == "length"
-
-
 def test_a_closed_stream_stops_generating_and_frees_its_cache() -> None:
     tiny().generate(PROMPT, max_new_tokens=2)
     with forwards(tiny()) as seen:
@@ -261,20 +187,6 @@ def test_a_closed_stream_stops_generating_and_frees_its_cache() -> None:
     assert stream.completion.finish_reason == "cancelled"
     assert stream.completion.text == "".join(said)
     assert stream.completion.usage.completion_tokens == spent
-
-
-def test_a_dropped_stream_frees_its_cache() -> None:
-    with forwards(tiny()) as seen:
-        for _ in tiny().stream(PROMPT, max_new_tokens=100):
-            break
-        gc.collect()
-        assert seen[-1]["cache"]() is None
-
-
-def test_leaving_a_stream_early_closes_it() -> None:
-    with tiny().stream(PROMPT, max_new_tokens=100) as stream:
-        next(stream)
-    assert stream.completion.finish_reason == "cancelled"
 
 
 @pytest.mark.timeout(60)
@@ -335,13 +247,6 @@ def test_a_prompt_starts_with_exactly_one_bos_token(prompt: Any) -> None:
     assert completion.usage.total_tokens == len(tokens) + 1
     if prompt is MESSAGES:
         assert str(tiny().tokenizer.decode(tokens)).endswith("Hello <3<|im_end|>\n<|im_start|>assistant\n")
-
-
-def test_padding_tokens_in_a_prompt_are_read_like_any_other() -> None:
-    text = "a<pad>b<pad>"
-    with torch.no_grad():
-        logits = tiny().model(**tiny().tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits
-    assert tiny().generate(text, max_new_tokens=1).tokens == (int(logits[0, -1].argmax()),)
 
 
 def test_a_prompt_over_the_context_window_is_refused_with_both_counts() -> None:

@@ -9,12 +9,9 @@ from hypothesis import strategies as st
 from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
 from antiphon.accel.decoding.tokens import RequestOutput, TokenHistory
-from antiphon.accel.drafting.draft import ROOT, Draft, merge, most_likely_chain, trim
-from antiphon.accel.drafting.tree import AttentionSpan, build_tree
+from antiphon.accel.drafting.draft import ROOT, Draft, merge, trim
 from antiphon.accel.drafting.verify import verify
-from antiphon.accel.engines.torch.masks import attention_mask
 from tests.accel.oracles import spelled
-from tests.accel.test_tree import seen
 
 many = settings(max_examples=150, deadline=None, derandomize=True)
 
@@ -74,35 +71,6 @@ def test_merging_is_associative_and_makes_siblings_distinct(one: Draft, two: Dra
     whole = merge(one, two, three)
     assert merge(merge(one, two), three) == whole == merge(one, merge(two, three))
     assert len(set(zip(whole.parents, whole.tokens, strict=True))) == len(whole) == len(paths(whole))
-
-
-@many
-@given(drafts())
-def test_the_most_likely_chain_is_a_path_to_a_leaf(draft: Draft) -> None:
-    chosen = most_likely_chain(draft)
-    assert chosen.parents == tuple(range(-1, len(chosen) - 1))
-    assert chosen.tokens in paths(draft) | {()}
-    assert not any(len(path) > len(chosen) and path[: len(chosen)] == chosen.tokens for path in paths(draft))
-
-
-reaches = st.one_of(
-    st.just(AttentionSpan()),
-    st.builds(AttentionSpan, window=st.integers(1, 9)),
-    st.builds(AttentionSpan, chunk=st.integers(1, 9)),
-)
-
-
-@many
-@given(drafts(), reaches, st.integers(1, 6), st.integers(0, 20), st.data())
-def test_masks_match_their_definition(
-    draft: Draft, reach: AttentionSpan, pending: int, length: int, data: st.DataObject
-) -> None:
-    offset, padding = data.draw(st.integers(0, length)), data.draw(st.integers(0, length))
-    tree = build_tree(pending, draft.parents)
-    sees = attention_mask(tree, reach, length=length, offset=offset, padding=padding)
-    for row in range(pending + len(draft)):
-        expected = seen(tree, reach, row, length=length, offset=offset, padding=padding)
-        assert set(sees[row].nonzero().flatten().tolist()) == expected
 
 
 class Rule(StoppingCriteria):

@@ -1,8 +1,5 @@
 """Loading a model by folder or name: precision, device, and errors in one sentence."""
 
-import json
-import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,40 +49,6 @@ def test_half_precision_is_kept_on_a_cpu_only_if_it_has_bfloat16_units(checkpoin
     assert choose_dtype(torch.float32, cpu) == "auto"
     assert choose_dtype(torch.float16, torch.device("cuda")) == "auto"
     assert choose_dtype(torch.float16, "auto") == "auto"
-
-
-def test_options_of_transformers_are_passed_on(checkpoint: Path) -> None:
-    loaded = LanguageModel.from_pretrained(checkpoint, device_map={"": "cpu"}, attn_implementation="eager")
-    assert loaded.model.config._attn_implementation == "eager"
-
-
-@pytest.mark.parametrize(
-    ("settings", "package"),
-    [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "gptqmodel"),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "optimum"),
-        ({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}, "compressed_tensors"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
-    ],
-)
-def test_a_quantized_checkpoint_is_refused_by_the_name_of_the_package_that_it_needs(
-    checkpoint: Path, tmp_path: Path, settings: dict[str, Any], package: str
-) -> None:
-    if find_spec(package) is not None:
-        pytest.skip(f"{package} is installed")
-    folder = tmp_path / "quantized"
-    shutil.copytree(checkpoint, folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": settings}), encoding="utf-8")
-    with pytest.raises(ImportError, match=package.replace("_", "-")):
-        LanguageModel.from_pretrained(folder, device="cpu")
-
-
-def test_a_missing_device_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(ValueError, match="no device 'warp' here"):
-        LanguageModel.from_pretrained(checkpoint, device="warp")
-    with pytest.raises(ValueError, match="give one of the two"):
-        LanguageModel.from_pretrained(checkpoint, device="cpu", device_map="auto")
 
 
 def test_a_missing_checkpoint_is_reported_in_one_sentence(tmp_path: Path) -> None:

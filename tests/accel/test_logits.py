@@ -47,13 +47,3 @@ def test_torch_and_numpy_logits_agree(dtype: torch.dtype, vocabulary: int) -> No
             np.testing.assert_array_equal(np.take_along_axis(truth.numpy(), tokens, 1), values.numpy())
             exact = truth.softmax(-1).gather(1, best).numpy()
             np.testing.assert_allclose(chances, exact, rtol=0.25)
-
-
-def test_an_argmax_from_the_forward_pass_is_used() -> None:
-    logits = TorchLogits(torch.eye(3), torch.tensor([2, 2, 2]))
-    assert [logits.argmax(row) for row in range(ROOT, 2)] == [2, 2, 2]
-
-
-def test_other_dtypes_are_refused() -> None:
-    with pytest.raises(TypeError, match="of type float64; give float32, float16, or bfloat16 as bits in uint16"):
-        NumpyLogits(np.zeros((1, 3)))

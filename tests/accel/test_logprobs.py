@@ -43,13 +43,6 @@ def test_logprobs_equal_those_of_a_plain_forward_pass(
     assert told.text == language_model.generate(PROMPT, max_new_tokens=24, **how).text, "asking changes nothing"
 
 
-def test_a_text_that_a_stop_string_cuts_has_logprobs_for_its_tokens(language_model: LanguageModel) -> None:
-    how: Any = {"max_new_tokens": 24, "ignore_eos": True}
-    whole = language_model.generate(PROMPT, **how).text
-    cut = language_model.generate(PROMPT, **how, stop=whole[9:12], logprobs=0)
-    assert len(cut.logprobs) == len(cut.tokens) < 24
-
-
 @pytest.mark.parametrize("drafter", ["blend", "nothing"])
 def test_penalties_follow_their_definition(language_model: LanguageModel, drafter: str) -> None:
     how: Any = {"presence_penalty": 0.7, "frequency_penalty": 1.3, "logit_bias": {101: 2.0, 32: -3.0}}

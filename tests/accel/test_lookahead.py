@@ -1,15 +1,12 @@
 """Lookahead decoding: its window and its n-gram pool, row by row, and its drafts."""
 
-from random import Random
-
-import pytest
 import torch
 from torch import Tensor
 
-from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Tokens, without_probes
-from antiphon.accel.drafting.drafters import Blend, Lookahead, SuffixMatch
-from antiphon.accel.drafting.drafters.lookahead import NGramPool, Window
-from antiphon.accel.drafting.tree import Tree, build_tree
+from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, without_probes
+from antiphon.accel.drafting.drafters import Blend, Lookahead
+from antiphon.accel.drafting.drafters.lookahead import NGramPool
+from antiphon.accel.drafting.tree import build_tree
 from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
@@ -99,69 +96,6 @@ def test_the_worked_example_is_reproduced_step_by_step() -> None:
     assert decoding.steps == 10, "11 in the paper, minus one because rows of the window were accepted"
 
 
-def test_if_only_n_grams_are_accepted_the_worked_example_takes_the_papers_eleven_steps() -> None:
-    decoding = ToyDecoding(
-        Lookahead(3, 4, 2, prompt_as_reference=False), [3, 1, 4, 1, 5], [1, 5, 3, 4], accepts_window_rows=False
-    )
-    assert decoding.until(12) == plain_tokens([3, 1, 4, 1, 5], 12)
-    assert decoding.steps == 11
-
-
-def test_rows_of_the_worked_example_have_the_positions_and_ancestors_of_its_table() -> None:
-    window = Window(3, 4, [1], Random(0))
-    window.levels = [[3, 4], [2, 9, 11], [16, 3, 0]]
-    draft = window.draft(range(3))
-    tree = build_tree(1, draft.parents)
-    assert rows_of(draft, tree, root=6) == [
-        (3, 7, []), (4, 8, [1]), (2, 7, []), (9, 8, [1]), (11, 9, [1, 2]), (16, 8, [3]), (3, 9, [1, 4]),
-        (0, 10, [1, 2, 5]),
-    ]  # fmt: skip
-    assert draft.num_probes == len(draft) == 8
-
-
-def rows_of(draft: Draft, tree: Tree, root: int) -> list[tuple[int, int, list[int]]]:
-    """Return the token of every row, its position, and its ancestors below the root, counted from 1."""
-    return [
-        (token, root + int(tree.depths[row]), [other for other in range(1, row) if tree.ancestor_mask[row, other]])
-        for row, token in enumerate(draft.tokens, 1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("width", "size", "guesses"), [(3, 4, 2), (7, 5, 7), (1, 2, 1), (1, 5, 3), (4, 2, 0), (2, 3, 5)]
-)
-def test_every_window_has_the_papers_size_and_no_draft_exceeds_max_rows(width: int, size: int, guesses: int) -> None:
-    drafter = Lookahead(width, size, guesses)
-    decoding = ToyDecoding(drafter, list(range(1, 12)))
-    for step in range(size + 20):
-        assert drafter.window is not None
-        lengths = [len(level) for level in drafter.window.levels]
-        if step < size - 2:
-            assert lengths == [width + size - 3 - step] + [width + size - 2 - step] * step
-        else:
-            assert lengths == [width - 1] + [width] * (size - 2)
-            probes = len(drafter.window.draft(range(width)))
-            assert 1 + probes == width * (size - 1), "the root and the window"
-            assert drafter.max_rows >= probes + (size - 1) * guesses
-        decoding.step()
-        assert len(decoding.draft) <= drafter.max_rows
-    assert Lookahead(7, 5, 7).max_rows == 7 * 4 + 4 * 7 - 1
-
-
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_a_full_match_emits_n_tokens(size: int) -> None:
-    prompt = [3, 1, 4, 1, 5]
-    truth = [prompt[-1], *plain_tokens(prompt, 60)]
-    drafter = Lookahead(1, size, 1, prompt_as_reference=False)
-    decoding = ToyDecoding(drafter, prompt)
-    for _ in range(8):
-        position = len(decoding.context) - len(prompt)
-        drafter.pool.add(truth[position : position + size])
-        decoding.draft = drafter.propose(decoding.context, 99)
-        decoding.steps = max(decoding.steps, 1)
-        assert len(ToyDecoding.step(decoding)) == size
-
-
 def test_the_n_grams_of_the_prompt_are_drafted_in_the_first_forward_pass() -> None:
     prompt = plain_tokens([3, 1, 4], 24)
     text = prompt + plain_tokens(prompt, 4)
@@ -190,17 +124,6 @@ def test_a_column_affects_only_itself_and_columns_to_its_right() -> None:
         assert {j for j in range(4) if after[j] != before[j]} == changed, (level, column)
 
 
-def test_a_window_that_was_not_verified_does_not_advance() -> None:
-    drafter = Lookahead(3, 4, 2, prompt_as_reference=False)
-    drafter.begin([3, 1, 4, 1, 5], ())
-    assert drafter.window is not None
-    before = drafter.window.levels
-    drafter.observe(EMPTY, Accepted((), (12,)), TorchLogits(toy_logits([3, 1, 4, 1, 5], EMPTY)))
-    drafter.observe(EMPTY, Accepted((), (16,)), None)
-    assert drafter.window.levels == before
-    assert drafter.propose([3, 1, 4, 1, 5, 12, 16], 9).num_probes == 4
-
-
 def test_the_pool_keeps_the_newest_n_grams_of_each_token_and_lookups_do_not_reorder() -> None:
     pool = NGramPool(2)
     for ngram in ([5, 1, 1], [5, 2, 2], [6, 0, 0], [5, 1, 1]):
@@ -212,43 +135,6 @@ def test_the_pool_keeps_the_newest_n_grams_of_each_token_and_lookups_do_not_reor
     assert (pool.lookup(6), pool.lookup(7)) == ([(0, 0)], [])
     pool.add_all([5, 9, 8, 7], 3)
     assert list(pool) == [(5, 3, 3), (5, 9, 8), (6, 0, 0), (9, 8, 7)]
-
-
-@pytest.mark.parametrize("prompt_as_reference", [False, True])
-def test_n_grams_of_the_answer_are_pooled_with_prompt_as_reference(prompt_as_reference: bool) -> None:
-    drafter = Lookahead(1, 3, 9, prompt_as_reference=prompt_as_reference)
-    drafter.begin([1, 2], ())
-    drafter.observe(EMPTY, Accepted((), (3, 4, 5)), None)
-    drafter.observe(EMPTY, Accepted((), (6,)), None)
-    assert list(drafter.pool) == ([(1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 6)] if prompt_as_reference else [])
-
-
-def test_n_grams_of_one_token_share_their_common_prefix() -> None:
-    drafter = Lookahead(1, 4, 4, prompt_as_reference=False)
-    drafter.begin([5], ())
-    for ngram in ([5, 1, 2, 3], [5, 1, 2, 4], [5, 7, 7, 7]):
-        drafter.pool.add(ngram)
-    draft = without_probes(drafter.propose([5], 99))
-    assert (draft.tokens, draft.parents) == ((7, 7, 7, 1, 2, 4, 3), (-1, 0, 1, -1, 3, 4, 4)), "the newest first"
-    assert draft.chances[3] == pytest.approx(2 * draft.chances[0])
-
-
-@pytest.mark.parametrize("given", [{"window": 0}, {"ngram": 1}, {"guesses": -1}])
-def test_settings_out_of_range_are_refused(given: dict[str, int]) -> None:
-    with pytest.raises(
-        ValueError, match="give a window of at least 1 column, n-grams of at least 2 tokens, and at least 0 guesses"
-    ):
-        Lookahead(**given)  # type: ignore[arg-type]
-
-
-def test_the_first_window_depends_on_the_seed_alone() -> None:
-    def first(seed: int) -> list[list[int]]:
-        drafter = Lookahead(9, 5, seed=seed)
-        drafter.begin(range(100), ())
-        assert drafter.window is not None
-        return drafter.window.levels
-
-    assert first(1) == first(1) != first(2)
 
 
 @torch.no_grad()
@@ -283,11 +169,3 @@ def test_in_a_blend_the_window_is_used_only_without_references_and_if_it_fits() 
     assert blend.propose(prompt, 4).num_probes == 0
     assert blend.begin(prompt, [[1, 2, 3]]).num_probes == 0
     assert blend.propose(prompt, 32).num_probes == 0
-
-
-def test_in_a_blend_more_valuable_rows_displace_the_window() -> None:
-    prompt = [token for _ in range(12) for token in (1, 2, 3, 4)]
-    blend = Blend(drafter=SuffixMatch(recycling=False), window=(5, 3, 5))
-    blend.begin(prompt, [])
-    assert blend.propose(prompt, 12).num_probes == 0, "12 copied rows of one likely chain are worth more"
-    assert blend.propose(prompt, 32).num_probes > 0, "the last copied rows are less likely"

@@ -4,9 +4,6 @@ import json
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.torch.traits import RopeSwitch
@@ -48,25 +45,6 @@ def test_the_report_can_be_written_as_json() -> None:
     assert found["cost"]["1"]["rows"][0] == 1
 
 
-def test_layers_are_described_by_attention_span_and_state() -> None:
-    state = "keeps recurrent or convolutional state"
-    assert [str(kind) for kind in of("zamba2").layers] == [
-        f"2 linear_attention: {state}",
-        f"1 hybrid: looks back to the start, {state}",
-    ]
-    assert str(LayerKind("mlp", 3, None, state=False)) == "3 mlp: keeps nothing"
-    assert str(of("llama4").layers[0]) == "2 chunked_attention: looks back to the start of its chunk of 16"
-
-
-def test_query_heads_are_counted_per_key_head() -> None:
-    assert [of(family).queries_per_key_head for family in ("gpt2", "llama", "gpt_bigcode", "mamba2")] == [1, 2, 4, None]
-
-
-def test_the_reason_against_packing_is_reported() -> None:
-    assert of("llama").packing_reason == ""
-    assert "of its own" in of("gpt2").packing_reason
-
-
 def test_the_reason_against_compiled_steps_is_reported() -> None:
     assert of("llama").compiling_reason == ""
     assert (
@@ -77,12 +55,6 @@ def test_the_reason_against_compiled_steps_is_reported() -> None:
     assert "rotary" in of("llama-dynamic").compiling_reason
 
 
-def test_masks_are_described() -> None:
-    assert of("gptj").mask == "one additive mask"
-    assert of("bloom").mask == "none: only chains are drafted"
-    assert of("mamba").mask == "none: nothing is drafted"
-
-
 def test_advice_addresses_the_limits_of_a_model() -> None:
     assert "drafter 'nothing'" in of("mamba").advice[0]
     assert "second forward pass" in of("mamba2").advice[0]
@@ -91,17 +63,3 @@ def test_advice_addresses_the_limits_of_a_model() -> None:
     assert "within 52 tokens" in dynamic.advice[0]
     half: Any = tiny_model()
     assert "float32" in inspect_model(half.to(torch.bfloat16)).advice[0]
-
-
-def test_advice_for_a_model_in_training_mode() -> None:
-    found = inspect_model(tiny_model().train())
-    assert found.level == "plain"
-    assert found.advice == ("Call model.eval(): no draft is verified in training mode.",)
-
-
-def test_advice_for_attention_without_masks() -> None:
-    AttentionInterface.register("foreign", sdpa_attention_forward)
-    AttentionMaskInterface.register("foreign", sdpa_mask)
-    found = inspect_model(tiny_model(attn_implementation="foreign"))
-    assert (found.level, found.mask) == ("linear", "none: only chains are drafted")
-    assert "attn_implementation='sdpa'" in found.advice[0]

@@ -3,18 +3,15 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from random import Random
 from threading import Event, Thread, get_ident
 from time import sleep
 from typing import Any
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
 
-from antiphon.accel import Decoder, LanguageModel
+from antiphon.accel import LanguageModel
 from antiphon.accel.engines.torch.attention import implementation_of
-from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.tiny import FAMILIES, byte_tokenizer, tiny_model
 from tests.table_part import part
@@ -93,16 +90,6 @@ def test_both_interfaces_to_one_model_leave_its_attention_unchanged() -> None:
     assert texts == [expected[ids(PROMPTS[0]).shape[1] :]] * 8
 
 
-def test_a_reproducible_language_model_leaves_the_callers_model_unchanged() -> None:
-    model = tiny_model(seed=22)
-    before = implementation_of(model)
-    steady = LanguageModel(model, byte_tokenizer(), reproducible=True)
-    assert implementation_of(model) == before
-    text = steady.generate(PROMPTS[0], max_new_tokens=20).tokens
-    assert implementation_of(model) == before
-    assert list(text) == plain(model, ids(PROMPTS[0]))[ids(PROMPTS[0]).shape[1] :][: len(text)]
-
-
 def test_a_callers_forward_pass_keeps_its_attention_during_one_of_ours() -> None:
     model: Any = tiny_model(seed=23)
     model.to(torch.bfloat16)  # packed attention also runs plain steps in this precision
@@ -132,12 +119,6 @@ def test_a_callers_forward_pass_keeps_its_attention_during_one_of_ours() -> None
     assert torch.equal(found[1], expected)
 
 
-def test_two_language_models_of_one_model_share_its_engine() -> None:
-    model = tiny_model(seed=25)
-    first, second = (LanguageModel(model, byte_tokenizer()) for _ in range(2))
-    assert first.engine is second.engine is engine_of(model)
-
-
 def test_the_engine_does_not_keep_its_model_alive() -> None:
     import gc
     from weakref import ref
@@ -164,67 +145,3 @@ def test_eight_concurrent_streams_equal_single_runs(family: str) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(read, range(8))) == [one.tokens for one in alone]
-
-
-class Refusing(LogitsProcessor):
-    """Raises at the n-th token."""
-
-    def __init__(self, calls: int) -> None:
-        self.calls = calls
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        self.calls -= 1
-        if self.calls < 0:
-            raise ArithmeticError("this processor refuses")
-        return scores
-
-
-def test_requests_that_join_leave_and_fail_at_random_do_not_change_others() -> None:
-    model: Any = tiny_model(seed=28)
-    expected = [plain(model, ids(prompt))[ids(prompt).shape[1] :] for prompt in PROMPTS]
-
-    def decode(number: int) -> bool:
-        own = Random(number)
-        sleep(own.random() * 0.05)
-        prompt, truth = ids(PROMPTS[number % 8]), expected[number % 8]
-        if number % 4 == 0:
-            processors = LogitsProcessorList([Refusing(own.randint(0, 9))])
-            with pytest.raises(ArithmeticError, match="this processor refuses"):
-                list(stream(model, prompt, logits_processor=processors, **SETTINGS))
-            return True
-        steps = stream(
-            model,
-            prompt,
-            references=[truth[: own.randint(1, 24)]],
-            num_draft_tokens=own.choice([None, 0, 8]),
-            **SETTINGS,
-        )
-        if number % 4 == 1:
-            spoken = [token for step, _ in zip(steps, range(own.randint(1, 6)), strict=False) for token in step.tokens]
-            steps.close()  # type: ignore[attr-defined]
-            return spoken == truth[: len(spoken)]
-        return [token for step in steps for token in step.tokens] == truth
-
-    with ThreadPoolExecutor(12) as pool:
-        assert all(pool.map(decode, range(200)))
-    assert engine_of(model).lock.run(lambda: True)
-
-
-def test_custom_generate_and_a_language_model_share_one_model() -> None:
-    model: Any = tiny_model(seed=29)
-    language_model = LanguageModel(model, byte_tokenizer())
-    prompt = ids(PROMPTS[2])
-    truth = plain(model, prompt)
-
-    def through_generate(number: int) -> bool:
-        output = model.generate(prompt, custom_generate=Decoder(num_draft_tokens=number % 5), **SETTINGS)
-        return bool(output[0].tolist() == truth)
-
-    def through_us(number: int) -> bool:
-        tokens = language_model.generate(PROMPTS[2], max_new_tokens=24).tokens
-        return list(tokens) == truth[prompt.shape[1] :][: len(tokens)]
-
-    with ThreadPoolExecutor(6) as pool:
-        works = [(through_generate, through_us)[number % 2] for number in range(24)]
-        assert all(pool.map(lambda pair: pair[1](pair[0]), enumerate(works)))
-    assert implementation_of(model) == "sdpa"

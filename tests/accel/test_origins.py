@@ -48,13 +48,6 @@ def test_tokens_cut_off_by_a_stop_string_have_no_characters() -> None:
     ]
 
 
-def test_an_incomplete_character_belongs_to_the_last_token() -> None:
-    half = Step((0x61, 0xC3), drafted=0, accepted=1, seconds=0.0, finish="length")
-    completion = completed([half])
-    assert completion.text == "a\N{REPLACEMENT CHARACTER}"
-    assert [(each.start, each.end) for each in completion.origins] == [(0, 1), (1, 2)]
-
-
 def test_a_stream_closed_early_has_the_origins_of_its_pieces() -> None:
     assert completed([step("ab", 1), step("cd", 1)], read=1).origins == (Origin(0, 1, 0, True), Origin(1, 2, 0, False))
     assert completed([step("ab", 1)], read=0).origins == ()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-from weakref import ref
 
 import pytest
 import torch
@@ -12,11 +11,9 @@ from transformers import AttentionInterface
 
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.tree import reorder_depth_first
-from antiphon.accel.engines.protocol import SequenceInput
-from antiphon.accel.engines.torch import packed_attention as packing
 from antiphon.accel.engines.torch.attention import implementation_of, override_attention
-from antiphon.accel.engines.torch.engine import engine_of, traits_of
-from antiphon.accel.engines.torch.packed_attention import MAX_ROWS, PACKED, packed_attention, why_not_packed
+from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.packed_attention import MAX_ROWS, PACKED, packed_attention
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import VOCAB_SIZE
 from tests.accel.adversarial_drafters import RandomTreeDrafter, RecordingDrafter
@@ -82,51 +79,6 @@ def test_unsupported_calls_equal_sdpa_to_the_bit(left: str) -> None:
     assert torch.equal(attend_packed(*given)[0], sdpa(*given))
 
 
-def test_a_bias_reaches_sdpa() -> None:
-    given = (*states(4, 2, 9), masked(9))
-    bias = torch.randn((1, 4, 9, 50), generator=torch.Generator().manual_seed(1))
-    assert torch.equal(attend_packed(*given, position_bias=bias)[0], sdpa(*given, position_bias=bias))
-
-
-def test_keys_and_values_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Tensor] = []
-    attend = torch.nn.functional.scaled_dot_product_attention
-
-    def noted(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        read.extend((key, value))
-        return attend(query, key, value, **options)
-
-    monkeypatch.setattr(packing, "scaled_dot_product_attention", noted)
-    module, query, key, value = states(14, 7, 9)
-    attend_packed(module, query, key, value, masked(9))
-    assert [states.data_ptr() for states in read] == [key.data_ptr(), value.data_ptr()]
-    assert read[0].shape == key.shape
-
-
-def test_the_mask_is_made_once_per_forward_pass_and_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    masks: list[Tensor] = []
-    attend = torch.nn.functional.scaled_dot_product_attention
-
-    def noted(*given: Any, **options: Any) -> Tensor:
-        masks.append(options["attn_mask"])
-        return attend(*given, **options)
-
-    monkeypatch.setattr(packing, "scaled_dot_product_attention", noted)
-    mask, other = masked(9), ~masked(9)
-    other[..., 0] = True
-    for seen, groups in ((mask, 2), (mask, 2), (mask, 4), (other, 2)):
-        attend_packed(*states(8, groups, 9), seen)
-    first, again, wider, another = masks
-    assert again is first
-    assert wider.shape[2] == 2 * first.shape[2]
-    assert torch.equal(first == 0, mask.repeat(1, 1, 2, 1))
-    assert torch.equal(another == 0, other.repeat(1, 1, 2, 1))
-    kept = ref(first)
-    del mask, seen, first, again
-    masks.clear()
-    assert kept() is None
-
-
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_plain_steps_have_the_logits_of_transformers_to_the_bit(family: str, dtype: torch.dtype) -> None:
@@ -167,70 +119,6 @@ def test_only_draft_steps_use_packed_attention() -> None:
     assert all(record.draft == reorder_depth_first(record.draft) for record in recorder.records)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_prompts_and_plain_steps_keep_the_models_attention(dtype: torch.dtype) -> None:
-    model: Any = tiny_model(seed=11)
-    model.to(dtype)
-    traits_of(model)
-    seen: set[tuple[str, bool]] = set()
-
-    def note(module: Any, given: Any, named: dict[str, Any]) -> None:
-        seen.add((implementation_of(model), named["attention_mask"] is None))
-
-    model.register_forward_pre_hook(note, with_kwargs=True)
-    generate(model, PROMPT, drafter=Nothing, num_draft_tokens=0, **OPTIONS)
-    assert seen == {("sdpa", True)}
-
-
-def test_an_error_restores_the_models_attention() -> None:
-    model: Any = tiny_model(seed=11)
-    text = model.generate(PROMPT, **OPTIONS)[0].tolist()
-    traits_of(model)
-
-    def fail(module: Any, given: Any) -> None:
-        if implementation_of(model) == PACKED:
-            raise MemoryError("the device is full")
-
-    handle = model.register_forward_pre_hook(fail)
-    with pytest.raises(MemoryError):
-        generate(model, PROMPT, drafter=lambda: RandomTreeDrafter(text, 1, VOCAB_SIZE), **OPTIONS)
-    handle.remove()
-    assert implementation_of(model) == "sdpa"
-
-
-def test_batched_forward_passes_use_packed_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model(seed=11)
-    engine, rows = engine_of(model), [3, 2]
-    assert engine.traits.uses_packed_attention
-    assert engine.batch_mode == "ragged"
-    attend, attended = torch.nn.functional.scaled_dot_product_attention, []
-
-    def noted(query: Tensor, *given: Any, **options: Any) -> Tensor:
-        attended.append(query.shape[2])
-        return attend(query, *given, **options)
-
-    monkeypatch.setattr(packing, "scaled_dot_product_attention", noted)
-    with torch.no_grad():
-        engine.forward([SequenceInput(engine.sequence(), [*range(1, 1 + each)]) for each in rows])
-    assert attended == 2 * [2 * each for each in rows], (
-        "two query heads to each key head, one call per sequence in each of two layers"
-    )
-
-
-WHY = {
-    "gpt2": "every query head has keys and values of its own",
-    "gptj": "its attention implementation is 'eager', and packing replaces 'sdpa' only",
-    "mamba": "no tree is verified",
-}
-
-
-@pytest.mark.parametrize("family", WHY)
-def test_a_model_without_packed_attention_has_a_reason(family: str) -> None:
-    model = tiny_model(family)
-    traits = traits_of(model)
-    assert (traits.uses_packed_attention, traits.packing_reason) == (False, WHY[family])
-
-
 def test_packed_attention_that_changes_logits_is_not_used() -> None:
     def careless(*given: Any, **options: Any) -> Any:
         output, weights = packed_attention(*given, **options)
@@ -243,9 +131,3 @@ def test_packed_attention_that_changes_logits_is_not_used() -> None:
         AttentionInterface.register(PACKED, packed_attention)
     assert (traits.level, traits.uses_packed_attention) == ("tree", False)
     assert "changed the logits" in traits.packing_reason
-
-
-def test_a_model_whose_attention_cannot_be_replaced_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model(seed=11)
-    monkeypatch.setattr(model, "set_attn_implementation", lambda implementation: None)
-    assert why_not_packed(model) == "its attention cannot be replaced"

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from examples.lookahead_parallel import decode_parallel, part
+from examples.lookahead_parallel import decode_parallel
 
-from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
-from antiphon.accel.generate import generate
 from tests.accel.parallel_processes import LENGTH, PROMPT, SETTINGS, told
 from tests.families.table import tiny_model
 
@@ -50,28 +48,6 @@ def test_every_process_sees_the_same_windows_pools_and_text(seen: list[dict[str,
     assert len(alone) < LENGTH, "something was drafted"
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values())
-def test_one_process_takes_the_steps_of_the_drafter(setting: tuple[int, int, int]) -> None:
-    model, lookahead = tiny_model(seed=11), Lookahead(*setting, seed=3)
-    steps: list[Step] = []
-    options: dict[str, Any] = {
-        "max_new_tokens": 2 * LENGTH,
-        "eos_token_id": None,
-        "do_sample": False,
-        "num_draft_tokens": 200,
-    }
-    generate(model, torch.tensor([PROMPT]), drafter=lambda: lookahead, on_step=steps.append, **options)
-    together = list(decode_parallel(model, PROMPT, Lookahead(*setting, seed=3), max_new_tokens=LENGTH))[:-1]
-    assert [step.tokens for step in together] == [step.tokens for step in steps[: len(together)]]
-
-
-def test_parts_cover_everything_once_in_order_and_the_last_may_be_empty() -> None:
-    assert [list(part(5, rank, 4)) for rank in range(4)] == [[0, 1], [2, 3], [4], []]
-    for count in range(12):
-        for size in range(1, 6):
-            assert [thing for rank in range(size) for thing in part(count, rank, size)] == list(range(count))
-
-
 def test_an_end_token_inside_an_accepted_run_ends_the_text() -> None:
     model = tiny_model(seed=11)
     text = plain(model)
@@ -79,17 +55,6 @@ def test_an_end_token_inside_an_accepted_run_ends_the_text() -> None:
         steps = list(decode_parallel(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=LENGTH, ends=[end]))
         assert [token for step in steps for token in step.tokens] == text[: text.index(end) + 1]
         assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["stop"]
-
-
-def test_generation_may_reach_the_models_last_position() -> None:
-    model = tiny_model("gpt2", n_positions=32, max_position_embeddings=32)
-    steps = list(decode_parallel(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=22))
-    assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
-    assert [step.prefilled for step in steps] == [len(PROMPT)] + [0] * (len(steps) - 1)
-    again = Lookahead(5, 4, 2)  # with the expected text as reference, long n-grams are accepted
-    steps = list(decode_parallel(model, PROMPT, again, max_new_tokens=22, references=[plain(model, max_new_tokens=22)]))
-    assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
-    assert len(steps) < 12
 
 
 @pytest.mark.parametrize(

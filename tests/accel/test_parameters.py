@@ -54,16 +54,6 @@ def test_sampling_survives_penalties_that_make_a_score_infinite(penalty: float) 
     assert 0 < len(tokens) <= 8
 
 
-def test_an_unknown_drafter_is_rejected_before_a_model_is_loaded() -> None:
-    with pytest.raises(ValueError, match="'psychic'"):
-        LanguageModel.from_pretrained("no/such-model", drafter="psychic")
-
-
-def test_num_draft_tokens_out_of_range_is_rejected_by_the_constructor() -> None:
-    with pytest.raises(ValueError, match="num_draft_tokens is -3"):
-        LanguageModel(tiny().model, tiny().tokenizer, num_draft_tokens=-3)
-
-
 def test_a_reference_that_is_not_a_text_is_rejected_by_name() -> None:
     with pytest.raises(TypeError, match=r"references\[1\] is of type list"):
         tiny().generate(PROMPT, references=["a text", [1, 2]])  # type: ignore[list-item]

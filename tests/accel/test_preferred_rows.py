@@ -2,10 +2,10 @@
 
 import pytest
 
-from antiphon.accel.drafting.budget import EXPLORE_EVERY, INITIAL_ROWS, MAX_ROWS, AdaptiveBudget
+from antiphon.accel.drafting.budget import EXPLORE_EVERY, MAX_ROWS, AdaptiveBudget
 from antiphon.accel.drafting.calibration import Calibration
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
-from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, chain
+from antiphon.accel.drafting.draft import EMPTY, Accepted, chain
 from antiphon.accel.drafting.preferred_rows import PreferredRows
 
 COSTS = {1: 1.0, 4: 1.2, 8: 1.4, 16: 1.9, 32: 3.0}
@@ -26,24 +26,6 @@ def test_the_preferred_rows_have_the_most_accepted_tokens_per_second(accepted: i
     assert observed(PreferredRows(MAX_ROWS), accepted).rows == rows
 
 
-def test_before_any_observation_the_first_draft_decides() -> None:
-    preferred = PreferredRows(MAX_ROWS)
-    assert preferred.rows == 0
-    preferred.update(COSTS, [0.95] * 7)
-    assert preferred.rows == 8
-    empty = PreferredRows(MAX_ROWS)
-    empty.update(COSTS, [])
-    assert empty.rows == 1
-
-
-def test_candidates_are_ranked_by_chance_and_count_below_accepted_ones() -> None:
-    preferred = PreferredRows(MAX_ROWS)
-    draft = Draft((7, 8, 9), (-1, -1, 1), (0.2, 0.6, 0.5))
-    preferred.observe(draft, draft.chances, (8, 9, 4))
-    preferred.update({1: 1.0, 2: 1.9, 3: 2.5, 4: 2.51}, [])
-    assert preferred.rows == 3, "8 is the most likely, then 9; 7 was wrong"
-
-
 def test_the_preferred_rows_follow_a_change_of_the_acceptance_rate() -> None:
     preferred = observed(PreferredRows(MAX_ROWS), 0)
     assert observed(preferred, 13, steps=100).rows == 16
@@ -56,19 +38,6 @@ def test_a_step_keeps_the_preferred_rows_unless_another_number_pays_for_both_cha
     assert len(budget.trim(EMPTY, 64)) == 0
     assert budget.padding_rows(EMPTY, 64) == 7
     assert len(budget.trim(chain([5] * 31), 64)) == 31, "a long copy pays for both changes"
-
-
-def test_only_every_fourth_step_requests_more_candidates_than_the_preferred_rows() -> None:
-    budget = AdaptiveBudget(CostModel(CHANGING), Calibration(), observed(PreferredRows(MAX_ROWS), 13))
-    asked = []
-    for _ in range(2 * EXPLORE_EVERY):
-        asked.append(budget.num_draft_tokens)
-        budget.trim(chain([5] * budget.num_draft_tokens), 64)
-        budget.observe_accepted(Accepted((), (9,)))
-    assert asked[0] == INITIAL_ROWS
-    assert asked[1:EXPLORE_EVERY] == [15] * (EXPLORE_EVERY - 1)
-    assert asked[EXPLORE_EVERY] > 15
-    assert asked[EXPLORE_EVERY + 1 :] == [15] * (EXPLORE_EVERY - 1)
 
 
 def test_without_a_shape_change_cost_no_rows_are_preferred() -> None:

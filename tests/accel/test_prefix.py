@@ -136,9 +136,3 @@ def test_a_closed_stream_leaves_its_cache() -> None:
     again = tiny.generate("Hello there, and more", prefix=prefix, max_new_tokens=9)
     assert again.steps.prefill_tokens <= len(", and more") + 1
     assert again.tokens == tiny.generate("Hello there, and more", max_new_tokens=9).tokens
-
-
-def test_a_batch_reads_every_prompt_whole() -> None:
-    tiny = LanguageModel(model_of("llama"), byte_tokenizer(), num_draft_tokens=8)
-    batch = tiny.generate_batch(["Hello", "Hello there"], max_new_tokens=5)
-    assert [one.steps.prefill_tokens for one in batch] == [one.usage.prompt_tokens for one in batch]

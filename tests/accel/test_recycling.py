@@ -4,19 +4,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
 from antiphon.accel.drafting.drafters import Blend, Recycling, RecyclingTable, SuffixMatch
-from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from recipes.bita.initial import initial_bita_weights
 from tests.accel.adversarial_drafters import RecordingDrafter
 from tests.accel.test_contract import plain, prompt_of
-from tests.accel.test_recycling_table import logits_of, tensor_of
+from tests.accel.test_recycling_table import logits_of
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False, "eos_token_id": None}
 
@@ -34,17 +31,6 @@ def best_child(draft: Draft, parent: int = ROOT) -> int:
     return next(draft.tokens[row] for row in range(len(draft)) if draft.parents[row] == parent)
 
 
-def test_rows_are_taken_best_first_by_the_product_of_chances() -> None:
-    table = table_with((1, 2, 3), (2, 3, 4))
-    drafter = Recycling(table)
-    drafter.begin([1, 2], [])
-    draft = drafter.propose([1, 2], 20)
-    assert draft.tokens[:2] == (3, 4)
-    assert draft.parents[:2] == (ROOT, 0)
-    assert draft.chances[1] == pytest.approx(table.lookup(1, 2)[3] * table.lookup(2, 3)[4])
-    assert list(draft.chances) == sorted(draft.chances, reverse=True)
-
-
 def test_rejected_rows_update_the_table() -> None:
     """The row of token 8 is rejected; when 8 is emitted later, the model's best token after it is drafted."""
     drafter = Recycling()
@@ -52,31 +38,6 @@ def test_rejected_rows_update_the_table() -> None:
     draft = Draft((8,), (ROOT,), (0.5,))
     drafter.observe(draft, Accepted((), (5,)), logits_of({5: 9.0}, {21: 9.0}))
     assert best_child(drafter.propose([1, 2, 5, 2, 8], 4)) == 21
-
-
-def test_observe_tracks_the_last_two_tokens_without_propose() -> None:
-    drafter = Recycling()
-    drafter.begin([1, 2], [])
-    drafter.observe(EMPTY, Accepted((), (3,)), logits_of({3: 9.0}))
-    drafter.observe(EMPTY, Accepted((), (4,)), logits_of({4: 9.0}))
-    assert best_child(drafter.propose([9, 2, 3], 1)) == 4
-
-
-def test_begin_clears_the_drafters_own_table_and_keeps_a_given_one() -> None:
-    own, shared = Recycling(), Recycling(table_with((1, 2, 3)))
-    own.begin([1, 2], [])
-    own.observe(EMPTY, Accepted((), (3,)), logits_of({3: 9.0}))
-    assert len(own.propose([1, 2], 4)) == 4
-    for drafter, rows in ((own, 0), (shared, 4)):
-        drafter.begin([1, 2], [])
-        assert len(drafter.propose([1, 2], 4)) == rows
-
-
-def test_the_table_is_used_if_no_text_matches() -> None:
-    matcher = SuffixMatch(common=0, recycling=table_with((7, 1, 3), (1, 3, 4)))
-    matcher.begin([7, 1], [])
-    assert matcher.propose([7, 1], 2).tokens == (3, 4)
-    assert len(SuffixMatch(common=0, recycling=False).propose([7, 1], 2)) == 0
 
 
 def test_text_and_table_share_the_chance_of_a_row() -> None:
@@ -90,24 +51,6 @@ def test_text_and_table_share_the_chance_of_a_row() -> None:
         chances = {t: c for t, c, p in zip(draft.tokens, draft.chances, draft.parents, strict=True) if p == ROOT}
         assert chances[reference[2]] == pytest.approx(follows)
         assert guessed is None or chances[3] == pytest.approx(guessed)
-
-
-def test_the_table_is_used_below_copied_rows() -> None:
-    matcher = SuffixMatch(common=0, recycling=table_with((1, 9, 5)))
-    matcher.begin([7, 1], [[7, 1, 9]])
-    draft = matcher.propose([7, 1], 3)
-    assert (draft.tokens[0], best_child(draft, 0)) == (9, 5)
-
-
-def test_common_tokens_share_what_the_table_leaves() -> None:
-    table = table_with((7, 99, 3))
-    matcher = SuffixMatch(common=1, recycling=table)
-    matcher.begin([], [[1, 5, 2, 5, 3, 5]])
-    draft = matcher.propose([7, 99], 99)
-    chances = dict(zip(draft.tokens, draft.chances, strict=True))
-    assert chances[3] == pytest.approx(table.lookup(7, 99)[3])
-    if 5 not in table.lookup(7, 99):
-        assert chances[5] == pytest.approx(0.5 * (1 - sum(table.lookup(7, 99).values())))
 
 
 @pytest.mark.parametrize("make", [Recycling, lambda table: Blend(recycling=table)], ids=["recycling", "matcher"])
@@ -147,15 +90,6 @@ def test_the_table_of_a_tenant_is_isolated_from_others() -> None:
     assert ours.size == size
 
 
-def test_a_language_model_keeps_its_table_until_cleared() -> None:
-    language_model = LanguageModel(tiny_model(), byte_tokenizer(), num_draft_tokens=32)
-    assert language_model.recycling_table is not None
-    cold = num_forward_passes(language_model)
-    assert num_forward_passes(language_model) < cold
-    language_model.recycling_table.clear()
-    assert num_forward_passes(language_model) == cold
-
-
 def test_recycling_can_be_disabled_per_request_and_per_model() -> None:
     table = RecyclingTable()
     on, off = (
@@ -172,21 +106,3 @@ def test_recycling_can_be_disabled_per_request_and_per_model() -> None:
 def test_another_models_table_is_refused() -> None:
     with pytest.raises(ValueError, match="recycling is the recycling table of 'other', and this is 'llama'"):
         LanguageModel(tiny_model(), byte_tokenizer(), recycling=RecyclingTable("other"))
-
-
-def test_half_precision_logits_give_the_same_order() -> None:
-    logits = tensor_of({3: 9.0, 5: 8.0})
-    tables = [RecyclingTable(), RecyclingTable()]
-    for table, dtype in zip(tables, (torch.float32, torch.bfloat16), strict=True):
-        table.update((1, 2), EMPTY, TorchLogits(logits.to(dtype)))
-    assert list(tables[0].lookup(1, 2))[:2] == list(tables[1].lookup(1, 2))[:2] == [3, 5]
-
-
-def test_with_bita_the_table_is_used_and_can_be_disabled() -> None:
-    table = RecyclingTable()
-    on = LanguageModel(tiny_model(), byte_tokenizer(), num_draft_tokens=32, recycling=table)
-    together = partial(Blend, initial_bita_weights(on.model, prefix=2, masks=2))
-    num_forward_passes(on, drafter=together, recycling=False)
-    assert table.size == 0
-    num_forward_passes(on, drafter=together)
-    assert table.size > 0

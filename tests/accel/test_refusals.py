@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, GenerationConfig, TextStreamer
+from transformers import DynamicCache
 
 from antiphon.accel.drafting.draft import EMPTY, Draft
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.generate import Decoder, generate, stream
+from antiphon.accel.generate import Decoder, generate
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
@@ -60,17 +60,6 @@ def test_options_that_generate_does_not_pass_on_are_refused_by_name(name: str) -
         generate(tiny_model(), PROMPT, max_new_tokens=4, **UNHEARD[name])
 
 
-def test_a_stream_of_steps_refuses_a_streamer() -> None:
-    with pytest.raises(ValueError, match="streamer; pass it to generate of this module, or iterate over the steps"):
-        stream(tiny_model(), PROMPT, max_new_tokens=4, streamer=TextStreamer(byte_tokenizer()))
-
-
-def test_options_of_a_generation_config_are_refused_as_well() -> None:
-    config = GenerationConfig(max_new_tokens=4, token_healing=True)
-    with pytest.raises(ValueError, match="does not offer token_healing"):
-        generate(tiny_model(), PROMPT, generation_config=config, tokenizer=byte_tokenizer())
-
-
 @pytest.mark.parametrize("padding", [0, 5])
 def test_default_positions_are_accepted(padding: int) -> None:
     model = tiny_model(seed=11)
@@ -81,13 +70,6 @@ def test_default_positions_are_accepted(padding: int) -> None:
     expected = model.generate(PROMPT, position_ids=positions, **options)  # type: ignore[operator]
     output = generate(model, PROMPT, position_ids=positions, **options)
     assert output.tolist() == expected.tolist()  # type: ignore[union-attr]
-
-
-def test_embeddings_instead_of_tokens_are_refused_by_name() -> None:
-    model = tiny_model(seed=11)
-    embeddings = model.get_input_embeddings()(PROMPT)
-    with pytest.raises(ValueError, match="inputs_embeds"):
-        model.generate(inputs_embeds=embeddings, custom_generate=Decoder(), max_new_tokens=4)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -103,17 +85,6 @@ def test_embeddings_instead_of_tokens_are_refused_by_name() -> None:
 def test_an_invalid_reference_is_named(references: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         generate(tiny_model(seed=11), PROMPT, references=references, max_new_tokens=2)
-
-
-@pytest.mark.parametrize("rows", [-1, 2.5, "many"])
-def test_num_draft_tokens_out_of_range_is_refused(rows: Any) -> None:
-    with pytest.raises(ValueError, match="num_draft_tokens is"):
-        Decoder(num_draft_tokens=rows)
-
-
-def test_stop_strings_need_a_tokenizer() -> None:
-    with pytest.raises(ValueError, match="pass tokenizer="):
-        generate(tiny_model(seed=11), PROMPT, stop_strings=["x"], max_new_tokens=2)
 
 
 def test_a_cache_that_holds_the_whole_prompt_is_refused() -> None:

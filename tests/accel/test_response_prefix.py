@@ -20,10 +20,8 @@ from antiphon.accel.text.completion import Completion
 from antiphon.accel.text.detokenize import Detokenizer
 from antiphon.accel.text.messages import PromptInput, TokenizedPrompt, begin_answer, tokenize_prompt
 from antiphon.accel.text.parameters import Settings
-from antiphon.accel.text.tool_choice import prepare_tools
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.accel.test_detokenize import TOKENIZERS, whole
-from tests.accel.test_messages import HERMES, tokenizer_of
 
 PROMPT = "Bees dance in the hive. "
 CHAT = [{"role": "user", "content": "Where do bees dance?"}]
@@ -109,13 +107,6 @@ def test_the_prefix_is_the_first_piece_and_needs_no_forward_pass(tiny: LanguageM
     stream.close()
 
 
-def test_a_stream_closed_after_the_prefix_is_the_prefix(tiny: LanguageModel) -> None:
-    with tiny.stream(PROMPT, response_prefix=PREFIX) as stream:
-        next(stream)
-    assert (stream.completion.text, stream.completion.finish_reason) == (PREFIX, "cancelled")
-    assert (stream.completion.tokens, stream.completion.origins) == ((), ())
-
-
 def test_origins_are_characters_after_the_prefix(tiny: LanguageModel) -> None:
     stream = tiny.stream(PROMPT, response_prefix=PREFIX, references=REFERENCES, max_new_tokens=16)
     next(stream), next(stream)
@@ -126,32 +117,6 @@ def test_origins_are_characters_after_the_prefix(tiny: LanguageModel) -> None:
     assert [end for _, end in spans[:-1]] == [start for start, _ in spans[1:]]
     assert spans[-1][1] == len(completion.text)
     assert "".join(completion.text[start:end] for start, end in spans) == completion.text.removeprefix(PREFIX)
-
-
-def test_stop_strings_are_searched_in_the_generated_text(tiny: LanguageModel) -> None:
-    free = tiny.generate(PROMPT, response_prefix=PREFIX, max_new_tokens=40).text.removeprefix(PREFIX)
-    stop = next(free[at : at + 2] for at in range(1, len(free)) if free[at : at + 2] not in free[:at])
-    found = tiny.generate(PROMPT, response_prefix=PREFIX, max_new_tokens=40, stop=[PREFIX, "melts", stop])
-    assert found.text == PREFIX + free[: free.index(stop)]
-    assert found.finish_reason == "stop"
-
-
-def test_the_prefix_alone_is_the_text_if_the_model_ends_at_once(tiny: LanguageModel) -> None:
-    assert tiny.tokenizer.eos_token_id == 257
-    found = tiny.generate(PROMPT, response_prefix=PREFIX, logit_bias={257: 100.0})
-    assert (found.text, found.tokens, found.finish_reason) == (PREFIX, (257,), "stop")
-
-
-def test_an_empty_prefix_changes_nothing(tiny: LanguageModel) -> None:
-    assert (
-        tiny.generate(PROMPT, response_prefix="", max_new_tokens=9).text == tiny.generate(PROMPT, max_new_tokens=9).text
-    )
-
-
-def test_every_text_of_a_batch_starts_with_the_prefix(tiny: LanguageModel) -> None:
-    alone = [tiny.generate(prompt, response_prefix=PREFIX, max_new_tokens=16).text for prompt in (PROMPT, "Eggs. ")]
-    both = tiny.generate_batch([PROMPT, "Eggs. "], response_prefix=PREFIX, max_new_tokens=16)
-    assert [each.text for each in both] == alone
 
 
 def test_a_prefix_cache_holds_the_prefix(tiny: LanguageModel) -> None:
@@ -171,17 +136,6 @@ def test_prefix_and_generated_text_together_follow_a_schema(tiny: LanguageModel)
     assert found.text.startswith(begun)
     with pytest.raises(ValueError, match=r"No answer that begins with '\{\"queen'"):
         tiny.generate(CHAT, json_schema=schema, response_prefix='{"queen')
-
-
-def test_a_forced_tool_call_can_be_begun_further(tiny: LanguageModel) -> None:
-    model = LanguageModel(tiny.model, tokenizer_of(HERMES), engine=tiny.options.engine)
-    parameters = {"type": "object", "properties": {"upto": {"type": "integer"}}, "required": ["upto"]}
-    tool = {"type": "function", "function": {"name": "count", "description": "Count", "parameters": parameters}}
-    offer = prepare_tools(model.tokenizer, CHAT, [tool], "count")
-    prompt = Conversation(offer.messages, offer.tools, offer.assistant_prefix)
-    found = model.generate(prompt, json_schema=offer.schema, response_prefix='{"upto": 4', max_new_tokens=30)
-    call = json.loads((offer.assistant_prefix + found.text).removeprefix("<tool_call>\n"))
-    assert (call["name"], str(call["arguments"]["upto"])[0]) == ("count", "4")
 
 
 @pytest.mark.parametrize("name", ["llama-2", "metaspace"])
@@ -223,11 +177,6 @@ def test_a_server_continues_a_final_message_of_the_assistant() -> None:
         assert (pieces[0], "".join(pieces)) == (PREFIX, PREFIX + ANSWER)
         assert (completion.text, completion.response_prefix) == (PREFIX + ANSWER, PREFIX)
         assert completion.usage.completion_tokens == 15
-
-
-def test_a_server_continues_a_text_with_the_prefix() -> None:
-    body, pieces, _ = remote_completion("someone", PROMPT)
-    assert (body["prompt"], pieces[0]) == (PROMPT + PREFIX, PREFIX)
 
 
 def test_invalid_prefixes_are_refused() -> None:

@@ -4,7 +4,7 @@ import random
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.accel.drafting.budget import (
@@ -19,7 +19,6 @@ from antiphon.accel.drafting.budget import (
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, take_rows, without_probes
-from antiphon.accel.drafting.row_selection import ScoredDraft, select_rows
 from antiphon.accel.drafting.tree import reorder_depth_first
 
 MARGIN = 1.03
@@ -120,29 +119,6 @@ def test_several_sequences_get_the_most_likely_rows_of_all_up_to_the_optimal_num
         assert kept == reorder_depth_first(take_rows(draft, sorted(rows)))
 
 
-def test_a_likely_draft_gets_the_rows_that_an_unlikely_one_does_not_use() -> None:
-    cost = StepCost({64: {1: 1.0, 6: 1.05, 7: 4.0, 64: 60.0}})  # two roots and four rows are cheap
-    likely, unlikely = chain([1, 2, 3, 4, 5], [0.9] * 5), chain([6, 7, 8, 9], [0.3, 0.25, 0.2, 0.15])
-    assert [len(draft) for draft in trim_jointly([likely, unlikely], cost)] == [4, 0]
-    assert [len(draft) for draft in trim_jointly([unlikely, unlikely], cost)] == [2, 2]
-
-
-def test_a_row_counts_once_and_not_for_every_sequence() -> None:
-    """In a shared forward pass each sequence has its own number of rows; none is padded to the longest."""
-    cost = StepCost({64: {1: 1.0, 12: 1.1, 13: 9.0, 64: 90.0}})
-    drafts = [chain([1, 2, 3, 4], [0.9] * 4), *[EMPTY] * 7]
-    assert [len(draft) for draft in trim_jointly(drafts, cost)] == [4, *[0] * 7]
-
-
-def test_probes_are_kept_for_those_drafts_for_which_they_pay() -> None:
-    cost = StepCost({64: {1: 1.0, 6: 1.0, 64: 60.0}})
-    worthless = Draft((1, 2), (ROOT, ROOT), (0.9, 0.001), num_probes=1)
-    worthwhile = Draft((1, 2), (ROOT, 0), (0.2, 0.8), num_probes=1)
-    assert trim_jointly([worthless, worthwhile], cost) == [worthless, worthwhile], "all rows are cheap"
-    tight = StepCost({64: {1: 1.0, 3: 1.0, 4: 1.1, 5: 1.2, 6: 3.0, 64: 60.0}})
-    assert trim_jointly([worthless, worthwhile], tight) == [without_probes(worthless), worthwhile]
-
-
 def test_rows_of_fixed_budgets_are_always_verified_and_count_in_the_cost() -> None:
     cost = StepCost({64: {1: 1.0, 8: 1.0, 9: 8.0, 64: 80.0}})  # up to eight rows cost as much as one
     tree, guess = chain([1, 2, 3, 4, 5, 6, 7], [0.9] * 7), chain([8, 9], [0.8, 0.7])
@@ -156,46 +132,6 @@ def test_rows_of_fixed_budgets_are_always_verified_and_count_in_the_cost() -> No
     assert trim_drafts([], [], []) == []
 
 
-def tokens_per_second(
-    scored: list[ScoredDraft], taken: list[list[int]], costs: list[float], first_row_costs: list[float]
-) -> float:
-    """Return the expected tokens per second if the rows ``taken`` of each draft are verified."""
-    tokens = len(scored) + sum(each.chances[row] for each, rows in zip(scored, taken, strict=True) for row in rows)
-    seconds = costs[sum(map(len, taken))] + sum(
-        first_row_cost for first_row_cost, rows in zip(first_row_costs, taken, strict=True) if rows
-    )
-    return tokens / seconds
-
-
-@settings(max_examples=10)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_the_first_row_of_a_sequence_has_to_pay_its_extra_cost(seed: int) -> None:
-    """With all candidates sorted by chance, the selected ones are the prefix with the most tokens per second."""
-    chance, gained = random.Random(seed), 0.0
-    for _ in range(60):
-        scored = [ScoredDraft(draft := without_probes(random_tree(chance, 8)), list(draft.chances)) for _ in range(4)]
-        first_row_costs = [chance.random() for _ in scored]
-        costs = StepCost({64: {1: 2.0, 64: 8.0}}).curve(64, 40).tolist()
-        every = sorted_candidates(scored)
-        rates = [
-            tokens_per_second(
-                scored, [[row for at, row in every[:count] if at == one] for one in range(4)], costs, first_row_costs
-            )
-            for count in range(len(every) + 1)
-        ]
-        naive, ours = (select_rows(scored, costs, 4.0, asked) for asked in ([], first_row_costs))
-        found = tokens_per_second(scored, ours, costs, first_row_costs)
-        assert found == pytest.approx(max(rates) if max(rates) > MARGIN * rates[0] else rates[0])
-        gained += found - tokens_per_second(scored, naive, costs, first_row_costs)
-    assert gained > 0
-
-
-def sorted_candidates(scored: list[ScoredDraft]) -> list[tuple[int, int]]:
-    """Return (draft, row) of all candidates, most likely first."""
-    every = [(-share, at, row) for at, each in enumerate(scored) for row, share in enumerate(each.chances)]
-    return [(at, row) for _, at, row in sorted(every)]
-
-
 def test_a_forward_pass_packs_the_context_of_each_sequence_that_verifies_a_draft() -> None:
     row, drafting = {1: 1.0, 2: 1.0, 64: 1.0}, {1: 2.0, 2: 3.0, 64: 3.0}
     cost = StepCost({64: row, 1064: drafting}, packing=1 / 1000)
@@ -205,11 +141,3 @@ def test_a_forward_pass_packs_the_context_of_each_sequence_that_verifies_a_draft
     assert [len(draft) for draft in trim_drafts(drafts, budgets, [300, 300, 2000])] == [0, 2, 0]
     assert context_tokens(CostModel(cost, learns=False), [300, 20]) == 320
     assert packing_savings(CostModel(cost, learns=False), [300, 20], [EMPTY, drafts[0]]) == pytest.approx(0.3)
-
-
-def test_the_longest_context_determines_the_cost_of_a_forward_pass() -> None:
-    cost = StepCost({64: {1: 1.0, 64: 1.0}, 1088: {1: 1.0, 64: 65.0}})
-    drafts = [chain([1, 2], [0.3, 0.2])] * 2
-    budgets: list[Budget] = [AdaptiveBudget(CostModel(cost, learns=False), Calibration()) for _ in drafts]
-    assert [len(draft) for draft in trim_drafts(drafts, budgets, [0, 0])] == [2, 2]
-    assert [len(draft) for draft in trim_drafts(drafts, budgets, [0, 1088])] == [0, 0]

@@ -20,7 +20,7 @@ from antiphon.accel.decoding.scheduler import Batch, Scheduler, scheduler_of
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
-from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Logits, Tokens, chain
+from antiphon.accel.drafting.draft import Accepted, Draft, Drafter, Logits, Tokens
 from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
 from antiphon.accel.engines.protocol import SequenceInput, ThreadSettings
 from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
@@ -29,9 +29,6 @@ from tests.accel.table_engine import GreedySampler, TableEngine, TableOutput, Ta
 VOCAB_SIZE = 50
 FLAT = CostModel(StepCost({64: {1: 1.0, 64: 1.1}}), learns=False)
 """Additional rows cost almost nothing, so sharing forward passes is always faster."""
-
-STEEP = CostModel(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}), learns=False)
-"""Every additional row costs as much as two plain steps, so sharing forward passes is always slower."""
 
 
 def follows(tokens: Tokens) -> int:
@@ -101,20 +98,6 @@ def test_scheduler_and_table_engine_need_no_torch() -> None:
     run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [f"{[(3 + place) % 9 for place in range(1, 21)]} True", "[]"]
-
-
-class Asking(OracleDrafter):
-    """Its `begin` returns a draft for the first forward pass."""
-
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:  # type: ignore[override]
-        return self.propose(prompt, 99)
-
-
-def test_a_draft_returned_at_the_start_is_verified_in_the_first_step() -> None:
-    prompt, table = prompt_of(2), engine()
-    steps = list(scheduler_of(table).steps(request_of(prompt, 12, Asking(truth(prompt, 12), 3))))
-    assert [*prompt, *emitted(steps)] == truth(prompt, 12)
-    assert (steps[0].accepted, steps[0].prefilled, len(steps[0].tokens)) == (3, len(prompt), 4)
 
 
 def in_threads(works: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -216,32 +199,6 @@ def test_long_prompts_are_prefilled_together_up_to_the_engines_limit(
     assert [request.output.tokens for request in requests] == [truth(prompt, 8) for prompt in prompts]
     assert seen[:-7] == (expected or [[300, 200, 600, 500], [20, 20]])
     assert seen[-7:] == 7 * [6 * [1]]
-
-
-def test_a_failing_prompt_does_not_change_the_output_of_others() -> None:
-    def watch(feeds: Sequence[SequenceInput]) -> None:
-        if any(len(feed.pending) == 301 for feed in feeds):
-            raise RuntimeError("of 301 tokens")
-
-    table = engine(prefill_batch_tokens=2000, watch=watch)
-    prompts = [prompt_of(seed, length) for seed, length in enumerate((300, 301, 302))]
-    found = scheduler_of(table).advance([request_of(prompt, 8) for prompt in prompts])
-    assert [str(one) if isinstance(one, BaseException) else one.tokens for one in found] == [
-        tuple(truth(prompts[0], 1)[-1:]),
-        "of 301 tokens",
-        tuple(truth(prompts[2], 1)[-1:]),
-    ]
-
-
-def test_requests_do_not_share_forward_passes_if_rows_are_expensive() -> None:
-    table = engine(batch_cost=STEEP, watch=lambda feeds: sleep(1e-4))
-    prompts = [prompt_of(seed) for seed in range(4)]
-    batch = Batch(scheduler_of(table), size=4)
-    running = [batch.add(request_of(prompt, 20)) for prompt in prompts]
-    assert [[*p, *emitted(list(steps))] for p, steps in zip(prompts, running, strict=True)] == [
-        truth(prompt, 20) for prompt in prompts
-    ]
-    assert set(map(len, table.forwards[4:])) == {1}
 
 
 class Failing(OracleDrafter):
@@ -404,17 +361,6 @@ def test_memory_is_released_after_the_forward_pass_of_an_interrupted_request() -
     assert events == ["computed", "released"]
 
 
-def test_an_exception_that_is_no_error_reaches_the_caller() -> None:
-    def watch(feeds: Sequence[SequenceInput]) -> None:
-        raise SystemExit(3)
-
-    table = engine(watch=watch)
-    with pytest.raises(SystemExit):
-        list(scheduler_of(table).steps(request_of(prompt_of(0), 3)))
-    table.watch = lambda feeds: None
-    assert emitted(list(scheduler_of(table).steps(request_of(prompt_of(0), 3)))) == truth(prompt_of(0), 3)[-3:]
-
-
 def test_a_request_may_decode_another_one_on_the_same_engine() -> None:
     """A drafter or logits processor that asks the same model runs in the engine's thread."""
     table, inner = engine(), prompt_of(4)
@@ -453,15 +399,6 @@ def test_no_request_waits_for_one_whose_steps_are_not_read() -> None:
     assert [1, *emitted(list(idle))][1:] == truth(prompt_of(1), 30)[13:]
 
 
-def test_requests_read_alternately_by_one_thread_are_decoded_separately() -> None:
-    table = engine()
-    prompts = [prompt_of(seed) for seed in range(2)]
-    streams = [scheduler_of(table).steps(request_of(prompt, 25)) for prompt in prompts]
-    pairs = list(zip(*streams, strict=True))
-    for number, prompt in enumerate(prompts):
-        assert [*prompt, *emitted([pair[number] for pair in pairs])] == truth(prompt, 25)
-
-
 def test_a_batch_decodes_at_most_its_size_at_once() -> None:
     table = engine()
     prompts = [prompt_of(seed) for seed in range(7)]
@@ -476,18 +413,3 @@ def test_a_batch_decodes_at_most_its_size_at_once() -> None:
         assert [*prompts[number], *tokens_read] == truth(prompts[number], 5 + number)
     assert most == 3
     assert batch.active == ()
-
-
-class Verbose(Nothing):
-    """Drafts one wrong row."""
-
-    def propose(self, context: Tokens, budget: int) -> Draft:
-        return chain([(follows(context) + 1) % VOCAB_SIZE]) if budget else EMPTY
-
-
-def test_a_wrong_draft_costs_rows_but_changes_no_token() -> None:
-    prompt, table = prompt_of(5), engine()
-    steps = list(scheduler_of(table).steps(request_of(prompt, 10, Verbose())))
-    assert [*prompt, *emitted(steps)] == truth(prompt, 10)
-    assert [step.accepted for step in steps] == [0] * 10
-    assert sum(step.drafted for step in steps) == 8  # none in the prefill, and none for the last token

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.constraints.json_schema import JsonSchema, expressible_schema, resolve_references
+from antiphon.accel.constraints.json_schema import JsonSchema, expressible_schema
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.tool_choice import tool_call_schema
 from tests.schema_table import CLASSES
@@ -27,7 +27,7 @@ def answer(schema: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("described", CLASSES, ids=lambda described: described.__name__)
 def test_answers_are_objects_of_pydantic_classes(described: Any) -> None:
-    for seed in range(3):
+    for seed in range(2):
         text = (
             model()
             .generate(
@@ -82,12 +82,6 @@ def test_references_are_resolved_in_the_schema_that_contains_them(name: str) -> 
     assert answer(JsonSchema(tool_call_schema(tools[:1], "").schema))["name"] == "first"
 
 
-def test_a_reference_that_leads_nowhere_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"No answer can follow this JSON schema: .*does not exist"):
-        answer({"$ref": "#/$defs/Bee"})
-    assert resolve_references({"$ref": "#/$defs/Bee"}) == ({"$ref": "#/$defs/Bee"}, {})
-
-
 INEXPRESSIBLE: dict[str, dict[str, Any]] = {
     "uniqueItems": {"type": "array", "items": BOOL, "uniqueItems": True, "maxItems": 3},
     "not": {**BOOL, "not": {"const": 3}},
@@ -123,24 +117,6 @@ def test_a_property_may_have_the_name_of_a_keyword() -> None:
     assert list(answer(schema)) == names
     assert expressible_schema(schema) == (schema, [])
     assert expressible_schema({"enum": [{"not": 1}]}) == ({"enum": [{"not": 1}]}, [])
-
-
-def test_names_of_a_list_become_properties() -> None:
-    schema = {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": BOOL}
-    expressed, removed = expressible_schema(schema)
-    assert removed == []
-    assert expressed == {"type": "object", "properties": {"a": BOOL, "b": BOOL}, "additionalProperties": False}
-
-
-def test_a_nullable_type_admits_null() -> None:
-    assert answer({"type": "string", "nullable": True, "enum": [None]}) is None
-
-
-@pytest.mark.parametrize("form", ["date-time", "date", "time", "duration", "uuid", "email", "hostname", "ipv4", "uri"])
-def test_a_text_of_a_format_is_complete_within_any_limit(form: str) -> None:
-    for limit in (60, 90):
-        found = answer({"type": "string", "format": form}, max_new_tokens=limit, temperature=1.0, seed=1)
-        assert isinstance(found, str)
 
 
 def test_every_keyword_that_is_left_to_validation_is_reported() -> None:

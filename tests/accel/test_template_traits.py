@@ -153,12 +153,6 @@ def test_turns_are_merged_if_the_template_demands_alternation() -> None:
     assert memory == f"<user>{OMITTED}<assistant>A1.<user>U1.<assistant>"
 
 
-def test_a_conversation_that_a_template_can_write_is_unchanged() -> None:
-    messages = CONVERSATIONS["instructions later"]
-    expected = "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
-    assert apply_chat_template(messages, (), tokenizer_with(TEMPLATES["free"])) == expected
-
-
 def test_a_rejected_conversation_names_the_message_and_the_reason() -> None:
     refusing = LOOP + "{%- if m.role == 'tool' -%}{{ raise_exception('no tools here') }}{%- endif -%}" + TURN
     tokenizer = tokenizer_with(refusing + "{%- endfor -%}")

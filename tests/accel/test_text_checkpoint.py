@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import CONFIG_MAPPING, Florence2Config
 
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.text_checkpoint import find_text_part
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.memory_estimate import estimate_memory
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.multimodal_checkpoints import (
     PLACEHOLDER,
     TEXT_SETTINGS,
@@ -74,20 +72,6 @@ def test_gemma_3n_is_loaded_without_the_package_of_its_image_encoder(tmp_path: P
     assert torch.equal(decode(loaded.model, PROMPT, **OPTIONS), expected)
 
 
-def test_a_whole_multimodal_model_decodes_text_too(tmp_path: Path) -> None:
-    """A caller may have loaded it for other purposes."""
-    whole = save_multimodal("gemma3", tmp_path)
-    expected = whole.generate(PROMPT, attention_mask=torch.ones_like(PROMPT), **OPTIONS)
-    assert torch.equal(decode(whole, PROMPT, references=[expected[0, 30:].tolist()], **OPTIONS), expected)
-
-
-def test_weights_of_other_parts_cause_no_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_multimodal("gemma3", tmp_path)
-    capsys.readouterr()
-    LanguageModel.from_pretrained(tmp_path, dtype=torch.float32, engine="torch")
-    assert "vision" not in "".join(capsys.readouterr())
-
-
 def test_the_settings_of_the_whole_model_hold_for_its_text_model() -> None:
     config = multimodal_config("gemma3")
     config.eos_token_id = [7, 9]
@@ -99,19 +83,6 @@ def test_the_settings_of_the_whole_model_hold_for_its_text_model() -> None:
     assert part.config.tie_word_embeddings is False
     assert part.config.quantization_config == {"quant_method": "fp8"}
     assert config.get_text_config().eos_token_id != [7, 9], "the given configuration was changed"
-
-
-def test_a_text_checkpoint_and_an_encoder_decoder_are_left_to_transformers() -> None:
-    assert find_text_part(tiny_model().config) is None
-    assert find_text_part(Florence2Config()) is None
-
-
-@pytest.mark.parametrize("model_type", ["idefics", "pi0"])
-def test_a_type_without_a_separate_text_model_is_refused_by_name(model_type: str, tmp_path: Path) -> None:
-    CONFIG_MAPPING[model_type]().save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=f"type '{model_type}' have no text model"):
-        LanguageModel.from_pretrained(tmp_path)
 
 
 def test_memory_is_estimated_without_the_other_parts(tmp_path: Path) -> None:

@@ -79,17 +79,6 @@ class Reading:
         self.split = ("".join(each.thinking for each in splits), "".join(each.answer for each in splits))
 
 
-def test_a_tool_call_of_a_channel_is_in_the_answer_with_its_header() -> None:
-    model = writing(thinking_tokenizer("channels", has_mark_tokens=True), "")
-    text = "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant to=functions.f<|channel|>commentary json"
-    tokens = model.tokenizer.encode(text + '<|message|>{"a": 1}<|call|>', add_special_tokens=False)
-    thinking, answer = Reading(model, tokens).split
-    assert thinking == "Look."
-    begun = tokens[tokens.index(model.tokenizer.convert_tokens_to_ids("<|start|>")) :]
-    assert Reading(model, begun[1 + len("assistant") :]).split == ("", answer)
-    assert answer == '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}'
-
-
 @outputs
 def test_an_end_inside_the_thinking_is_reported(name: str) -> None:
     found = writing(thinking_tokenizer(name), OUTPUTS[name]).generate(QUESTION, max_new_tokens=35)
@@ -176,13 +165,6 @@ def test_the_thinking_ends_at_its_limit_and_the_answer_at_its_own(name: str, has
     assert model.generate(QUESTION, max_thinking_tokens=0, max_new_tokens=5).reasoning == ""
 
 
-def test_an_answer_without_thinking_has_its_own_limit() -> None:
-    found = writing(thinking_tokenizer("decides"), "abcdefgh").generate(
-        QUESTION, max_thinking_tokens=50, max_new_tokens=5
-    )
-    assert (found.text, found.finish_reason) == ("abcde", "length")
-
-
 @outputs
 @marks
 def test_a_schema_constrains_the_answer_only(name: str, has_mark_tokens: bool) -> None:
@@ -201,13 +183,6 @@ def test_a_schema_constrains_the_answer_only(name: str, has_mark_tokens: bool) -
 def test_an_answer_under_a_schema_is_complete_in_its_length(name: str, length: int) -> None:
     model = LanguageModel(tiny_model(), thinking_tokenizer(name))
     assert set(json.loads(model.generate(QUESTION, json_schema=SCHEMA, max_new_tokens=length).text)) == {"ok"}
-
-
-@pytest.mark.parametrize(("name", "length"), [("decides", 10), ("opened", 20), ("channels", 38)])
-def test_a_schema_that_does_not_fit_after_the_marks_is_refused_before_decoding(name: str, length: int) -> None:
-    model = LanguageModel(tiny_model(), thinking_tokenizer(name))
-    with pytest.raises(ValueError, match="raise max_new_tokens"):
-        model.stream(QUESTION, json_schema=SCHEMA, max_new_tokens=length)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -23,13 +23,6 @@ def history_of(*tokens: int) -> TokenHistory:
     return TokenHistory(torch.tensor([tokens]))
 
 
-def test_the_history_is_a_tensor_of_exactly_its_tokens() -> None:
-    history = history_of(1, 2)
-    for token in range(400):
-        history.append(token)
-        assert history.ids.tolist() == [[1, 2, *range(token + 1)]]
-
-
 def test_an_infinite_score_is_taken_and_no_number_is_an_error_of_the_request() -> None:
     def infinite(_: Tensor, scores: Tensor) -> Tensor:
         return scores.index_fill(1, torch.tensor([2]), torch.inf)

@@ -140,11 +140,6 @@ def test_text_that_is_no_call_stays_content(text: str) -> None:
         assert text.startswith(visible_text(text[:end], TOOLS))
 
 
-def test_a_malformed_call_after_several_marks_is_reported_once() -> None:
-    [malformed] = parse_tool_calls("<tool_call>\n<function=count><parameter=number>3", TOOLS).malformed
-    assert malformed.text == "<function=count><parameter=number>3"
-
-
 def test_text_around_calls_is_kept() -> None:
     text = f"Before.\n<tool_call>{ONE}</tool_call>\nBetween <tool_call>{{}}</tool_call> {ONE} After."
     found = parse_tool_calls(text, TOOLS)
@@ -183,12 +178,6 @@ def test_a_tool_without_arguments_is_called() -> None:
     assert calls_of('<tool_call>{"name": "now"}</tool_call>') == [("now", {})]
     assert calls_of("<tool_call>now\n</tool_call>") == [("now", {})]
     assert calls_of("<function=now>\n</function>") == [("now", {})]
-
-
-def test_white_space_before_a_call_is_no_content() -> None:
-    found = parse_tool_calls(f"\n\n<tool_call>{ONE}</tool_call>\n", TOOLS)
-    assert found.content == ""
-    assert visible_text("\n\n<tool", TOOLS) == ""
 
 
 def test_other_json_is_streamed_as_soon_as_it_cannot_be_a_call() -> None:

@@ -133,17 +133,6 @@ def test_an_id_that_is_the_call_names_tool_and_place() -> None:
     assert "<tool>result 1functions.count:1" in text
 
 
-def test_results_without_ids_belong_to_the_calls_in_order() -> None:
-    messages = round_trip()
-    for message in messages:
-        message.pop("tool_call_id", None)
-        for each in message.get("tool_calls", ()):
-            each["id"] = None
-    text = apply_chat_template(messages, (), tokenizer_with(TEMPLATES["nine"]))
-    first, second = re.findall(r"\[CALL_ID\](\w{9})\[ARGS\]", text)
-    assert text.find(f"result 0{first}") < text.find(f"result 1{second}")
-
-
 def test_several_calls_are_split_if_a_message_may_have_one() -> None:
     text = apply_chat_template(round_trip(), (), tokenizer_with(TEMPLATES["one"]))
     assert text == (
@@ -157,16 +146,3 @@ def test_calls_that_a_template_would_drop_become_text() -> None:
     text = apply_chat_template(round_trip(), (), tokenizer_with(TEMPLATES["drops"]))
     assert '<assistant>{"name": "count", "arguments": {"of": "zebras"}}' in text
     assert "<user>result 0" in text
-
-
-def test_an_empty_list_of_calls_is_a_plain_answer() -> None:
-    raising = (
-        LOOP + "{%- if m.tool_calls is defined -%}{{ raise_exception('calls') }}{%- endif -%}{{ m.content }}" + END
-    )
-    empty: tuple[Any, ...] = ([], None)
-    for calls in empty:
-        messages: list[dict[str, Any]] = [
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": None, "tool_calls": calls},
-        ]
-        assert apply_chat_template(messages, (), tokenizer_with(raising)) == "<user>Hi<assistant>"

@@ -1,37 +1,11 @@
 """Tree geometry: depths, ancestor masks, sliding windows and chunks by position, padding."""
 
-import random
-
 import pytest
 import torch
 
 from antiphon.accel.drafting.draft import ROOT
 from antiphon.accel.drafting.tree import AttentionSpan, Tree, build_tree
-from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
-
-SPANS = [AttentionSpan(), AttentionSpan(window=4), AttentionSpan(chunk=5), AttentionSpan(window=1)]
-
-
-def ancestors(parents: list[int], row: int) -> set[int]:
-    line = {row}
-    while parents[row] != ROOT:
-        row = parents[row]
-        line.add(row)
-    return line
-
-
-@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 40, 130])
-def test_a_row_attends_to_itself_its_ancestors_and_all_pending_tokens(rows: int) -> None:
-    chance = random.Random(rows)
-    parents = [chance.randint(ROOT, row - 1) for row in range(rows)]
-    tree = build_tree(3, parents)
-    assert len(tree) == 3 + rows
-    for row in range(rows):
-        line = ancestors(parents, row)
-        assert tree.depths[3 + row] == 2 + len(line)
-        assert set(tree.ancestor_mask[3 + row].nonzero()[0].tolist()) == {0, 1, 2} | {3 + other for other in line}
-    for pending in range(3):
-        assert tree.ancestor_mask[pending].nonzero()[0].tolist() == list(range(pending + 1))
+from antiphon.accel.engines.torch.masks import attention_mask
 
 
 def seen(tree: Tree, span: AttentionSpan, row: int, *, length: int, offset: int, padding: int) -> set[int]:
@@ -60,17 +34,6 @@ def test_masks_measure_windows_and_chunks_in_positions(span: AttentionSpan, offs
     for row in range(7):
         expected = seen(tree, span, row, length=11, offset=offset, padding=padding)
         assert set(sees[row].nonzero().flatten().tolist()) == expected
-
-
-def test_left_padding_in_the_forward_pass_attends_to_itself_alone() -> None:
-    sees = attention_mask(build_tree(5, [ROOT]), AttentionSpan(), length=0, padding=3)
-    assert [row.nonzero()[:, 0].tolist() for row in sees] == [[0], [1], [2], [3], [3, 4], [3, 4, 5]]
-
-
-def test_the_additive_mask_is_zero_where_attention_is_allowed() -> None:
-    sees = torch.tensor([[True, False]])
-    assert additive_mask(sees, torch.float32).tolist() == [[0.0, torch.finfo(torch.float32).min]]
-    assert additive_mask(sees, torch.bfloat16).dtype == torch.bfloat16
 
 
 def test_padding_rows_attend_to_nothing_and_no_row_attends_to_them() -> None:

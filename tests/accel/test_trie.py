@@ -3,7 +3,6 @@
 import random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,18 +38,8 @@ def test_rows_are_sorted_by_frequency_then_depth_then_first_occurrence() -> None
     assert paths(drafted(small(), [1, 2], TEXT)) == [(3,), (4,), (3, 1), (4, 1), (3, 5)]
 
 
-def test_a_draft_of_three_rows_is_the_beginning_of_the_tree() -> None:
-    draft = drafted(small(num_draft=3), [1, 2], TEXT)
-    assert (draft.tokens, draft.parents) == ((3, 4, 1), (ROOT, ROOT, 0))
-
-
 def test_an_unknown_prefix_backs_off_to_a_shorter_one() -> None:
     assert paths(drafted(small(), [9, 2], TEXT)) == paths(drafted(small(), [1, 2], TEXT))
-
-
-def test_a_token_without_continuation_gives_an_empty_draft() -> None:
-    assert len(drafted(small(), [5], TEXT)) == 0
-    assert len(drafted(small(), [9], TEXT)) == 0
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -81,34 +70,8 @@ def test_without_a_limit_all_continuations_up_to_the_depth_are_drafted(seed: int
     assert len(draft) == len(everything)
 
 
-@pytest.mark.parametrize("num_draft", [1, 2, 5])
-def test_num_draft_and_budget_are_upper_bounds(num_draft: int) -> None:
-    assert len(drafted(small(num_draft=num_draft), [1, 2], TEXT)) == num_draft
-    assert len(drafted(small(), [1, 2], TEXT, budget=num_draft)) == num_draft
-    assert len(drafted(small(), [1, 2], TEXT, budget=0)) == 0
-
-
 def test_drafts_never_cross_from_one_document_into_the_next() -> None:
     assert len(drafted(Trie(), [2], (1, 2), (3, 4))) == 0
-
-
-def test_the_last_tokens_of_a_document_are_matched() -> None:
-    text = tuple(range(100, 190))
-    for at in range(80, 89):
-        assert paths(drafted(Trie(), [text[at]], text))[0] == (text[at + 1],)
-
-
-def test_seven_disjoint_chains_fill_a_budget_of_64_rows() -> None:
-    chains = [(1, *range(100 * chain, 100 * chain + 20)) for chain in range(1, 8)]
-    draft = drafted(Trie(num_draft=64), [1], *chains)
-    assert len(draft) == 64
-    assert max(draft.depths) == 10
-
-
-def test_the_maximum_depth_is_that_of_the_window_or_the_given_one() -> None:
-    text = tuple(range(100, 190))
-    assert max(drafted(Trie(n=13, prefix=3), [100], text).depths) == 10
-    assert max(drafted(Trie(n=13, prefix=3, depth=25), [100], text).depths) == 25
 
 
 def test_extending_by_the_output_equals_rebuilding() -> None:
@@ -121,31 +84,3 @@ def test_extending_by_the_output_equals_rebuilding() -> None:
         rebuilt = Trie()
         rebuilt.begin(prompt, [reference])
         assert grown.propose(context, 32) == rebuilt.propose(context, 32)
-
-
-def test_prompt_and_output_are_used() -> None:
-    trie = Trie()
-    trie.begin([7, 8], [])
-    assert trie.propose([7, 8, 1, 7], 2).tokens == (8, 1)
-    trie.begin([9], [])
-    assert len(trie.propose([9, 1, 2, 3, 1], 32)) == 3
-
-
-def test_frequent_continuations_and_longer_matches_have_higher_chances() -> None:
-    draft = drafted(small(), [1, 2], TEXT)
-    assert draft.chances[0] > draft.chances[1]
-    assert draft.chances[0] > drafted(small(), [9, 2], TEXT).chances[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prefix": 0}, r"prefix \(L_p\) is 0 and n is 13"),
-        ({"n": 3, "prefix": 3}, r"prefix \(L_p\) is 3 and n is 3; a window needs 1 <= prefix < n"),
-        ({"num_draft": 0}, "num_draft is 0"),
-        ({"depth": 0}, "depth is 0"),
-    ],
-)
-def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Trie(**options)

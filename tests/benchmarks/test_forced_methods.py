@@ -9,20 +9,19 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.drafters import DRAFTERS, Blend
+from antiphon.accel.drafting.drafters import DRAFTERS
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.testing.tiny import EOS, byte_tokenizer
 from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
     PROMPT_LOOKUP,
-    AntiphonGenerate,
     methods_by_name,
 )
-from antiphon.pipelines.benchmark.run import Job, Method
+from antiphon.pipelines.benchmark.run import Method
 from antiphon.pipelines.benchmark.speed import Speed, measure_speed
 from benchmarks import forced_methods
-from benchmarks.forced_methods import ReplayJob, replay_jobs, replaying, without_logits
+from benchmarks.forced_methods import ReplayJob, replay_jobs, replaying
 from benchmarks.methods import study_methods
 from benchmarks.openvino_genai import GENAI
 from benchmarks.teacher_forcing import TeacherForcing
@@ -66,20 +65,6 @@ def test_every_method_replays_the_recorded_answers(follower_model: LanguageModel
 PROMPT_LOOKUP_FIRST = (GREEDY, *PROMPT_LOOKUP)
 
 
-def test_the_model_is_unchanged_after_a_replay(follower_model: LanguageModel) -> None:
-    job = replayed(follower_model)[0]
-    before = _plain(follower_model, job)
-    measured_replay(follower_model, replayed(follower_model), methods_by_name(["blend"], 8), warm_up=1)
-    assert _plain(follower_model, job) == before
-
-
-def _plain(language_model: LanguageModel, job: Job) -> list[int]:
-    model: Any = language_model.model
-    ids = torch.tensor([job.prompt])
-    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
-    return list(map(int, output[0]))
-
-
 def test_teacher_forcing_changes_only_the_recorded_logits(follower_model: LanguageModel) -> None:
     model: Any = follower_model.model
     ids = torch.tensor([[256, *b"It opens at nine."]])
@@ -106,29 +91,6 @@ def test_a_replay_of_other_tokens_is_detected(follower_model: LanguageModel, mon
     with pytest.raises(ValueError, match=r"hf-greedy emitted \d+ tokens that differ from the \d+ recorded ones at"):
         measured_replay(follower_model, replayed(follower_model), methods_by_name([], 8))
     assert not follower_model.model._forward_hooks, "the hook is gone all the same"
-
-
-def test_a_model_without_position_ids_cannot_replay() -> None:
-    language_model = LanguageModel(tiny_model("mamba2"), byte_tokenizer(), name="mamba2")
-    with pytest.raises(ValueError, match="was not told the position of each token"):
-        measured_replay(language_model, replayed(language_model), methods_by_name([], 8))
-
-
-def test_drafters_see_no_logits_under_teacher_forcing(follower_model: LanguageModel) -> None:
-    shapes: set[Any] = set()
-
-    class Curious(Blend):
-        def observe(self, draft: Any, accepted: Any, logits: Any) -> None:
-            shapes.add(logits and len(logits))
-
-    job = replayed(follower_model)[0]
-    method = AntiphonGenerate("blend", Curious, 8)
-    with TeacherForcing(follower_model.model, end=EOS, longest=60) as follower:
-        follower.follow(len(job.prompt), job.answer)
-        without_logits(follower_model.model, method)(follower_model, job, 60)
-    assert shapes == {None}
-    method(follower_model, job, 3)
-    assert len(shapes) > 1
 
 
 PROMPT = tuple(b"The hill is 84 feet high, and the hill is 84 feet wide; the hill")
@@ -158,12 +120,3 @@ def test_every_program_emits_the_recorded_answers_in_a_replay(genai_model: Langu
     assert steps[GENAI] == steps["hf-greedy"] > steps["blend@openvino"] > 0
     openvino_engine: Any = select_engine(genai_model.model, "openvino").engine
     assert "run" not in vars(openvino_engine.graph), "the engine is as before"
-
-
-def test_an_answer_that_is_too_long_for_a_replay_is_refused(genai_model: LanguageModel) -> None:
-    job = ReplayJob(PROMPT, (), (1,) * 1025)
-    with (
-        replaying(genai_model, study_methods([GENAI], None)[1:], limit=60) as [method],
-        pytest.raises(ValueError, match="The answer has 1025 tokens; a replay holds at most 1024"),
-    ):
-        method(genai_model, job, 3)

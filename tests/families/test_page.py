@@ -40,19 +40,6 @@ def result_of(
     return FamilyResult(family, traits_of(tiny_model(family)), modes, openvino)
 
 
-GOOD = ComparisonResult(same=True, tokens=48, steps=9, error=3e-6)
-
-
-def test_a_family_that_is_not_exact_stands_out() -> None:
-    other = ComparisonResult(same=False, tokens=48, steps=12, error=float("inf"))
-    drifting = ComparisonResult(same=True, tokens=48, steps=9, error=0.02)
-    rows = [result_of("llama", GOOD, other, OpenVINOResult({"greedy": {"oracle": drifting}}))]
-    rows.append(result_of("gemma3", drifting, GOOD))
-    page = families_page(rows)
-    assert "| llama | tree | full | same | differs | inf | 9 | differs |" in page
-    assert "| gemma3 | tree | sliding + full | differs | same | 2e-02 | 9 | no: it is another engine |" in page
-
-
 def test_the_page_of_families_is_what_its_command_prints_today() -> None:
     """The page's measured columns are taken as they are; names, levels, layers and reasons are computed again."""
     rows = []

@@ -1,4 +1,4 @@
-"""Server processes: start, wait until ready, measure memory, kill."""
+"""Server processes: start, wait until ready, kill."""
 
 from __future__ import annotations
 
@@ -14,67 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import psutil
 
-BIN = Path(sys.executable).parent
 STARTUP_TIMEOUT = 300
 """Seconds until a server must answer /health, including the first conversion of its model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The command of a server, without its port.
-
-    Attributes:
-        name: its name in the output.
-        arguments: the command line.
-    """
+    """The command of a server, without its port."""
 
     name: str
     arguments: tuple[str, ...]
 
     @staticmethod
     def antiphon(model: str, options: Sequence[str] = ()) -> Command:
-        """Return the command of `antiphon serve` in this environment.
-
-        Args:
-            model: the model.
-            options: further options.
-        """
-        return Command(
-            "antiphon serve", (sys.executable, "-m", "antiphon.pipelines.cli", "serve", "-m", model, *options)
-        )
-
-    @staticmethod
-    def transformers(folder: str, *, is_batching: bool = True) -> Command:
-        """Return the command of `transformers serve`.
-
-        Args:
-            folder: the model's folder.
-            is_batching: use continuous batching.
-        """
-        batching = ("--continuous-batching",) if is_batching else ()
-        name = "transformers serve" + (" --continuous-batching" if is_batching else "")
-        return Command(name, (str(BIN / "transformers"), "serve", folder, "--device", "cpu", *batching))
+        """Return the command of `antiphon serve` in this environment."""
+        serve = (sys.executable, "-m", "antiphon.pipelines.cli", "serve", "-m", model)
+        return Command("antiphon serve", (*serve, *options))
 
 
 @dataclass(slots=True)
 class RunningServer:
-    """A server that is ready.
-
-    Attributes:
-        url: its URL.
-        process: its process.
-    """
+    """A server that is ready."""
 
     url: str
     process: subprocess.Popen[bytes]
-
-    @property
-    def mebibytes(self) -> float:
-        """Resident memory of the process and its children, in MiB."""
-        parent = psutil.Process(self.process.pid)
-        return sum(each.memory_info().rss for each in (parent, *parent.children(recursive=True))) / 2**20
 
     def kill(self) -> None:
         """Kill the process group with SIGKILL."""
@@ -91,11 +55,6 @@ def free_port() -> int:
 
 def start_server(command: Command, port: int, log: Path) -> RunningServer:
     """Start a server and wait until it is ready.
-
-    Args:
-        command: its command.
-        port: its port.
-        log: the file of its output.
 
     Raises:
         RuntimeError: it ended or does not answer; the message has the end of its output.
@@ -123,12 +82,7 @@ def log_tail(log: Path) -> str:
 
 @contextmanager
 def serving(command: Command, log: Path) -> Iterator[RunningServer]:
-    """Run a server until the ``with`` block exits.
-
-    Args:
-        command: its command.
-        log: the file of its output.
-    """
+    """Run a server until the ``with`` block exits; its output goes into a file."""
     server = start_server(command, free_port(), log)
     try:
         yield server

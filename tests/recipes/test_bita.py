@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +12,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
 
-from antiphon.accel import LanguageModel
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import Bita
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
-from recipes.bita.answers import OwnAnswer, own_answers
+from recipes.bita.answers import OwnAnswer
 from recipes.bita.evaluate import WIDEST, ranks, steps
 from recipes.bita.initial import initial_bita_weights
-from recipes.bita.prompts import read_prompts
 from recipes.bita.train import Learner, MaskGroups, mask_logits
 
 PROMPT = (5, 6, 7)
@@ -65,11 +62,6 @@ def test_the_loss_is_that_of_separate_forwards_with_ordinary_causal_masks() -> N
     torch.testing.assert_close(loss, cross_entropy(torch.cat(separate).float(), targets, reduction="sum"))
 
 
-def test_steps_follow_the_best_candidate_of_each_mask() -> None:
-    assert steps([[0, 0, 0], [9, 9, 9], [9, 9, 9], [9, 9, 9], [4], [9]], (5, 4, 3)) == 2
-    assert steps([[0, 1, 0], [9], [9], [9]], (5, 1, 1)) == 3
-
-
 @pytest.mark.parametrize("shape", ["triangle", "chain"])
 def test_decoding_takes_the_steps_that_the_evaluation_counts(shape: Any) -> None:
     model = tiny_model(bos_token_id=None, eos_token_id=None, pad_token_id=None)
@@ -83,27 +75,3 @@ def test_decoding_takes_the_steps_that_the_evaluation_counts(shape: Any) -> None
     decoded = sum(tokens < len(answer.answer) for tokens in emitted)  # steps after the answer do not count
     assert decoded == steps(ranks(model, learned, answer), drafter.level_widths)
     assert decoded < 47
-
-
-def test_prompts_are_read_from_lines_and_from_json_lines(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("One\nTwo\n", encoding="utf-8")
-    (tmp_path / "a.jsonl").write_text('{"prompt": "One\\ntwo", "id": 3}\n', encoding="utf-8")
-    assert read_prompts(tmp_path / "a.txt") == ["One", "Two"]
-    assert read_prompts(tmp_path / "a.jsonl") == ["One\ntwo"]
-    for content, complaint in (("", "has no prompts"), ('{"text": "One"}\n', "Line 1 of .* no object with a prompt")):
-        (tmp_path / "b.jsonl").write_text(content, encoding="utf-8")
-        with pytest.raises(ValueError, match=complaint):
-            read_prompts(tmp_path / "b.jsonl")
-
-
-def test_stored_answers_are_read_and_checked(tiny: LanguageModel, tmp_path: Path) -> None:
-    file = tmp_path / "answers.jsonl"
-    first = own_answers(tiny, ["One?"], file, max_new_tokens=4)
-    assert own_answers(tiny, ["One?", "Two?"], file, max_new_tokens=4)[:1] == first
-    for asked, length, complaint in (
-        (["One?"], 4, "holds 2 answers, and there are 1 prompts"),
-        (["One?", "Two?"], 5, "'max_new_tokens': 4}, and this is"),
-        (["Another?", "Two?"], 4, "Answer 1 in .* is to another prompt"),
-    ):
-        with pytest.raises(ValueError, match=complaint):
-            own_answers(tiny, asked, file, max_new_tokens=length)

@@ -88,11 +88,3 @@ def test_a_shipped_document_is_clean_text(path: Path) -> None:
     heading, blank, _ = text.split("\n", 2)
     assert 3 < len(heading) < 80
     assert blank == ""
-
-
-def test_no_sentence_of_a_shipped_document_is_broken_by_a_newline() -> None:
-    """If the line breaks of the HTML were kept, most lines would end in the middle of a sentence."""
-    glossary = next(path for path in demo_documents() if path.name == "glossary.txt").read_text(encoding="utf-8")
-    prose = [line for line in glossary.split("\n") if line[:1].isupper() and len(line.split()) > 8]
-    assert len(prose) > 150
-    assert [line for line in prose if not re.search(r"[.:!?)\"']$|: expression$", line)] == []

@@ -7,17 +7,14 @@ import pytest
 from antiphon.accel import Summary, Usage
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.pipelines.answer import Answer
-from antiphon.pipelines.data.demo import DemoQuestion, demo_documents, demo_questions
-from antiphon.pipelines.prompt import REFUSAL
+from antiphon.pipelines.data.demo import demo_documents, demo_questions
 from antiphon.pipelines.quotes import Quote
 from antiphon.retrieval import Passage
-from recipes.reader.demo_answers import count_right
-from recipes.reader.evaluate import JudgedAnswer, reader_figures
+from recipes.reader.evaluate import JudgedAnswer
 from recipes.reader.example import Question
 
 PASSAGES = (Passage.at("a.txt", 0, "Bees dance. They sing."), Passage.at("b.txt", 0, "Wax melts."))
 WANTED = Question("Who dances?", (Quote(1, "Bees dance."),))
-UNANSWERABLE = Question("Who flies?")
 
 
 def _judged(question: Question, text: str, finish: FinishReason = "stop") -> JudgedAnswer:
@@ -45,34 +42,9 @@ def test_an_answer_is_judged_by_its_quotes(text: str, verbatim: bool, passage: b
     assert (judged.is_verbatim, judged.is_right_passage, judged.is_right_sentence) == (verbatim, passage, sentence)
 
 
-def test_figures_are_shares_of_the_relevant_questions() -> None:
-    judged = [
-        _judged(WANTED, "[1] Bees dance."),
-        _judged(WANTED, "[2] Wax melts."),
-        _judged(WANTED, REFUSAL),
-        _judged(UNANSWERABLE, REFUSAL),
-        _judged(UNANSWERABLE, "[1] They sing.", "length"),
-    ]
-    result = reader_figures(judged)
-    assert (result.answerable, result.unanswerable) == (3, 2)
-    assert (result.verbatim, result.right_passage, result.right_sentence) == (1.0, 0.5, 0.5)
-    assert result.declined == 0.5
-    assert result.wrongly_declined == pytest.approx(1 / 3)
-    assert result.unended == pytest.approx(0.2)
-    assert result.seconds == 10.0
-
-
 def test_the_forty_questions_are_answered_by_the_demo_documents() -> None:
     examination = demo_questions()
     texts = {path.name: " ".join(path.read_text(encoding="utf-8").split()) for path in demo_documents()}
     answered = [one for one in examination if one.answer]
     assert (len(answered), len(examination)) == (30, 40)
     assert all(one.answer and " ".join(one.answer.split()) in texts[one.source or ""] for one in answered)
-
-
-def test_answers_are_counted_by_a_wanted_sentence_by_all_of_them_and_by_refusals() -> None:
-    two = DemoQuestion("Does wax melt?", "Wax melts at sixty degrees. Then it flows away slowly.")
-    none = DemoQuestion("Who won?", None)
-    said = [(two, "[1] Wax melts at sixty degrees."), (two, f"[1] {two.answer}"), (two, REFUSAL), (none, REFUSAL)]
-    line = "2 of 3 answers have a wanted sentence, 1 all of them; 1 are declined, of the others 1 of 1."
-    assert count_right(said) == line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -101,11 +100,3 @@ def test_the_written_questions_can_be_read_and_quote_their_place() -> None:
     assert len(written) > 1000
     assert all(set(one.sentences) <= set(one.place) for one in written if one.sentences)
     assert sum(not one.sentences for one in written) > 100
-
-
-def test_a_line_that_is_not_a_question_is_reported_by_number(tmp_path: Path) -> None:
-    path = tmp_path / "written.jsonl"
-    good = {"page": "a/b", "question": "q", "answer": [], "place": []}
-    path.write_text(json.dumps(good) + "\n" + json.dumps({"page": "a/b"}) + "\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="line 2 is no question"):
-        load_written_questions(path)

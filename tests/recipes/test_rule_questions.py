@@ -28,16 +28,3 @@ def _texts(sentence: str) -> set[str]:
 @pytest.mark.parametrize(("sentence", "question"), SENTENCES.items(), ids=SENTENCES.values())
 def test_a_sentence_gives_the_question_that_it_answers(sentence: str, question: str) -> None:
     assert question in _texts(sentence)
-
-
-def test_the_answer_is_the_sentence_as_it_stands() -> None:
-    text = "Bees\n\nIf a hive is opened in winter, the colony loses its warmth. Nothing else is known here."
-    answers = {asked.sentences for seed in range(50) for asked in sentence_questions(text, Random(seed))}
-    assert all(sentence in text for answer in answers for sentence in answer)
-    assert ("If a hive is opened in winter, the colony loses its warmth.",) in answers
-
-
-def test_a_list_is_answered_by_its_items_without_their_marks() -> None:
-    text = "A colony has two kinds of females:\n- workers, which do all the work\n- a queen, which lays the eggs"
-    asked = [one for one in sentence_questions(text, Random(0)) if one.kind == "list"]
-    assert [one.sentences for one in asked] == [("workers, which do all the work", "a queen, which lays the eggs")]

@@ -5,10 +5,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from typer.testing import CliRunner
 
-from recipes.reader.__main__ import app
-from recipes.reader.squad import FOLDER, UNANSWERED, fetch_squad, read_squad2
+from recipes.reader.squad import fetch_squad
 from recipes.reader.written_questions import load_written_questions
 
 CONTEXT = (
@@ -54,21 +52,3 @@ def squad(tmp_path: Path) -> Path:
     article = {"title": "Tarn", "paragraphs": [{"context": CONTEXT, "qas": questions}]}
     file.write_text(json.dumps({"version": "v2.0", "data": [article]}), encoding="utf-8")
     return file
-
-
-def test_unanswerable_questions_are_placed_at_the_sentence_that_seems_to_answer(tmp_path: Path, squad: Path) -> None:
-    written = read_squad2(tmp_path, squad)
-    assert (written.folder, written.articles, written.questions) == (tmp_path / UNANSWERED, 1, 2)
-    answered, refused = load_written_questions(written.file)
-    assert (answered.sentences, refused.sentences) == (("It rises on Mont Lozère at 1,550 metres.",), ())
-    assert refused.place == ("Dr. Aimé Roux mapped its gorges in 1883.",)
-
-
-def test_the_command_prints_the_folders_of_articles_and_questions(tmp_path: Path, wheel: Path, squad: Path) -> None:
-    out = tmp_path / "out"
-    command = ["squad", str(out), "--wheel", str(wheel), "--unanswered", str(squad)]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-    said = result.output.replace("\n", " ")
-    assert all(part in said for part in ("16 questions", "2 questions"))
-    assert all((out / f"{name}.jsonl").is_file() for name in (FOLDER, UNANSWERED))

@@ -51,12 +51,7 @@ class CheckedProposer(Proposer):
 
 
 def own_pairs(row: BatchRow, tokens: list[int]) -> set[tuple[int, int]]:
-    """Return the pairs of neighbouring tokens in all texts of a request.
-
-    Args:
-        row: The request.
-        tokens: Its prompt and its answer.
-    """
+    """Return the pairs of neighbouring tokens in all texts of a request."""
     sources = read_sources(row.extra_args)
     prediction = [*tokens[: row.num_prompt_tokens][-OVERLAP:], *sources.prediction]
     return {pair for text in (tokens, prediction, *sources.references) for pair in pairwise(text)}

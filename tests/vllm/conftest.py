@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ PROMPTS = [
     f"List {number} about {topic}:\n" for topic in TOPICS for number in ("one", "two", "three", "four", "five", "six")
 ]
 MAX_NEW_TOKENS = 12
-EXACT_REQUESTS, EXACT_SEED = 24, 0
+EXACT_REQUESTS, EXACT_SEED = int(os.environ.get("VLLM_REQUESTS", "24")), 0
 
 
 @pytest.fixture(scope="session")

@@ -36,12 +36,7 @@ def use_interpreter() -> None:
 
 
 def sampling_params(given: dict[str, Any], sources: dict[str, Any]) -> Any:
-    """Return vLLM's greedy sampling parameters.
-
-    Args:
-        given: Parameters by name; ``choice`` restricts the text to one of several.
-        sources: References and prediction.
-    """
+    """Return vLLM's greedy sampling parameters."""
     given = dict(given)
     if choice := given.pop("choice", None):
         given["structured_outputs"] = resolve_name("vllm.sampling_params:StructuredOutputsParams")(choice=choice)
@@ -49,12 +44,7 @@ def sampling_params(given: dict[str, Any], sources: dict[str, Any]) -> Any:
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the output of each request, with the number of steps that emitted its tokens, and all preemptions.
-
-    Args:
-        job: ``is_v2`` chooses the model runner; ``engine`` holds the engine's arguments; ``requests`` holds prompt,
-            parameters and sources of each; ``aborted`` holds the numbers of requests to abort after a few steps.
-    """
+    """Return the output of each request, with the number of steps that emitted its tokens, and all preemptions."""
     preempted = record_preemptions()
     engine = resolve_name("vllm:LLMEngine").from_engine_args(resolve_name("vllm:EngineArgs")(**job["engine"]))
     for number, each in enumerate(job["requests"]):

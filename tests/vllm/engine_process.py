@@ -21,15 +21,7 @@ UNAVAILABLE = ("No module named 'triton'", "Model Runner V2 requires Triton")
 def start(
     folder: Path, name: str, requests: list[dict[str, Any]], engine: dict[str, Any], **job: Any
 ) -> tuple[Any, Path]:
-    """Start the program `tests/vllm/engine.py` and return its process and the file of its outputs.
-
-    Args:
-        folder: Folder with the model in the subfolder ``model``; the program's files are written there.
-        name: Name of the files.
-        requests: Prompt, parameters and sources of each request.
-        engine: Arguments of the engine, in addition to the model.
-        job: Further keys of the job, and ``environment``: environment variables.
-    """
+    """Start the program `tests/vllm/engine.py` and return its process and the file of its outputs."""
     fixed: dict[str, Any] = {
         "model": str(folder / "model"),
         "dtype": "float32",
@@ -62,13 +54,7 @@ def outputs(process: Any, file: Path) -> dict[str, Any]:
 
 
 def greedy_answer(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
-    """Return transformers' greedy answer to a prompt.
-
-    Args:
-        model: The model.
-        prompt: Token ids of the prompt.
-        num_tokens: Number of new tokens.
-    """
+    """Return transformers' greedy answer to a prompt."""
     tokens = model.generate(torch.tensor([prompt]), max_new_tokens=num_tokens, do_sample=False)  # type: ignore[operator]
     answer: list[int] = tokens[0, len(prompt) :].tolist()
     return answer

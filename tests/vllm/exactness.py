@@ -1,32 +1,24 @@
-"""Compare a vLLM server with the plug-in with one without: `python -m tests.vllm.exactness --requests 200 --seed 0`.
+"""Random requests to a vLLM server with the plug-in and to one without, and the comparison of their answers.
 
-Both servers decode the same random requests greedily in float32, many at once. Some clients of the server with the
-plug-in disconnect, and its KV cache is so small that requests are preempted. Texts, token ids, finish reasons, usage
-and log-probabilities must be equal. Exits with 1 otherwise and prints the first differences.
-The environment variable ANTIPHON_VLLM names the `vllm` command, as in `test_server`.
+Both servers decode greedily in float32, many requests at once. Some clients of the server with the plug-in disconnect,
+and its KV cache is so small that requests are preempted. Texts, token ids, finish reasons, usage and log-probabilities
+must be equal.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
 from itertools import zip_longest
-from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
-import typer
-
-from antiphon.pipelines import resolve_model
-from tests.vllm.fuzz import SPECULATION, post, shown
-from tests.vllm.server import BLOCKS, Server, serve
+from tests.vllm.fuzz import post, shown
+from tests.vllm.server import Server
 
 AT_ONCE = 16
 TOLERANCE = 1e-3
@@ -104,12 +96,7 @@ PARTS = (
 
 
 def make_request(seed: int, number: int) -> dict[str, Any]:
-    """Return the body of a request without references.
-
-    Args:
-        seed: Seed of the whole run.
-        number: Number of the request in the run.
-    """
+    """Return the body of a request without references."""
     chance = Random(f"{seed}-{number}")
     topic = chance.choice(TOPICS)
     passage = PASSAGE.format(topic=topic.title(), number=chance.randrange(2, 999))
@@ -124,14 +111,7 @@ def make_request(seed: int, number: int) -> dict[str, Any]:
 
 
 def with_references(seed: int, number: int, body: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a request with references or a prediction: the answer itself, another answer, or a text that does not fit.
-
-    Args:
-        seed: Seed of the whole run.
-        number: Number of the request in the run.
-        body: The request.
-        answers: The answers of the server without the plug-in to all requests.
-    """
+    """Return a request with references or a prediction: its own answer, another one, or a text that does not fit."""
     chance = Random(f"{seed}-{number}-references")
     own, other = (answers[each]["choices"][0]["text"] for each in (number, chance.randrange(len(answers))))
     sources: list[dict[str, Any]] = [
@@ -149,11 +129,6 @@ def with_references(seed: int, number: int, body: dict[str, Any], answers: Seque
 
 def ask_all(server: Server, bodies: Sequence[dict[str, Any]], *, aborting: bool = False) -> list[dict[str, Any]]:
     """Return the answers of a server, which gets several requests at once.
-
-    Args:
-        server: A server that is ready.
-        bodies: The requests.
-        aborting: Whether every third request is also sent by a client that disconnects.
 
     Raises:
         RuntimeError: A request was not answered with 200.
@@ -184,13 +159,7 @@ def disconnect_early(server: Server, body: dict[str, Any]) -> None:
 
 
 def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
-    """Yield where two answers differ, except in `IGNORED` and in the last digits of numbers.
-
-    Args:
-        one: A value of the first answer.
-        other: The same value of the second answer.
-        path: Where the value is.
-    """
+    """Yield where two answers differ, except in `IGNORED` and in the last digits of numbers."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted(one.keys() | other.keys() - set(IGNORED)):
             if key not in IGNORED:
@@ -208,47 +177,9 @@ def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
 def compare(
     requests: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]], drafted: Sequence[dict[str, Any]]
 ) -> list[str]:
-    """Return a line for each request whose answers differ.
-
-    Args:
-        requests: The requests with references.
-        plain: Answers of the server without the plug-in.
-        drafted: Answers of the server with it.
-    """
+    """Return a line for each request whose answers differ."""
     lines = []
     for number, (request, one, other) in enumerate(zip(requests, plain, drafted, strict=True)):
         if found := list(differences(one, other)):
             lines.append(f"request {number}: {'; '.join(found[:3])}: {shown('', request)}")
     return lines
-
-
-def main(requests: int = 200, seed: int = 0) -> None:
-    """Start both servers, send them the same random requests, and compare the answers.
-
-    Args:
-        requests: Number of requests.
-        seed: Seed of the requests.
-    """
-    started, model = time.monotonic(), resolve_model("smollm2")
-    bodies = [make_request(seed, number) for number in range(requests)]
-    options = ("--speculative-config", json.dumps(SPECULATION), *BLOCKS)
-    with tempfile.TemporaryDirectory() as folder:
-        with serve(model, Path(folder, "plain")) as server:
-            plain = ask_all(server.wait_until_ready(), bodies)
-        drafting = [with_references(seed, number, body, plain) for number, body in enumerate(bodies)]
-        with serve(model, Path(folder, "drafted"), *options) as server:
-            drafted = ask_all(server.wait_until_ready(), drafting, aborting=True)
-            counts = [server.counter(f"vllm:{name}_total") for name in COUNTERS]
-            failed = server.violations.read_text("utf-8") if server.violations.exists() else ""
-    lines = compare(drafting, plain, drafted)
-    figures = ", ".join(f"{count:.0f} {name}" for count, name in zip(counts, COUNTERS, strict=True))
-    typer.echo(f"{requests} requests in {time.monotonic() - started:.0f} s, {len(lines)} differences; {figures}")
-    if lines or failed:
-        typer.echo("\n".join([*lines[:5], failed[:500]]))
-        sys.exit(1)
-
-
-COUNTERS = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "num_preemptions")
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,27 +1,18 @@
-"""Send malformed requests to a real vLLM server: `python -m tests.vllm.fuzz --requests 1000 --seed 0`.
-
-After each of them the server must answer an ordinary request as before. Exits with 1 otherwise and prints the request.
-The environment variable ANTIPHON_VLLM names the `vllm` command, as in `test_server`.
-"""
+"""Malformed requests to a real vLLM server: after each of them it must answer an ordinary request as before."""
 
 from __future__ import annotations
 
 import json
-import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
 import typer
 
-from antiphon.pipelines import resolve_model
-from tests.vllm.server import Server, serve
+from tests.vllm.server import Server
 
 SPECULATION = {
     "method": "custom_class",
@@ -130,12 +121,7 @@ def bad_sources(chance: Random) -> dict[str, Any]:
 
 
 def make_request(seed: int, number: int) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body of a request.
-
-    Args:
-        seed: Seed of the whole run.
-        number: Number of the request in the run.
-    """
+    """Return the path and the body of a request."""
     chance = Random(f"{seed}-{number}")
     body: dict[str, Any] = {"model": "smollm2", "max_tokens": chance.choice([1, 4, 4]), "temperature": 0}
     if is_chat := chance.random() < 0.3:
@@ -160,13 +146,7 @@ COMBINATIONS: list[tuple[Callable[[Random], dict[str, Any]], ...]] = [
 
 
 def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    """Send a body, NaN and lone surrogates included, and return the status and the body of the answer.
-
-    Args:
-        server: The server.
-        path: Path of the API.
-        body: Body of the request.
-    """
+    """Send a body, NaN and lone surrogates included, and return the status and the body of the answer."""
     address = urlsplit(server.url)
     connection = HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT)
     try:
@@ -191,14 +171,7 @@ def ordinary_answer(server: Server) -> str:
 
 
 def find_failure(server: Server, numbers: range, seed: int, statuses: Counter[int]) -> str | None:
-    """Send the requests one by one; return the first failure and its request, or None.
-
-    Args:
-        server: A server that is ready.
-        numbers: Numbers of the requests to send.
-        seed: Seed of the requests.
-        statuses: Counts the HTTP statuses of the answers.
-    """
+    """Send the requests one by one; return the first failure and its request, or None."""
     expected = ordinary_answer(server)
     for number in numbers:
         path, body = make_request(seed, number)
@@ -224,30 +197,3 @@ def _shortened(value: Any) -> str:
         return f"{{{', '.join(f'{json.dumps(key)}: {_shortened(each)}' for key, each in value.items())}}}"
     text = json.dumps(value)
     return text if len(text) < PRINTED else f"{text[:PRINTED]}... ({len(text)} characters)"
-
-
-def main(requests: int = 1000, seed: int = 0, first: int = 0) -> None:
-    """Start a server and send it malformed requests.
-
-    Args:
-        requests: Number of requests.
-        seed: Seed of the requests.
-        first: Number of the first request, to repeat a failure without those before it.
-    """
-    started, statuses = time.monotonic(), Counter[int]()
-    with tempfile.TemporaryDirectory() as folder:
-        options = ("--speculative-config", json.dumps(SPECULATION))
-        with serve(resolve_model("smollm2"), Path(folder), *options) as server:
-            failure = find_failure(server.wait_until_ready(), range(first, first + requests), seed, statuses)
-            log = server.log.read_text(encoding="utf-8", errors="replace")
-            if failure is None and server.violations.exists():
-                failure = f"the drafter failed: {server.violations.read_text('utf-8')[:PRINTED]}"
-    counts = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
-    typer.echo(f"{sum(statuses.values())} requests in {time.monotonic() - started:.0f} s, answered: {counts}")
-    if failure is not None:
-        typer.echo(f"the end of the server's log:\n{log[-4000:]}\nFAILED {failure}")
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    typer.run(main)

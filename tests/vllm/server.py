@@ -91,13 +91,7 @@ def openai_client(server: Server) -> openai.OpenAI:
 
 @contextmanager
 def serve(model: str, folder: Path, *options: str) -> Iterator[Server]:
-    """Start `vllm serve` in float32; end it when the ``with`` block exits. It is not ready yet when the block starts.
-
-    Args:
-        model: Folder of the model.
-        folder: Folder for the log, made if missing.
-        options: Further command line options.
-    """
+    """Start `vllm serve` in float32; end it when the ``with`` block exits. It is not ready when the block starts."""
     folder.mkdir(parents=True, exist_ok=True)
     log, violations = folder / "log", folder / "violations"
     with _reserved_port() as port:

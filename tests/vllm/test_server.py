@@ -33,13 +33,6 @@ def remote_model(server: Server) -> RemoteLanguageModel:
     return RemoteLanguageModel(server.url, timeout=900)
 
 
-def test_the_log_says_that_the_plugin_is_active(server: Server) -> None:
-    expected = (
-        "Antiphon drafts from prompts, references and predictions, up to 12 tokens a step, in Model Runner V1 of vLLM"
-    )
-    assert expected in server.log.read_text()
-
-
 @pytest.mark.parametrize(("batch_size", "count"), [(1, 16), (8, len(PROMPTS))])
 def test_answers_equal_those_of_vllm_without_drafts(
     server: Server, plain_texts: list[str], batch_size: int, count: int
@@ -160,13 +153,6 @@ def test_token_ids_that_would_end_the_engine_are_answered_with_400(
     assert status == 200, "the largest token id of the vocabulary is valid, and the engine is alive"
 
 
-def test_top_k_without_top_p_is_answered(server: Server, plain_texts: list[str]) -> None:
-    """With ``top_k`` of 1 sampling is greedy; the prompt gives nothing to draft from in the first step."""
-    body = {"model": "smollm2", "prompt": PROMPTS[0], "max_tokens": MAX_NEW_TOKENS, "temperature": 1.0, "top_k": 1}
-    status, answer = post(server, "/v1/completions", body)
-    assert (status, json.loads(answer)["choices"][0]["text"]) == (200, plain_texts[0])
-
-
 def test_references_of_the_maximum_size_are_answered(server: Server, plain_texts: list[str]) -> None:
     reference = f"{PROMPTS[0]}{plain_texts[0]}{' and so on' * 21_500}"
     answer = remote_model(server).generate(PROMPTS[0], references=[reference], max_new_tokens=MAX_NEW_TOKENS)
@@ -188,16 +174,6 @@ def test_texts_ids_logprobs_and_usage_equal_those_without_the_plugin(
     assert compare(requests, expected, found) == []
     num_tokens = sum(each["usage"]["completion_tokens"] for each in found)
     assert server.counter(ACCEPTED) - before > num_tokens / 4, "too few drafts were accepted for this test to mean much"
-
-
-@pytest.mark.parametrize("parameters", [{"logit_bias": {"7": 5.0}}, {"min_p": 0.1, "temperature": 1.0}])
-def test_parameters_that_vllm_refuses_with_any_speculation_are_answered_with_400(
-    server: Server, parameters: dict[str, Any]
-) -> None:
-    body = {"model": "smollm2", "prompt": "a", "max_tokens": 2, "temperature": 0} | parameters
-    status, answer = post(server, "/v1/completions", body)
-    assert status == 400, answer
-    assert next(iter(parameters)) in json.loads(answer)["error"]["message"]
 
 
 def test_the_comparison_finds_every_kind_of_difference() -> None:

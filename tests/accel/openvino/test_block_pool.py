@@ -18,16 +18,6 @@ def cached(pool: BlockPool, text: list[int], tenant: str = "a") -> list[int]:
     return blocks
 
 
-def test_a_block_is_free_after_its_last_user_has_freed_it() -> None:
-    pool = BlockPool(2)
-    blocks = pool.allocate(2)
-    pool.share(blocks)
-    pool.free(blocks)
-    assert pool.num_available == 0
-    pool.free(blocks)
-    assert pool.num_available == 2
-
-
 def test_allocating_too_many_blocks_fails_and_allocates_none() -> None:
     pool = BlockPool(3)
     pool.allocate(1)
@@ -82,17 +72,6 @@ def test_a_shared_or_cached_block_is_not_writable() -> None:
     pool.free([block])
     pool.cache_prefix("a", TEXT[:BLOCK_SIZE], [block])
     assert not pool.is_writable(block)
-
-
-def test_the_same_text_in_other_blocks_is_cached_once() -> None:
-    pool = BlockPool(6)
-    first = pool.allocate(3)
-    pool.cache_prefix("a", TEXT, first)
-    second = pool.allocate(3)
-    pool.cache_prefix("a", TEXT, second)
-    assert pool.find_prefix("a", TEXT) == (first, 3 * BLOCK_SIZE)
-    pool.free(second)
-    assert pool.num_available == 3
 
 
 def test_a_tenant_without_cached_blocks_is_forgotten() -> None:

@@ -13,7 +13,6 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install o
 
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.runtime import supports_precision
 from antiphon.accel.engines.openvino.self_test import run_self_test
 from tests.accel.openvino.builders import engine_of, expect_plain, in_precision, model_of, step, text_of
@@ -107,18 +106,3 @@ def test_a_bfloat16_model_differs_by_rounding_noise_only() -> None:
     model = in_precision(tiny_model("llama"), torch.bfloat16)
     engine = engine_of(model, precision="bf16")
     assert [str(each) for each in run_self_test(engine, model, []) if not each.agrees] == []
-
-
-@pytest.mark.skipif(supports_precision("bf16"), reason="OpenVINO computes in bfloat16 on this processor")
-def test_a_bfloat16_model_stays_on_torch_if_the_processor_does_not_support_it() -> None:
-    loaded = load_engine(in_precision(tiny_model("llama"), torch.bfloat16), if_faster=True)
-    assert (loaded.engine, loaded.reason) == (None, "This CPU does not compute in bfloat16 under OpenVINO.")
-
-
-def test_conversion_does_not_change_the_model() -> None:
-    model = in_precision(tiny_model("mixtral"), torch.bfloat16)
-    settings, weights = model.config.to_json_string(), [each.data_ptr() for each in model.parameters()]
-    paged_model(model, declared_traits(model))
-    assert model.config.to_json_string() == settings
-    assert [each.data_ptr() for each in model.parameters()] == weights
-    assert model.dtype == torch.bfloat16

@@ -1,6 +1,5 @@
 """The LM head in 8 bits finds the candidates; the most likely token is always that of the model's own weights."""
 
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from antiphon.accel.drafting.draft import ROOT
-from antiphon.accel.engines.protocol import SequenceInput
 from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.engines.openvino import quantized_head
 from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits
 from antiphon.accel.engines.openvino.quantized_head import (
     INTEGER_UNITS,
     ApproximateLogits,
     HeadWeights,
     QuantizedHead,
-    prefers_integer_units,
 )
 from antiphon.accel.processor import processor_flags
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
@@ -88,87 +84,6 @@ def test_the_most_likely_token_is_that_of_the_exact_weights(
     assert [logits.argmax(row) for row in range(-1, 5)] == exact.argmax(0).tolist()
 
 
-@given(seed=st.integers(0, 10**6), size=SIZES, rows=st.sampled_from([1, 3, 16, 40]), units=UNITS)
-def test_approximate_logits_stay_within_their_bound(seed: int, size: int, rows: int, units: bool) -> None:
-    matrix = matrix_with_near_ties(seed, 0.02, size)
-    head = head_of(matrix, has_integer_units=units)
-    hidden = torch.randn((rows, size), generator=torch.Generator().manual_seed(seed)).numpy()
-    hidden[0, ::9] *= 100
-    approximate = head.approximate_logits(hidden)
-    errors = np.abs(approximate.logits() - hidden @ matrix.numpy().T)
-    assert (errors <= error_bounds(head, approximate, hidden)).all()
-    assert errors.max() > 0
-
-
-@pytest.mark.skipif(INTEGER_UNITS not in processor_flags(), reason="this processor has no units for 8-bit integers")
-def test_integer_units_multiply_exactly_and_their_bound_is_smaller() -> None:
-    matrix = torch.randint(-127, 128, (VOCAB, 256)).float()
-    matrix[:, 0] = 127
-    hidden = np.random.default_rng(0).integers(-127, 128, (16, 256)).astype(np.float32)
-    hidden[:, 0] = 127
-    found = head_of(matrix, has_integer_units=True).approximate_logits(hidden).logits()
-    assert np.array_equal(found, hidden @ matrix.numpy().T)
-    normal = np.random.default_rng(1).standard_normal((16, 256)).astype(np.float32)
-    heads = [head_of(matrix_with_near_ties(0, 0.02, 256), has_integer_units=units) for units in (True, False)]
-    ours, known = (error_bounds(head, head.approximate_logits(normal), normal) for head in heads)
-    assert 0.9 * known.mean() < ours.mean() < 1.2 * known.mean()
-    heads[1]._known_quantized()._keeps_rounded = False
-    theirs = error_bounds(heads[1], heads[1].approximate_logits(normal), normal)
-    assert (ours <= theirs).all()
-    assert ours.mean() < 0.85 * theirs.mean()
-    wide = np.random.default_rng(2).standard_normal((16, 1024)).astype(np.float32)
-    assert prefers_integer_units(wide)
-    wide[:, 5] = 30
-    assert not prefers_integer_units(wide), "with an outlier, groups of hidden values have the smaller error"
-
-
-@pytest.mark.parametrize("size", [HIDDEN, 192, 256])
-def test_rounded_hidden_states_are_quantized_without_a_further_error(size: int) -> None:
-    matrix = torch.randint(-127, 128, (VOCAB, size)).float()
-    matrix[:, 0] = 127
-    head = head_of(matrix, has_integer_units=False)
-    for rows in (1, 2, 16, 40):
-        hidden = np.random.default_rng(rows).standard_normal((rows, size)).astype(np.float32)
-        hidden[:, 5] *= 20
-        found = head.approximate_logits(hidden)
-        differences = np.linalg.lstsq(matrix.double().numpy(), (found.logits() - hidden @ matrix.numpy().T).T)[0]
-        norms = np.linalg.norm(differences, axis=0)
-        assert (norms <= found.errors).all()
-        assert (norms > 0.9 * found.errors).all(), "the error is that of rounding, and known"
-
-
-def test_a_kernel_that_rounds_in_its_own_way_has_the_largest_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix = matrix_with_near_ties(0, 0.02)
-    hidden = np.random.default_rng(0).standard_normal((3, HIDDEN)).astype(np.float32)
-    known = head_of(matrix, has_integer_units=False).approximate_logits(hidden)
-    run = quantized_head.run_head
-    monkeypatch.setattr(
-        quantized_head, "run_head", lambda request, values, vocab: run(request, np.rint(values * 50) / 50, vocab)
-    )
-    head = head_of(matrix, has_integer_units=False)
-    head.approximate_logits(hidden)
-    monkeypatch.undo()
-    found = head.approximate_logits(hidden)
-    assert (found.errors > 1.5 * known.errors).all()
-    assert (np.abs(found.logits() - hidden @ matrix.numpy().T) <= error_bounds(head, found, hidden)).all()
-
-
-def test_weights_in_eight_bits_are_in_memory_once() -> None:
-    head = QuantizedHead(HeadWeights(bits(matrix_with_near_ties(0, 0.02)), "bf16"), threads=1, has_integer_units=False)
-    left = [bytes(each).strip(b"\0") for each in head._memory._maps]
-    assert left == [b""], "OpenVINO has packed them, and the memory that it read is not freed"
-
-
-def test_weights_stay_in_memory_if_kernels_read_them_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = count()
-    monkeypatch.setattr(QuantizedHead, "_probe", lambda self: [next(counter)])
-    matrix = matrix_with_near_ties(0, 0.02)
-    head = QuantizedHead(HeadWeights(bits(matrix), "bf16"), threads=1, has_integer_units=False)
-    restored = np.frombuffer(head._memory._maps[-1], np.int8, VOCAB * HIDDEN).reshape(VOCAB, HIDDEN)
-    scales = matrix.abs().amax(1, keepdim=True).numpy() / 127
-    assert np.abs(restored * scales - matrix.numpy()).max() <= 0.51 * scales.max()
-
-
 def test_products_of_freed_weights_are_noticed_and_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = matrix_with_near_ties(0, 0.02)
     head = QuantizedHead(HeadWeights(bits(matrix), "bf16"), threads=1, has_integer_units=False)
@@ -190,12 +105,6 @@ def test_products_are_right_for_every_number_of_rows(units: bool) -> None:
         approximate = head.approximate_logits(hidden[:rows])
         errors = np.abs(approximate.logits() - exact[:rows])
         assert (errors <= error_bounds(head, approximate, hidden[:rows])).all(), rows
-
-
-def test_tokens_are_compared_by_all_weights_if_none_can_be_ruled_out() -> None:
-    head = head_of(torch.ones((VOCAB, HIDDEN)))
-    hidden = np.ones((1, HIDDEN), dtype=np.float32)
-    assert HeadLogits(PassLogits(head, hidden), range(1)).argmax(ROOT) == 0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -229,30 +138,6 @@ def test_engines_with_this_head_return_the_logits_of_a_plain_forward_pass(family
     best = [logits.argmax(row) for row in range(-1, len(draft))]
     expect_plain(model, text, draft, logits)
     assert best == logits.tensor().argmax(-1).tolist()
-
-
-def test_logits_of_a_shared_pass_are_computed_once_for_all_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_of(model_of())
-    head = engine.graph.lm_head
-    assert head is not None
-    calls: list[tuple[str, int]] = []
-
-    def counted(name: str, original: Any) -> Any:
-        def call(hidden: Any) -> Any:
-            calls.append((name, len(hidden)))
-            return original(hidden)
-
-        return call
-
-    for name in ("approximate_logits", "exact_logits"):
-        monkeypatch.setattr(head, name, counted(name, getattr(head, name)))
-    inputs = [SequenceInput(engine.sequence(), text_of(9, seed=seed), needs_best=seed == 1) for seed in range(3)]
-    answers = engine.forward(inputs)
-    assert calls == [("approximate_logits", 3)]
-    for logits in answers:
-        logits.argmax(ROOT)
-        logits.tensor()
-    assert calls == [("approximate_logits", 3), ("exact_logits", 3)]
 
 
 def test_a_model_whose_logits_are_scaled_keeps_its_head_in_the_graph() -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install o
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.mlp import find_gated_blocks, fuse_products, merge_gate_and_up
+from antiphon.accel.engines.openvino.mlp import find_gated_blocks, fuse_products
 from antiphon.accel.engines.openvino.weights import TemporaryWeights, attach_weights
 from tests.accel.openvino.builders import MEMORY, expect_plain, step, text_of, tree_of
 
@@ -45,25 +45,6 @@ def test_adjacent_products_are_merged_and_the_logits_stay_those_of_a_plain_forwa
     expect_plain(mapped, TEXT, draft, step(engine, engine.sequence(), TEXT, draft))
 
 
-def test_weights_that_are_apart_are_left_alone() -> None:
-    model = tiny_model("llama", intermediate_size=128)
-    for layer in model.model.layers:  # a copy elsewhere in memory
-        layer.mlp.up_proj.weight.data = layer.mlp.up_proj.weight.data.clone()
-    graph = paged_model(model, declared_traits(model))
-    owners = attach_weights(graph, model)
-    before = num_products(graph)
-    assert merge_gate_and_up(graph, owners) == 0
-    assert num_products(graph) == before
-
-
-def test_blocks_without_a_gate_are_left_alone() -> None:
-    model = tiny_model("gpt2")
-    graph = paged_model(model, declared_traits(model))
-    owners = attach_weights(graph, model)
-    assert find_gated_blocks(graph) == []
-    assert merge_gate_and_up(graph, owners) == 0
-
-
 def kinds(graph: Any) -> set[str]:
     """Return the element types of large constants."""
     constants = (node for node in graph.get_ops() if node.get_type_name() == "Constant")
@@ -76,28 +57,6 @@ def half_model(*, largest: float = 0.0) -> Any:
     if largest:
         model.model.layers[-1].mlp.down_proj.weight.data[0, 0] = largest
     return model
-
-
-def test_weights_of_fused_blocks_keep_their_values_in_float16() -> None:
-    model = half_model()
-    graph, memory = paged_model(model, declared_traits(model)), TemporaryWeights()
-    owners = attach_weights(graph, model)
-    assert fuse_products(graph, memory) == len(find_gated_blocks(graph)) == model.config.num_hidden_layers
-    assert len(memory) == 3 * model.config.num_hidden_layers
-    assert "f16" in kinds(graph)
-    assert owners
-    for block in find_gated_blocks(graph):
-        found = [product.input_value(1).get_node().input_value(0).get_node() for product in block.products]
-        assert [each.get_element_type().get_type_name() for each in found] == ["f16"] * 3
-        halves = [torch.from_numpy(each.data.copy()).float() for each in found]
-        distances = [
-            max(
-                float((own - weight.detach().float()).abs().max())
-                for own, weight in zip(halves, mlp.parameters(), strict=True)
-            )
-            for mlp in (layer.mlp for layer in model.model.layers)
-        ]
-        assert min(distances) <= 3e-8
 
 
 def test_blocks_with_weights_that_float16_does_not_have_are_not_fused() -> None:

@@ -76,16 +76,6 @@ def test_evicted_requests_of_a_batch_get_the_tokens_that_they_get_alone(
     assert sum(each.steps.prefill_tokens for each in texts) > sum(each.usage.prompt_tokens for each in texts)
 
 
-def test_a_finished_request_of_a_batch_holds_no_memory_before_its_steps_are_read() -> None:
-    model = language_model(2 * -(-LONGEST // BLOCK_SIZE))
-    short, long = steps_together(model, PROMPTS[:2], max_new_tokens=NEW)
-    engine = engine_of(model)
-    for _ in long:
-        pass
-    assert engine.pool.num_available == engine.pool.num_blocks
-    assert [token for step in short for token in step.tokens]
-
-
 def test_dropping_a_stream_does_not_change_the_others(plain: list[list[int]]) -> None:
     model = language_model(-(-LONGEST // BLOCK_SIZE) + 1)
     streams = [model.stream(prompt, max_new_tokens=NEW, recycling=False) for prompt in PROMPTS]

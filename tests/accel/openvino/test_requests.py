@@ -10,9 +10,7 @@ from transformers import DynamicCache
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer
-from tests.accel.adversarial_drafters import RandomTreeDrafter
-from tests.accel.oracles import ATOL, RTOL, plain_logits
+from antiphon.accel.testing.tiny import byte_tokenizer
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
@@ -71,53 +69,6 @@ def test_tokens_are_the_same_with_drafts_without_drafts_and_on_torch(
     truth = plain.generate(PROMPT, **{**parameters, "num_draft_tokens": None})
     assert drafted.tokens == alone.tokens == truth.tokens
     assert drafted.text == truth.text
-
-
-def test_branching_drafts_do_not_change_the_logits() -> None:
-    model: Any = model_of("llama")
-    prompt = text_of(40, seed=3)
-    settings: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
-    truth = model.generate(torch.tensor([prompt]), **settings)[0].tolist()
-    output: Any = generate(
-        model,
-        prompt,
-        engine="openvino",
-        drafter=lambda: RandomTreeDrafter(truth, 5, VOCAB_SIZE),
-        num_draft_tokens=12,
-        return_dict_in_generate=True,
-        output_logits=True,
-        **settings,
-    )
-    assert output.sequences[0].tolist() == truth
-    assert output.past_key_values is None
-    expected = plain_logits(model, truth)[len(prompt) - 1 : -1]
-    torch.testing.assert_close(torch.cat(output.logits), expected, atol=ATOL, rtol=RTOL)
-
-
-def test_a_stream_ends_before_its_stop_string(paged: LanguageModel, plain: LanguageModel) -> None:
-    whole = plain.generate(PROMPT, max_new_tokens=NEW).text
-    stop = next(whole[place : place + 2] for place in range(8, len(whole)) if whole[place : place + 2].isprintable())
-    stream = paged.stream(PROMPT, max_new_tokens=NEW, stop=[stop])
-    pieces = list(stream)
-    assert "".join(pieces) == stream.completion.text == whole[: whole.index(stop)]
-    assert stream.completion.finish_reason == "stop"
-
-
-def test_a_closed_stream_frees_its_memory(paged: LanguageModel) -> None:
-    engine: Any = paged.engine
-    stream = paged.stream("Give it back. " * 8, max_new_tokens=NEW, recycling=False)
-    next(iter(stream))
-    used = engine.pool.num_available
-    stream.close()
-    assert engine.pool.num_available > used
-
-
-def test_prompts_of_a_batch_get_the_tokens_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:
-    prompts = [PROMPT, "Wax.", "Honey keeps " * 9, "It is cold in winter, and bees"]
-    parameters: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8}
-    texts = paged.generate_batch(prompts, seeds=[1, 2, 3, 4], batch_size=3, **parameters)
-    alone = [plain.generate(prompt, seed=seed, **parameters) for seed, prompt in enumerate(prompts, 1)]
-    assert [each.tokens for each in texts] == [each.tokens for each in alone]
 
 
 def test_concurrent_requests_get_the_text_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:

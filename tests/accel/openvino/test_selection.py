@@ -7,10 +7,7 @@ import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.engines import selection
 from antiphon.accel.engines.selection import select_engine
-from antiphon.accel.engines.torch.engine import engine_of as torch_engine_of
-from antiphon.accel.testing.tiny import byte_tokenizer
 from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
@@ -40,13 +37,6 @@ class ProgressRecorder:
         self.stages.append((done, total))
 
 
-def test_a_model_stays_on_torch_unless_another_engine_is_requested() -> None:
-    model = tiny_model()
-    assert select_engine(model, "torch").engine is torch_engine_of(model)
-    assert DecodingOptions().engine == "torch"
-    assert LanguageModel(model, byte_tokenizer()).engine is torch_engine_of(model)
-
-
 def test_auto_does_not_convert_a_tiny_model() -> None:
     selected = select_engine(tiny_model(), "auto")
     assert selected.engine.name == "torch"
@@ -62,17 +52,6 @@ def test_an_unknown_engine_is_rejected_before_the_model_is_loaded() -> None:
 def test_requesting_an_engine_that_cannot_run_the_model_raises_the_reason(family: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"engine is 'openvino', but it cannot run this .*{reason}"):
         select_engine(tiny_model(family), "openvino")
-
-
-def test_requesting_the_engine_that_auto_selected_makes_no_second_copy_of_the_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = model_of("llama", seed=8)
-    monkeypatch.setattr(selection, "MIN_PARAMETERS", 0)
-    monkeypatch.setattr(selection, "load_engine", lambda model, if_faster, **_: load_engine(model, memory=2**22))
-    selected = select_engine(model, "auto")
-    assert selected.engine.name == "openvino"
-    assert select_engine(model, "openvino").engine is selected.engine
 
 
 def test_options_that_only_torch_supports_select_torch() -> None:
@@ -119,17 +98,6 @@ def test_auto_does_not_select_a_slower_engine() -> None:
     assert loaded.engine is None
     assert loaded.reason == "OpenVINO's steps take 2.00 times as long as torch's here."
     assert load_engine(model, memory=2**22).engine is not None
-
-
-def test_the_speedup_is_measured_and_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "is_credible", lambda cost: True)  # whatever else runs on this machine
-    model = model_of("llama", seed=7)
-    load_engine(model, memory=2**22, if_faster=True)
-    stored = load_compatibility(fingerprint(model), setting())
-    assert stored is not None
-    assert stored.speedup is not None
-    assert stored.speedup > 0
-    assert torch_engine_of(model).scheduler is None
 
 
 def test_a_speedup_measured_on_a_busy_machine_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:

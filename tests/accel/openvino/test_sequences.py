@@ -4,16 +4,14 @@ import gc
 from functools import cache
 
 import pytest
-import torch
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, merge, pad, path_to
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, path_to
 from antiphon.accel.engines.protocol import AnonymousTenant, SequenceInput
-from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.block_pool import OutOfBlocksError
-from antiphon.accel.engines.openvino.engine import MAX_PENDING_WITH_TREE, OpenVINOEngine
+from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes
@@ -68,14 +66,6 @@ def test_chunked_prefill_does_not_change_the_logits(shared: OpenVINOEngine) -> N
         expect_plain(MODEL, own, EMPTY, logits)
 
 
-def test_a_draft_after_a_long_prompt_is_verified(shared: OpenVINOEngine) -> None:
-    text = text_of(3 * MAX_PENDING_WITH_TREE, seed=3)
-    sequence = shared.sequence(tenant=object())
-    assert sequence.can_draft_at_prefill(text)
-    draft = tree_of(text)
-    expect_plain(MODEL, text, draft, step(shared, sequence, text, draft))
-
-
 def test_kept_rows_are_moved_across_a_block_boundary(shared: OpenVINOEngine) -> None:
     text = text_of(BLOCK_SIZE - 2, seed=4)
     sequence = shared.sequence(tenant=object())
@@ -86,16 +76,6 @@ def test_kept_rows_are_moved_across_a_block_boundary(shared: OpenVINOEngine) -> 
     sequence.keep(path)
     text += [*(draft.tokens[row] for row in path), 7]
     expect_plain(MODEL, text, EMPTY, step(shared, sequence, text))
-
-
-def test_rejected_rows_have_no_effect(shared: OpenVINOEngine) -> None:
-    text = text_of(20, seed=6)
-    sequence = shared.sequence(tenant=object())
-    step(shared, sequence, text, tree_of(text))
-    assert sequence.length == 25
-    sequence.keep(())
-    assert sequence.length == 20
-    expect_plain(MODEL, [*text, 9], EMPTY, step(shared, sequence, [*text, 9]))
 
 
 def test_a_cached_prefix_is_not_computed_again() -> None:
@@ -152,11 +132,6 @@ def test_a_sequence_that_does_not_fit_raises_and_can_be_reset() -> None:
     expect_plain(MODEL, text_of(90), EMPTY, step(engine, sequence, text_of(90)))
 
 
-def test_too_little_memory_is_rejected() -> None:
-    with pytest.raises(ValueError, match="memory is 100 bytes, but a block of 32 tokens takes"):
-        OpenVINOEngine(compiled(), memory=100)
-
-
 def test_a_garbage_collected_sequence_frees_its_blocks() -> None:
     engine = small(4)
     for seed in range(5):
@@ -184,42 +159,6 @@ def test_the_prefixes_of_a_garbage_collected_tenant_are_dropped() -> None:
     assert (other.length, engine.pool.num_tenants, engine.pool.num_available) == (0, 0, 16)
     step(engine, other, text)
     assert set(other.blocks) == blocks
-
-
-def test_drafts_end_at_the_end_of_the_context() -> None:
-    engine = engine_of(tiny_model(max_position_embeddings=48))
-    sequence = engine.sequence()
-    step(engine, sequence, text_of(45))
-    sequence.keep(())
-    assert max(sequence.fit(chain([1] * 9), 9, 9).depths) == 2
-
-
-def test_mask_tokens_are_removed_and_other_probes_are_kept(shared: OpenVINOEngine) -> None:
-    sequence = shared.sequence()
-    masks = merge(chain([5, 6]), Draft((-1,), (ROOT,), (0.5,), 1))
-    assert sequence.fit(masks, 9, 9) == chain([5, 6])
-    assert len(sequence.fit(pad(chain([5, 6]), 7, 2), 9, 9)) == 4
-
-
-def test_logits_are_not_overwritten_by_the_next_forward_pass(shared: OpenVINOEngine) -> None:
-    sequence = shared.sequence(tenant=object())
-    first = step(shared, sequence, text_of(12, seed=1))
-    before = first.tensor().clone()
-    sequence.keep(())
-    step(shared, sequence, text_of(13, seed=2))
-    assert torch.equal(first.tensor(), before)
-
-
-def test_logits_give_the_most_likely_tokens(shared: OpenVINOEngine) -> None:
-    sequence = shared.sequence(tenant=object())
-    logits = step(shared, sequence, text_of(12, seed=1), tree_of(text_of(5)))
-    for row in (ROOT, 0, 4):
-        assert logits.argmax(row) == int(logits.tensor()[row + 1].argmax())
-    tokens, shares = logits.top_k([ROOT, 4], 3)
-    expected = logits.tensor()[[0, 5]].topk(3).indices
-    assert tokens.tolist() == expected.tolist()
-    assert shares.shape == (2, 3)
-    assert (shares[:, 0] >= shares[:, 1]).all()
 
 
 def test_preallocation_does_not_overwrite_used_or_cached_blocks() -> None:

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -24,12 +23,10 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install o
 
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.loader import load_engine, unsupported_reason
 from antiphon.accel.engines.openvino.store import (
     GRAPH,
     WEIGHTS,
     fingerprint,
-    folder_of,
     load_or_convert,
 )
 from antiphon.accel.engines.openvino.weights import attach_weights, large_weights
@@ -188,13 +185,6 @@ def test_every_weight_and_every_setting_changes_the_fingerprint() -> None:
     assert fingerprint(tiny_model()) == keys[0]
 
 
-def test_float32_weights_that_are_exact_in_bfloat16_take_half_the_bytes() -> None:
-    model = in_precision(tiny_model(hidden_size=128), torch.bfloat16).float()
-    other = tiny_model(hidden_size=128)
-    sizes = [sum(each.nbytes for each in attach_weights(converted(one).clone(), one)) for one in (model, other)]
-    assert 2 * sizes[0] == sizes[1] > 0
-
-
 def test_constants_share_the_memory_of_the_model(tmp_path: Path) -> None:
     model = in_precision(tiny_model(tie_word_embeddings=True), torch.bfloat16)
     graph = load_or_convert(tmp_path / "model", Converter(model))
@@ -204,34 +194,3 @@ def test_constants_share_the_memory_of_the_model(tmp_path: Path) -> None:
     constants = [node for node in graph.get_ops() if node.get_type_name() == "Constant"]
     large = [node for node in constants if node.get_friendly_name() in large_weights(model)]
     assert {node.data.ctypes.data for node in large} == addresses
-
-
-def test_a_stored_graph_has_no_large_weights(tmp_path: Path) -> None:
-    model = tiny_model(hidden_size=128)
-    load_or_convert(tmp_path / "model", Converter(model))
-    weights = sum(each.nbytes for each in large_weights(model).values())
-    assert (tmp_path / "model" / WEIGHTS).stat().st_size < 0.05 * weights
-
-
-def test_an_engine_is_loaded_from_the_stored_graph() -> None:
-    loaded = load_engine(MODEL, memory=2**22)
-    assert loaded.engine is not None
-    assert "agrees with torch" in loaded.reason
-    assert loaded.engine.batch_cost is not None
-    assert np.isfinite(loaded.engine.batch_cost.seconds(64, 16)).all()
-    assert is_intact(folder_of(fingerprint(MODEL)))
-
-
-@pytest.mark.parametrize("family", ["bloom", "mamba2"])
-def test_an_unsupported_family_stays_on_torch_with_a_reason(family: str) -> None:
-    loaded = load_engine(tiny_model(family))
-    assert loaded.engine is None
-    assert loaded.reason.startswith("OpenVINO cannot run this model: ")
-
-
-def test_an_unsupported_dtype_is_reported() -> None:
-    assert (
-        unsupported_reason(in_precision(tiny_model(), torch.float64))
-        == "This CPU does not compute in float64 under OpenVINO."
-    )
-    assert unsupported_reason(tiny_model()) is None

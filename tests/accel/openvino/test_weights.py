@@ -16,7 +16,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install o
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.runtime import supports_precision
-from antiphon.accel.engines.openvino.store import WEIGHTS, fingerprint, folder_of, load_or_convert
+from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
 from tests.accel.openvino.builders import graph_of, in_precision, model_of
 
 PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
@@ -42,31 +42,12 @@ def test_drafts_do_not_change_the_outputs_of_the_compressed_model(
 
 
 @needs_nncf
-def test_prompts_of_a_batch_get_the_tokens_that_they_get_alone(compressed: LanguageModel) -> None:
-    prompts = [PROMPT, "Wax.", "Honey keeps " * 5]
-    texts = compressed.generate_batch(prompts, max_new_tokens=30)
-    alone = [compressed.generate(prompt, max_new_tokens=30, drafter="nothing") for prompt in prompts]
-    assert [each.tokens for each in texts] == [each.tokens for each in alone]
-
-
-@needs_nncf
 def test_compressed_weights_are_reported_in_summary_and_reason(compressed: LanguageModel) -> None:
     weights = compressed.options.weights
     completion = compressed.generate(PROMPT, max_new_tokens=3)
     assert completion.steps.weights == completion.steps.as_dict()["weights"] == weights
     assert f"with {weights} weights, as requested: a different model" in compressed.selected.reason
     assert f"with {weights} weights" in inspect_model(compressed.model, engine=compressed.options.engine_choice).engine
-
-
-@needs_nncf
-def test_compressed_and_uncompressed_weights_can_be_used_at_once(compressed: LanguageModel) -> None:
-    uncompressed = LanguageModel(model_of(), byte_tokenizer(), engine="openvino", memory=2**23)
-    assert uncompressed.engine is not compressed.engine
-    assert "weights" not in uncompressed.generate(PROMPT, max_new_tokens=3).steps.as_dict()
-    keys = [fingerprint(model_of(), weights) for weights in ("", "int8", "int4")]
-    assert len(set(keys)) == 3
-    size = (folder_of(fingerprint(model_of(), _of(compressed))) / WEIGHTS).stat().st_size
-    assert size < 0.4 * sum(each.nbytes for each in model_of().parameters())
 
 
 @needs_nncf
@@ -118,12 +99,3 @@ def test_without_nncf_the_error_names_the_extra() -> None:
 def test_options_that_only_torch_supports_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="weights is 'int8', which OpenVINO alone has; leave out what only torch does"):
         DecodingOptions(weights="int8", **options)
-
-
-def test_unknown_weights_are_rejected_before_the_model_is_loaded() -> None:
-    with pytest.raises(ValueError, match="There are no weights 'int2'; choose one of int8, int4"):
-        LanguageModel.from_pretrained("no/such-model", weights="int2")
-
-
-def _of(language_model: LanguageModel) -> str:
-    return language_model.options.weights or ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from antiphon.integrations.vllm.admission import ADMITTED, AdmittedSources, Sources
@@ -27,6 +29,18 @@ def make_proposer(num_draft_tokens: int = 12, *, vocab_size: int = VOCAB_SIZE, *
         model_config=SimpleNamespace(get_vocab_size=lambda: vocab_size),
     )
     return Proposer(config, patch=lambda _: None, **options)
+
+
+def install_modules(
+    monkeypatch: pytest.MonkeyPatch, contents: Mapping[str, Mapping[str, Any]]
+) -> dict[str, ModuleType]:
+    """Return modules with these names and contents; they and their packages are importable until the test ends."""
+    packages = {name[:end] for name in contents for end, sign in enumerate(name) if sign == "."}
+    modules = {name: ModuleType(name) for name in packages | contents.keys()}
+    for name, module in modules.items():
+        vars(module).update({"__path__": []} if name in packages else {}, **contents.get(name, {}))
+        monkeypatch.setitem(sys.modules, name, module)
+    return modules
 
 
 def sampling_params(sources: Sources) -> SimpleNamespace:

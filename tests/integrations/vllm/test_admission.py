@@ -16,7 +16,6 @@ from antiphon.integrations.vllm.admission import (
     MAX_REFERENCES,
     MAX_TOKENS,
     SLICE_CHARACTERS,
-    Admission,
     AdmittedSources,
     Sources,
     admit,
@@ -124,30 +123,6 @@ def test_a_text_over_the_limit_is_rejected_before_tokenization() -> None:
 
     with pytest.raises(ValueError, match="characters"):
         admit({"references": ["a" * 10_000_000]}, never, VOCAB_SIZE)
-
-
-def test_a_server_without_a_tokenizer_accepts_only_token_ids() -> None:
-    with pytest.raises(ValueError, match="give references and prediction as token ids"):
-        admit({"references": ["a"]}, None, VOCAB_SIZE)
-    assert admit({"references": [1]}, None, VOCAB_SIZE) == Sources(((1,),))
-
-
-def test_each_step_of_an_admission_tokenizes_a_bounded_number_of_characters() -> None:
-    read: list[int] = []
-
-    def count(text: str) -> list[int]:
-        read.append(len(text))
-        return tokenize(text)
-
-    texts = ["a" * 30_000, *(["word " * 20] * 150), "b"]
-    admission = Admission({"references": texts[:-1], "prediction": texts[-1]}, count, VOCAB_SIZE)
-    assert not read, "the constructor tokenizes nothing"
-    is_left, done = True, 0
-    while is_left:
-        is_left = admission.advance()
-        assert 0 < sum(read) - done <= SLICE_CHARACTERS
-        done = sum(read)
-    assert admission.sources() == Sources(tuple(tuple(tokenize(text)) for text in texts[:-1]), (98,))
 
 
 def test_slices_make_up_the_text_and_end_before_spaces() -> None:

@@ -29,13 +29,6 @@ def test_rows_that_cost_more_than_they_gain_are_cut() -> None:
     assert budget(0.01).allocate(drafts, num_without_draft=5) == [4, 4, 2]
 
 
-def test_the_first_token_of_a_draft_costs_as_much_as_two() -> None:
-    """A step of 8 requests emits 8 tokens in 38 ms, so a row of 1 ms has to gain 0.21 tokens."""
-    learned = budget(1.0)
-    assert learned.allocate([draft(0.95, 0.9, 0.3)], num_without_draft=7) == [3]
-    assert learned.allocate([draft(0.95, 0.9), draft(0.3)], num_without_draft=6) == [2, 0]
-
-
 @pytest.mark.parametrize("requests", [1, 4, 16, 32])
 def test_nothing_is_drafted_on_a_saturated_machine(requests: int) -> None:
     saturated = BatchBudget()
@@ -43,7 +36,3 @@ def test_nothing_is_drafted_on_a_saturated_machine(requests: int) -> None:
         for rows in (requests, 2 * requests, 4 * requests):
             saturated.observe(rows, 0.01 * rows)
     assert saturated.allocate([draft(0.6, 0.4, 0.2)] * requests) == [0] * requests
-
-
-def test_a_batch_without_drafts_needs_no_rows() -> None:
-    assert BatchBudget().allocate([draft(), draft()], num_without_draft=3) == [0, 0]

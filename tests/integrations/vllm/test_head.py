@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from antiphon.integrations.vllm import head_runner
 from antiphon.integrations.vllm.admission import Sources
 from antiphon.integrations.vllm.batch import HEAD_TOKENS, reads_references
 from antiphon.integrations.vllm.head_proposer import HeadProposer
-from tests.integrations.vllm.fake_engine import Engine, Request, sampling_params
+from tests.integrations.vllm.fake_engine import Engine, Request, install_modules, sampling_params
 
 Head = Callable[[Request], list[int]]
 """Returns the tokens that a head drafts for a request."""
@@ -104,23 +103,6 @@ def test_references_and_the_head_together_need_fewer_steps_than_each_alone() -> 
     assert both.steps < 0.75 * min(head.steps, reference.steps), (both.steps, head.steps, reference.steps)
 
 
-def test_each_draft_is_from_one_of_them() -> None:
-    """The head's third token is always wrong."""
-    request = Request("a", [7, 8], ANSWER, Sources((ANSWER[:30],)))
-    run(request, right_twice)
-    drafts = request.drafts[:-2]  # without those across the end of the answer
-    assert all(draft.index(WRONG) == 2 and len(draft) == FROM_HEAD for draft in drafts if WRONG in draft)
-    assert any(WRONG in draft for draft in drafts)
-    assert any(len(draft) > FROM_HEAD for draft in drafts), "references give longer drafts"
-
-
-def test_the_head_drafts_nothing_while_references_are_expected_to_match_better() -> None:
-    engine = run(Request("a", [7, 8], ANSWER, Sources((ANSWER,))), wrong)
-    assert engine.head_steps < 6
-    without = Request("a", [7, 8], ANSWER)
-    assert run(without, perfect).head_steps == without.steps
-
-
 def test_tokens_of_a_head_that_is_always_wrong_are_no_longer_verified() -> None:
     """A new request starts with the estimate of all earlier ones."""
     proposer = make_proposer()
@@ -130,18 +112,6 @@ def test_tokens_of_a_head_that_is_always_wrong_are_no_longer_verified() -> None:
     assert sum(map(len, first.drafts[:5])) > 5
     assert sum(map(len, first.drafts[40:])) < 10
     assert sum(map(len, second.drafts)) < 10
-
-
-def test_a_request_is_drafted_by_what_was_right_for_itself() -> None:
-    """The head is right for one of two requests at the same time; references are for the other."""
-    own = Request("own", [7, 8], ANSWER, Sources((ANSWER,)))
-    other = Request("other", [7, 9], [token + 1 for token in ANSWER])
-    engine = HeadEngine(make_proposer(), lambda request: perfect(request) if request is other else wrong(request))
-    engine.add(own)
-    engine.add(other)
-    engine.run()
-    assert own.steps < 12
-    assert other.steps <= 2 + len(ANSWER) // (1 + FROM_HEAD)
 
 
 def test_the_heads_tokens_are_returned_unchanged_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
@@ -154,16 +124,6 @@ def test_the_heads_tokens_are_returned_unchanged_after_a_failure(caplog: pytest.
     assert request.drafts[0] == ANSWER[1 : 1 + FROM_HEAD]
     assert request.steps <= 2 + len(ANSWER) // (1 + FROM_HEAD)
     assert "drafting failed" in caplog.text
-
-
-def test_the_heads_draft_ends_before_min_tokens() -> None:
-    engine = HeadEngine(make_proposer(), perfect)
-    request = Request("a", [7, 8], ANSWER)
-    engine.add(request)
-    request.state.sampling_params.min_tokens = 3
-    for _ in range(3):
-        engine.step()
-    assert [len(draft) for draft in request.drafts] == [1, 3, 3]
 
 
 def test_the_state_of_ended_requests_is_dropped() -> None:
@@ -213,16 +173,12 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             self.worker = SimpleNamespace(model_runner=Runner())
 
     names: dict[str, dict[str, Any]] = {
-        **{f"vllm{each}": {"__path__": []} for each in ("", ".v1", ".v1.core", ".v1.core.sched", ".v1.worker")},
         "vllm.v1.core.sched.output": {"SchedulerOutput": SchedulerOutput},
         "vllm.v1.worker.worker_base": {"WorkerWrapperBase": WorkerWrapperBase},
         "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: False)},
     }
-    for name, content in names.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-    return {"worker": WorkerWrapperBase, "modules": names}
+    install_modules(monkeypatch, names)
+    return {"worker": WorkerWrapperBase}
 
 
 def start(vllm: dict[str, Any], config: Any = None) -> Runner:
@@ -255,12 +211,6 @@ def test_a_worker_drafts_from_references_and_the_head_only_computes_its_kv_cache
     assert runner.asked == [0, FROM_HEAD]
 
 
-def test_the_head_does_not_count_its_tokens_twice_on_cpus(vllm: dict[str, Any]) -> None:
-    metadata, indices = start(vllm).drafter.prepare_inputs([3, 4])
-    metadata.seq_lens_cpu_upper_bound += 1
-    assert (metadata.seq_lens.tolist(), indices) == ([3, 4], "indices")
-
-
 def test_workers_that_share_the_computation_run_the_head_equally_often(
     vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,13 +239,6 @@ def test_settings_that_cannot_be_combined_are_named_at_the_start(
         start(vllm, make_config(**changes))
 
 
-def test_model_runner_v2_is_refused_at_the_start(vllm: dict[str, Any]) -> None:
-    config = make_config()
-    config.use_v2_model_runner = True
-    with pytest.raises(ValueError, match="set VLLM_USE_V2_MODEL_RUNNER=0"):
-        start(vllm, config)
-
-
 def test_nothing_changes_without_the_opt_in(vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert reads_references(make_config().speculative_config)
     assert not reads_references(make_config(method="ngram").speculative_config)
@@ -307,15 +250,3 @@ def test_nothing_changes_without_the_opt_in(vllm: dict[str, Any], monkeypatch: p
 
 def propose_is_vllms_own(runner: Runner) -> bool:
     return "propose_draft_token_ids" not in vars(runner)
-
-
-def test_an_opt_in_without_a_head_is_logged(vllm: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    for config in (make_config(method="ngram"), SimpleNamespace(speculative_config=None)):
-        assert propose_is_vllms_own(start(vllm, config))
-    assert caplog.text.count("ANTIPHON_HEAD_TOKENS has no effect, because it needs one of the methods eagle") == 2
-
-
-def test_an_opt_in_that_is_no_number_is_refused(vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HEAD_TOKENS, "yes")
-    with pytest.raises(ValueError, match="ANTIPHON_HEAD_TOKENS is 'yes'; give the number of tokens"):
-        head_runner.register_head()

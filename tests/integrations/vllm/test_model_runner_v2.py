@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,15 +14,12 @@ import torch
 
 from antiphon.integrations.vllm import model_runner_v2, patching
 from antiphon.integrations.vllm.admission import Sources
-from antiphon.integrations.vllm.batch import HEAD_TOKENS
 from antiphon.integrations.vllm.model_runner_v1 import patch_worker
-from antiphon.integrations.vllm.speculator import Speculator
-from tests.integrations.vllm.fake_engine import RequestStates, sampling_params
+from tests.integrations.vllm.fake_engine import RequestStates, install_modules, sampling_params
 
 OURS = SimpleNamespace(method="custom_class", model="antiphon.integrations.vllm.Proposer", num_speculative_tokens=6)
 NGRAM = SimpleNamespace(method="ngram", model="ngram", num_speculative_tokens=6)
 ANSWER = list(range(20, 40))
-PACKAGES = ("", ".config", ".distributed", ".v1", ".v1.core", ".v1.core.sched", ".v1.worker", ".v1.worker.gpu")
 
 
 class Group:
@@ -109,20 +104,15 @@ def fake_interfaces() -> dict[str, dict[str, Any]]:
         "vllm.v1.core.sched.output": {"NewRequestData": new_request_data},
         "vllm.v1.worker.gpu.input_batch": {"InputBatch": input_batch},
         "vllm.v1.worker.gpu.model_runner": {"GPUModelRunner": GPUModelRunner, "init_speculator": init_speculator},
-        "vllm.v1.worker.gpu.spec_decode": {"__path__": [], "init_speculator": init_speculator},
+        "vllm.v1.worker.gpu.spec_decode": {"init_speculator": init_speculator},
         "vllm.v1.worker.gpu.spec_decode.speculator": {"BaseSpeculator": base_speculator},
     }
 
 
 @pytest.fixture
-def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+def vllm(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The fake modules, by name, while a test runs."""
-    modules: dict[str, ModuleType] = {}
-    for name, content in [*((f"vllm{each}", {"__path__": []}) for each in PACKAGES), *fake_interfaces().items()]:
-        modules[name] = ModuleType(name)
-        vars(modules[name]).update(content)
-        monkeypatch.setitem(sys.modules, name, modules[name])
-    return modules  # type: ignore[return-value]
+    return install_modules(monkeypatch, fake_interfaces())
 
 
 def unsupported(vllm: dict[str, ModuleType], speculation: Any = OURS) -> list[str]:
@@ -165,16 +155,6 @@ def test_v1_is_used_unless_the_user_requires_v2(vllm: dict[str, ModuleType]) -> 
     assert unsupported(vllm) == ["dual batch overlap", method]
 
 
-def test_v1_is_used_for_references_together_with_a_head(
-    vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model_runner_v2.register_model_runner_v2()
-    eagle = SimpleNamespace(method="eagle", model="head", num_speculative_tokens=6)
-    assert unsupported(vllm, eagle) == ["dual batch overlap"]
-    monkeypatch.setenv(HEAD_TOKENS, "3")
-    assert unsupported(vllm, eagle) == ["dual batch overlap", "references together with the model's head"]
-
-
 def test_other_drafters_stay_vllms_own(vllm: dict[str, ModuleType]) -> None:
     model_runner_v2.register_model_runner_v2()
     for module in ("vllm.v1.worker.gpu.model_runner", "vllm.v1.worker.gpu.spec_decode"):
@@ -196,17 +176,6 @@ def test_drafts_have_different_lengths_and_prefill_has_none(vllm: dict[str, Modu
     assert runner.take_draft_token_ids().draft_token_ids == [[-1] * 6, [], [-1] * 2]
     runner.taken = None
     assert runner.take_draft_token_ids() is None
-
-
-def test_a_dummy_run_drafts_nothing_and_broadcasts_nothing(vllm: dict[str, ModuleType]) -> None:
-    runner, states = make(vllm)
-    group = vllm["vllm.distributed.parallel_state"].get_tp_group()
-    states.req_id_to_index["dummy"] = 0
-    propose(runner, states, ["dummy"], [1], dummy_run=True)
-    runner.speculator.init_cudagraph_manager(None)
-    runner.speculator.capture()
-    assert not group.sent
-    assert runner.speculator.drafter.failures == 0
 
 
 def test_the_first_rank_shares_its_drafts_with_the_others(vllm: dict[str, ModuleType]) -> None:
@@ -255,11 +224,3 @@ def test_the_log_says_which_model_runner_drafts(
     monkeypatch.setattr(patching, "version", lambda name: "0.31.0")
     patch_worker(SimpleNamespace(speculative_config=OURS, use_v2_model_runner=False))
     assert "drafts nothing: vLLM is version 0.31.0; install 0.32 or 0.33" in caplog.text
-
-
-def test_a_speculator_has_all_attributes_of_vllms_base_class(vllm: dict[str, ModuleType]) -> None:
-    runner, _ = make(vllm)
-    base = vllm["vllm.v1.worker.gpu.spec_decode.speculator"].BaseSpeculator
-    assert isinstance(runner.speculator, Speculator)
-    assert isinstance(runner.speculator, base)
-    assert runner.speculator.num_query_per_req == 1

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import torch
 
 from antiphon.integrations.vllm import model_runner_v1, patching, plugin
 from antiphon.integrations.vllm.admission import ADMITTED, SLICE_CHARACTERS
+from tests.integrations.vllm.fake_engine import install_modules
 
 VOCAB_SIZE = 300
 SPECULATION = SimpleNamespace(method="custom_class", model="antiphon.integrations.vllm.Proposer")
@@ -72,24 +72,19 @@ def apply_sampling_constraints(logits: Any, cu_num_draft_tokens: Any, sampling_m
 def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Modules with the names of vLLM that `register` patches, restored after the test."""
 
-    def module(name: str, **attributes: Any) -> ModuleType:
-        made = ModuleType(name)
-        vars(made).update(attributes)
-        monkeypatch.setitem(sys.modules, name, made)
-        return made
-
     class Parameters(SamplingParams):
         verify = SamplingParams.verify
 
     class Client(AsyncLLM):
         add_request = AsyncLLM.add_request
 
-    for package in ("vllm", "vllm.v1", "vllm.v1.engine", "vllm.v1.sample"):
-        module(package, __path__=[])
-    module("vllm.sampling_params", SamplingParams=Parameters)
-    module("vllm.v1.engine.async_llm", AsyncLLM=Client)
-    module("vllm.exceptions", VLLMValidationError=ValidationError)
-    sampler = module("vllm.v1.sample.rejection_sampler", apply_sampling_constraints=apply_sampling_constraints)
+    modules = {
+        "vllm.sampling_params": {"SamplingParams": Parameters},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": Client},
+        "vllm.exceptions": {"VLLMValidationError": ValidationError},
+        "vllm.v1.sample.rejection_sampler": {"apply_sampling_constraints": apply_sampling_constraints},
+    }
+    sampler = install_modules(monkeypatch, modules)["vllm.v1.sample.rejection_sampler"]
     monkeypatch.setattr(plugin, "register_model_runner_v2", lambda: None)
     return SimpleNamespace(sampling_params=Parameters, async_llm=Client, sampler=sampler)
 
@@ -169,24 +164,6 @@ def test_a_server_tokenizes_outside_of_its_event_loop_in_bounded_slices(fake_vll
     assert max(sizes) <= SLICE_CHARACTERS
 
 
-def test_slices_of_two_requests_take_turns(fake_vllm: SimpleNamespace) -> None:
-    """A small reference waits for one slice of a large one."""
-    plugin.register()
-    tokenizer = ByteTokenizer()
-    engine, ended = fake_vllm.async_llm(tokenizer), list[str]()
-
-    async def ask(name: str, text: str) -> None:
-        await engine.add_request(name, "prompt", fake_vllm.sampling_params(references=[text]))
-        ended.append(name)
-
-    async def both() -> None:
-        await asyncio.gather(ask("large", "word " * 10_000), ask("small", "abc"))
-
-    asyncio.run(both())
-    assert ended == ["small", "large"]
-    assert [size for _, size in tokenizer.calls].index(3) == 1
-
-
 def test_logits_without_rows_are_not_constrained(fake_vllm: SimpleNamespace) -> None:
     sampler = fake_vllm.sampler
     with pytest.raises(RuntimeError):
@@ -205,45 +182,6 @@ def test_another_version_of_vllm_is_left_alone(
     assert "reads no references: vLLM is version 0.34.1; install 0.32 or 0.33, or a newer Antiphon" in caplog.text
     arguments = {"references": ["ab"]}
     assert verify(fake_vllm.sampling_params(**arguments)) == arguments
-
-
-def test_greedy_requests_are_verified_with_vllms_argmax_kernel_on_cpus(
-    fake_vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel_calls = []
-
-    class Sampler:
-        @staticmethod
-        def greedy_sample(logits: torch.Tensor) -> torch.Tensor:
-            kernel_calls.append(type(logits))
-            return torch.Tensor.argmax(logits, dim=-1)
-
-    def rejection_sample(num_draft_tokens: Any, target_logits: torch.Tensor, sampling_metadata: Any) -> Any:
-        assert target_logits.shape == (2, 3)
-        return target_logits.argmax(dim=-1)
-
-    def other_sample(num_draft_tokens: Any, logits: Any) -> None: ...
-
-    for name, attributes in (
-        ("vllm.v1.sample.sampler", {"Sampler": Sampler}),
-        ("vllm.platforms", {"current_platform": SimpleNamespace(is_cpu=lambda: True)}),
-        ("vllm.v1.worker", {"__path__": []}),
-        ("vllm.v1.worker.gpu_model_runner", {"GPUModelRunner": SimpleNamespace(propose_draft_token_ids=len)}),
-    ):
-        module = ModuleType(name)
-        vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, name, module)
-    logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 0.0]])
-    speculation = SimpleNamespace(num_speculative_tokens=3)
-    config = SimpleNamespace(speculative_config=speculation, use_v2_model_runner=False)
-    for sample in (other_sample, rejection_sample):
-        monkeypatch.setattr(fake_vllm.sampler, "rejection_sample", sample, raising=False)
-        model_runner_v1.patch_worker(config)
-    patched = fake_vllm.sampler.rejection_sample
-    assert patched([1, 1], logits, sampling_metadata=SimpleNamespace(all_greedy=True)).tolist() == [1, 0]
-    assert kernel_calls == [torch.Tensor]
-    assert patched([1, 1], logits, SimpleNamespace(all_greedy=False)).tolist() == [1, 0]
-    assert len(kernel_calls) == 1, "sampled requests are verified by vLLM's own function"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])

@@ -52,16 +52,6 @@ def test_a_prediction_is_drafted_after_the_first_token(engine_class: EngineClass
 
 
 @on_both_model_runners
-def test_the_prompt_is_a_reference(engine_class: EngineClass) -> None:
-    answer = words(1)
-    request = Request("a", [*answer, 5, answer[0]], answer[1:])
-    engine = engine_class(make_proposer())
-    engine.add(request)
-    engine.run()
-    assert request.steps < len(answer) / 4
-
-
-@on_both_model_runners
 def test_drafts_never_hold_tokens_of_another_tenant(engine_class: EngineClass) -> None:
     """Requests are preempted, resumed and aborted, and reuse ids, while rows move; every draft is checked."""
     chance = random.Random(0)
@@ -175,31 +165,6 @@ def test_an_unknown_batch_format_is_counted_as_a_failure(caplog: pytest.LogCaptu
     with caplog.at_level(logging.ERROR, logger="vllm.antiphon"):
         assert drafting.propose([[1], [2]], engine.counts, engine.ids) == [[], []]
     assert drafting.failures == 1
-
-
-def test_nothing_is_drafted_during_prefill_or_without_a_runner() -> None:
-    drafting = make_proposer()
-    assert drafting.propose([[1]], None, None) == [[]]
-    engine = Engine(drafting)
-    engine.add(Request("a", [1, 2, 3], words(1), Sources((words(1),))))
-    engine.input_batch.req_ids = ["a"]
-    drafting.prepare_step(engine, {"a": 3})
-    assert drafting.propose([[]], engine.counts, engine.ids) == [[]]
-
-
-@on_both_model_runners
-def test_uncertain_drafts_stop_if_rows_are_expensive(engine_class: EngineClass) -> None:
-    """Steps take time proportional to their rows, so a row with a small acceptance chance costs more than it gains."""
-    drafting = make_proposer()
-    for _ in range(200):
-        for rows in (1, 2, 4, 8, 16):
-            drafting.budget.observe(rows, 0.01 * rows)
-    unsure = [5, 1, 5, 2, 5, 3, 5, 4, 5, 9] * 4
-    request = Request("a", unsure, [5, 6, 5, 7, 5, 8, 5, 10], Sources())
-    engine = engine_class(drafting)
-    engine.add(request)
-    engine.step()
-    assert request.drafts == [[]]
 
 
 def test_drafts_end_before_the_minimum_number_of_tokens_is_reached() -> None:

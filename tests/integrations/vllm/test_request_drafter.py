@@ -32,32 +32,12 @@ def test_a_passage_in_the_prompt_with_other_tokens_at_its_ends_is_not_indexed_tw
     assert alone.chances != make_drafter(prompt, [PASSAGE[:13]]).propose(16).chances, "a short reference is indexed"
 
 
-def test_a_passage_that_is_only_partly_in_the_prompt_is_indexed() -> None:
-    drafter = make_drafter([1, *PASSAGE[3:12], 9, PASSAGE[20]], [PASSAGE])
-    assert drafter.propose(16).draft.tokens == PASSAGE[21:29]
-
-
 def test_each_token_has_the_lower_of_two_estimates_of_its_own_chance() -> None:
     """The estimates of the tokens' own chances are 0.8, 0.9, 0.5 and 0.85, 0.5, 0.8."""
     assert cautious_chances([0.8, 0.72, 0.36], [0.85, 0.425, 0.34]) == pytest.approx([0.8, 0.4, 0.2])
     assert cautious_chances([0.5, 0.0, 0.0], [0.8, 0.6, 0.5]) == [0.5, 0.0, 0.0]
     assert cautious_chances([0.5, 0.4], [0.0, 0.0]) == [0.0, 0.0]
     assert cautious_chances([], []) == []
-
-
-def test_a_counted_chance_of_nine_tenths_is_used_although_the_drafter_is_unsure() -> None:
-    assert cautious_chances([0.8, 0.64, 0.5], [0.95, 0.9025, 0.8]) == pytest.approx([0.95, 0.9025, 0.9025 * 0.5 / 0.64])
-
-
-def test_drafts_of_a_text_that_is_copied_become_certain() -> None:
-    """A match of eight tokens has a chance of 0.8 at first, whatever its length."""
-    text = list(range(100, 300))
-    drafter = make_drafter([1, 2, text[0]], [text], k=4)
-    first = drafter.propose(4).chances
-    for start in range(1, 101, 5):
-        drafter.take(drafter.propose(4).draft, 4)
-        drafter.observe(text[start : start + 5])
-    assert drafter.propose(4).chances[3] > 0.8 > 4 * first[3]
 
 
 def lookup(context: Sequence[int], least: int, most: int, k: int) -> Sequence[int]:
