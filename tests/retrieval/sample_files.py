@@ -49,26 +49,6 @@ def docx() -> bytes:
     return _saved(document)
 
 
-def docx_with_footnote() -> bytes:
-    notes = (
-        '<w:footnotes xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:footnote w:id="2"><w:p>'
-        "<w:r><w:t>Except in August.</w:t></w:r></w:p></w:footnote></w:footnotes>"
-    )
-    relation = (
-        b'<Relationship Id="rNotes" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes"'
-        b' Target="footnotes.xml"/></Relationships>'
-    )
-    mark = b'euros.</w:t></w:r><w:r><w:footnoteReference w:id="2"/></w:r>'
-    return changed_zip(
-        docx(),
-        {
-            "word/footnotes.xml": lambda _: notes.encode(),
-            "word/_rels/document.xml.rels": lambda old: old.replace(b"</Relationships>", relation),
-            "word/document.xml": lambda old: old.replace(b"euros.</w:t></w:r>", mark),
-        },
-    )
-
-
 def pptx() -> bytes:
     from pptx import Presentation
     from pptx.util import Inches

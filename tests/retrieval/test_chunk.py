@@ -128,15 +128,6 @@ def test_a_list_stays_whole_with_the_line_that_introduces_it_if_it_fits() -> Non
     assert max(count(passage.text) for passage in chunk_document(Document(long, "a.md"), count, max_tokens=20)) <= 20
 
 
-def test_no_passage_ends_inside_a_list_item_or_a_definition_that_fits() -> None:
-    for mark in ("- {}. ", "{}\n: "):
-        items = [mark.format(f"Group{n}") + f"It is used by {n}. Members can read {n} logs." for n in range(9)]
-        passages = chunk_document(Document("\n\n".join(items), "a.md"), count, max_tokens=40)
-        assert len(passages) > 2
-        assert all("Group" in passage.text[:8] for passage in passages)
-        assert all(passage.text.endswith("logs.") for passage in passages)
-
-
 def test_overlap_repeats_sentences_where_they_fit() -> None:
     document = Document("One two three. Four five six. Seven eight nine. Ten eleven twelve.", "s")
     passages = chunk_document(document, count, max_tokens=8, overlap=1)

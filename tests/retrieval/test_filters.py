@@ -149,16 +149,6 @@ def test_metadata_are_saved_as_json_values() -> None:
         json_metadata(Passage.at("a", 0, "text", {"x": b"a"}))
 
 
-def test_a_passage_that_cannot_be_saved_is_refused_before_it_is_embedded(tmp_path: Path) -> None:
-    class Unused(HashEmbedder):
-        def embed_documents(self, texts: Any) -> Any:
-            raise AssertionError
-
-    for value in (b"a", ["\ud800"]):
-        with pytest.raises((TypeError, ValueError), match=r"JSON values and dates can be saved|half a char"):
-            index_passages([Passage.at("a", 0, "text", {"x": value})], tmp_path / "index", Unused())
-
-
 def test_metadata_of_any_type_survive_search_and_reranking(tmp_path: Path) -> None:
     facts = {"title": None, "page": 3, "rating": 4.5, "tags": ["a", {"b": None}], "when": "2020-01-02", "open": False}
     index_passages([Passage.at("a", 0, "An owl.", facts), Passage.at("b", 0, "A fox.")], tmp_path / "i", EMBEDDER)

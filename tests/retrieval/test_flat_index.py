@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.retrieval import FlatIndex, build_vector_index
-from antiphon.retrieval.vector_index import flat
 from antiphon.retrieval.vector_index.build import LocalVectorIndex
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
@@ -46,20 +45,6 @@ def test_scores_are_cosines_whatever_the_lengths(index: Index) -> None:
     assert hits.rows.tolist() == [0, 1, 2]
     assert np.allclose(hits.scores, [0.6, 0, -1])
     assert (len(made), made.dim) == (3, 2)
-
-
-@every_index
-def test_a_k_above_the_number_of_rows_returns_all_and_never_row_minus_one(
-    index: Index,
-) -> None:
-    hits = index(random_vectors(3)).search(random_vectors(2), 100)
-    assert [sorted(hit.rows.tolist()) for hit in hits] == [[0, 1, 2], [0, 1, 2]]
-
-
-def test_padding_of_faiss_is_dropped() -> None:
-    lowest = float(np.finfo(np.float32).min)
-    hits = flat.drop_padding(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
-    assert (hits.rows.tolist(), hits.scores.tolist()) == ([4, 0], [0.5, 0.25])
 
 
 def test_equal_scores_keep_the_order_of_rows() -> None:
@@ -125,24 +110,6 @@ for setting, count, dim in (("auto", 50_000_001, 1), ("auto", 50_000, 1024), ("c
         "The setting 'compact' needs FAISS",
     )
     assert set(advice) == {"FAISS is not installed: pip install faiss-cpu"}
-
-
-def test_two_faiss_packages_are_an_error_with_the_commands_that_repair_it(tmp_path: Path) -> None:
-    """Both distributions install the same files, so only their metadata shows that both are installed."""
-    for name in ("faiss_cpu", "faiss_gpu"):
-        folder = tmp_path / f"{name}-1.0.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    script = f"""
-import sys; sys.path.insert(0, {str(tmp_path)!r})
-from antiphon.retrieval.vector_index.faiss_library import import_faiss
-try:
-    import_faiss()
-except ImportError as error:
-    print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
-    assert run.stdout.startswith("faiss-cpu and faiss-gpu are both installed and overwrite each other's files: pip un")
 
 
 def environment() -> dict[str, str]:

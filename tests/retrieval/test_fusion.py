@@ -41,10 +41,3 @@ def test_one_ranking_alone_keeps_its_order(fusion: Fusion) -> None:
     assert [passage.id for passage in fusion([], alone)] == ["a", "b", "c"]
     assert fusion([], []) == []
     assert [passage.id for passage in fusion(ranking(a=0.4, b=0.4), [])] == ["a", "b"]
-
-
-def test_weights_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"weight is 1\.5; the weight of the dense score is from 0 to 1"):
-        convex_combination([], [], weight=1.5)
-    with pytest.raises(ValueError, match="k is -1"):
-        reciprocal_rank_fusion([], [], k=-1)

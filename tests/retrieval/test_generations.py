@@ -150,12 +150,6 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_file_is_refused_as_an_index_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("text")
-    with pytest.raises(ValueError, match="file is a file; an index needs a folder of its own"):
-        put(tmp_path / "file", "text")
-
-
 def test_a_failed_write_leaves_the_old_generation_and_no_temporary_files(tmp_path: Path) -> None:
     put(tmp_path, "old")
 
@@ -167,17 +161,6 @@ def test_a_failed_write_leaves_the_old_generation_and_no_temporary_files(tmp_pat
         write_generation(tmp_path, fail, {})
     assert get(tmp_path) == "old"
     assert list(tmp_path.glob(".tmp-*")) == []
-
-
-def test_a_second_writer_is_refused(tmp_path: Path) -> None:
-    def write(beside: Path) -> None:
-        with pytest.raises(BlockingIOError, match="Another process is writing to the index in"):
-            put(tmp_path, "second")
-        (beside / "a.txt").write_text("first")
-
-    with lock_for_writing(tmp_path):
-        write_generation(tmp_path, write, {})
-    assert (read_generation(tmp_path).folder / "a.txt").read_text() == "first"
 
 
 def test_a_damaged_pointer_deletes_no_generation_before_a_new_one_exists(tmp_path: Path) -> None:

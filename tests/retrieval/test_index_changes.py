@@ -294,27 +294,3 @@ def test_duplicate_ids_are_refused_before_anything_is_embedded(tmp_path: Path) -
     with pytest.raises(ValueError, match="2 passages have the id p3; each needs one of its own"):
         index_passages([*ALL[:5], passage(3, 1)], tmp_path, EMBEDDER)
     assert not list(tmp_path.iterdir())
-
-
-class Tokenless:
-    """An embedder with the same vectors, but without the methods for token ids."""
-
-    def __init__(self) -> None:
-        same = Given(DIM)
-        self.name, self.dim, self.fingerprint, self.max_tokens = same.name, DIM, same.fingerprint, same.max_tokens
-        self.count_tokens, self.embed_documents, self.embed_queries = (
-            same.count_tokens,
-            same.embed_documents,
-            same.embed_queries,
-        )
-
-
-def test_an_embedder_without_tokens_cannot_change_an_index_with_token_counts(tmp_path: Path) -> None:
-    index_passages(ALL, tmp_path, Given(DIM), setting="flat")
-    with pytest.raises(IndexMismatch, match="counts tokens for late interaction, and Tokenless has none"):
-        update_index(tmp_path, Tokenless(), remove=["p0"])
-    assert len(read_index(tmp_path).passages) == COUNT
-    assert read_index(tmp_path).token_counts is not None
-    index_passages(ALL, tmp_path, Tokenless(), setting="flat")
-    update_index(tmp_path, Tokenless(), remove=["p0"])
-    assert len(read_index(tmp_path).passages) == COUNT - 1

@@ -39,11 +39,6 @@ def test_keywords_are_found_by_their_stems_in_texts_and_titles(tmp_path: Path) -
     assert len(retriever.index.keyword_search("lay hibernates copytree", 2)) == 2
 
 
-@pytest.mark.parametrize("question", ['"', "' OR 1=1 --", "NEAR(a b)", "*", "a AND", "?!", "title:x", "日本語", "\x00"])
-def test_a_question_is_never_interpreted_as_query_syntax(tmp_path: Path, question: str) -> None:
-    assert words_index(tmp_path, "Queens lay eggs.").index.keyword_search(question, 5) == []
-
-
 def test_a_rare_word_ranks_its_passage_first(tmp_path: Path) -> None:
     texts = [f"The parameter number {number} is set by the user of the program." for number in range(30)]
     texts[17] = "The parameter dirs_exist_ok is set by the user of the program."

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
-from antiphon.retrieval.keywords import keyword_terms, keyword_text, with_plain_letters
 from tests.retrieval.keyword_sets import KEYWORD_SETS
 
 
@@ -51,15 +50,3 @@ def test_equal_texts_in_other_characters_are_found(text: str, question: str, tmp
     retriever = search(tmp_path, ["Something else entirely.", text])
     hits = retriever.index.keyword_search(question, 1)
     assert [hit.text for hit in hits] == [text], "the passage keeps its own characters"
-
-
-def test_english_text_is_indexed_as_it_is() -> None:
-    text = 'It\'s "so" – e.g. 5 °C, m² and Python™.'
-    assert keyword_text(text) == text
-    assert keyword_terms("Is it so? So!") == ["is", "it", "so"]
-
-
-def test_equal_letters_have_equal_vectors() -> None:
-    texts = ["The eﬃcient ﬁlter.", "Ｔｈｅ efficient filter."]
-    assert {Passage.at("a.txt", 0, text).text_with_headings for text in texts} == {"The efficient filter."}
-    assert with_plain_letters("5 ℃ ½ ™") == "5 ℃ ½ ™"

@@ -101,16 +101,6 @@ def test_html_gives_text_title_and_headings_without_scripts_and_navigation(tmp_p
     assert [(h.level, document.text[h.start : h.end]) for h in document.headings] == [(1, "First"), (2, "Second")]
 
 
-def test_only_the_one_main_part_of_a_page_is_read(tmp_path: Path) -> None:
-    markup = "<body><div>menu</div><div role='main'><p>text</p></div></body>"
-    assert read_document(write(tmp_path / "a.htm", markup)).text == "text"
-
-
-def test_a_page_nested_deeper_than_the_recursion_limit_is_read(tmp_path: Path) -> None:
-    depth = 3 * sys.getrecursionlimit()
-    assert read_document(write(tmp_path / "a.html", "<div>" * depth + "deep" + "</div>" * depth)).text == "deep"
-
-
 @pytest.mark.parametrize(
     ("markup", "text"),
     [
@@ -150,13 +140,6 @@ def test_sources_are_the_paths_as_they_were_given(tmp_path: Path, monkeypatch: p
     write(tmp_path / "docs" / "a.txt", "text")
     monkeypatch.chdir(tmp_path)
     assert [document.source for document in load_documents(["docs"]).documents] == [str(Path("docs", "a.txt"))]
-
-
-def test_a_named_file_is_read_whatever_its_ending(tmp_path: Path) -> None:
-    path = write(tmp_path / "notes.log", "text")
-    write(tmp_path / "a.txt", "other")
-    assert [document.text for document in load_documents([path]).documents] == ["text"]
-    assert [skipped.reason for skipped in load_documents([tmp_path]).skipped] == [".log files are not read"]
 
 
 BAD = {
@@ -221,11 +204,3 @@ def test_no_readable_file_is_an_error_that_names_the_first(tmp_path: Path) -> No
 def test_paths_must_be_a_nonempty_list(paths: list[str]) -> None:
     with pytest.raises(ValueError, match="a list of at least one file or folder is needed"):
         load_documents(paths)
-
-
-def test_progress_counts_the_files(tmp_path: Path) -> None:
-    for name in "abc":
-        write(tmp_path / f"{name}.txt", name)
-    seen: list[tuple[str, int, int]] = []
-    load_documents([tmp_path], progress=lambda *step: seen.append(step))
-    assert seen == [("load", 0, 3), ("load", 1, 3), ("load", 2, 3), ("load", 3, 3)]

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval.rerankers import by_name
-from antiphon.retrieval.rerankers.by_name import hub_models
 from tests.fake_hub import NAME, fake_hub, run_with_hub
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
@@ -28,7 +26,6 @@ print(json.dumps(said))
 """
 
 IN_A_FOLDER = "import os\nos.chdir({!r})\n"
-FULL_DISK = "import shutil\nshutil.disk_usage = lambda path: type('Usage', (), {'free': 10})\n"
 DOWNLOAD = f"Downloading {NAME}, MB"
 
 
@@ -59,27 +56,9 @@ def test_an_embedder_is_downloaded_before_the_first_stage(
         assert DOWNLOAD not in reports
 
 
-@pytest.mark.slow
-def test_a_disk_that_is_too_small_is_named_before_the_download(files: dict[str, bytes], tmp_path: Path) -> None:
-    script = IN_A_FOLDER.format(str(tmp_path)) + FULL_DISK + SCRIPT
-    with fake_hub(files) as (address, handler):
-        error, _ = run_with_hub(address, tmp_path / "hub", script)
-        assert error.startswith(f"The weights of '{NAME}' need 0.0 GB, and 0.0 GB are free in ")
-        assert handler.downloaded() == []
-
-
 @pytest.mark.exhaustive
 def test_a_model_that_the_hub_does_not_have_is_named(tmp_path: Path) -> None:
     script = IN_A_FOLDER.format(str(tmp_path)) + SCRIPT
     with fake_hub({}) as (address, _):
         error, _ = run_with_hub(address, tmp_path / "hub", script)
         assert error.startswith(f"The embedder '{NAME}' cannot be loaded from the hub or its cache; check the name")
-
-
-def test_the_models_of_an_index_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [hub_models(name, "cpu") for name in ("auto", "minilm", "hash")] == [[], [], []]
-    assert hub_models("bge-m3", "cpu") == ["BAAI/bge-m3"]
-    assert hub_models(NAME, "cpu") == [NAME]
-    monkeypatch.setattr(by_name, "pick_device", lambda device: "cuda")
-    assert hub_models("bge-m3", "cuda") == ["BAAI/bge-m3", "BAAI/bge-reranker-v2-m3"]
-    assert hub_models(NAME, "cuda") == [NAME]

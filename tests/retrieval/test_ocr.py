@@ -1,7 +1,5 @@
 """Scanned pages are read by OCR, with their pages in citations, progress, and a warning."""
 
-from pathlib import Path
-
 import pytest
 
 from antiphon.pipelines.citations import cite
@@ -14,11 +12,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 FIRST = ["Minutes of the harbour committee", "", "The crane on pier 4 is repaired before 12 March."]
 SECOND = ["Mr Dunn asks three companies for an offer,", "and reports to the committee in April."]
-
-
-@pytest.fixture(scope="module")
-def stages() -> list[tuple[str, int, int]]:
-    return []
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +40,6 @@ def test_recognized_pages_and_pages_without_text_are_reported(document: Document
     assert unread == "page 2 only with pictures, in which OCR found no text"
 
 
-def test_every_recognized_page_is_reported_as_progress(document: Document, stages: list[tuple[str, int, int]]) -> None:
-    assert [stage for stage in stages if stage[0] == "ocr"] == [("ocr", done, 3) for done in range(4)]
-
-
 def test_a_scan_without_text_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^it holds no text; page 1 only with pictures, in which OCR found no text"):
         read_pdf_document(scanned_pdf([]), "scan.pdf")
@@ -60,14 +49,3 @@ def test_without_the_extra_a_scan_is_refused_with_what_it_needs(monkeypatch: pyt
     monkeypatch.setattr(ocr, "is_installed", lambda: False)
     with pytest.raises(ValueError, match=r"page 1 without text, only with pictures: OCR is needed"):
         read_pdf_document(scanned_pdf(["Text."]), "scan.pdf")
-
-
-def test_a_progress_that_stops_ends_the_recognition(tmp_path: Path) -> None:
-    (tmp_path / "minutes.pdf").write_bytes(scanned_pdf(FIRST, SECOND))
-
-    def stop(stage: str, done: int, total: int) -> None:
-        if (stage, done) == ("ocr", 1):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        load_documents([tmp_path], progress=stop)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tarfile
 from pathlib import Path
 
@@ -11,12 +9,9 @@ import pytest
 
 from antiphon.retrieval import (
     HashEmbedder,
-    IndexMismatch,
     LocalIndex,
-    MiniLMEmbedder,
     Passage,
     Retriever,
-    build_index,
     read_index,
 )
 
@@ -73,25 +68,3 @@ def test_a_change_keeps_old_documents_and_gives_them_the_new_keyword_search(old:
     assert local(old).keyword_search("visit.txt", 1)[0].source == "uploaded/visit.txt"
     old.remove([each.id for each in before if each.source == "guide/bees.txt"])
     assert set(local(old).sources()) == {*SOURCES, "uploaded/new.txt"} - {"guide/bees.txt"}
-
-
-def test_files_are_added_to_an_old_index(indexes: Path, tmp_path: Path) -> None:
-    (tmp_path / "more.txt").write_text("Lamps are lit at dusk.")
-    report = build_index([tmp_path / "more.txt"], indexes / "hash", embedder=EMBEDDER, add=True)
-    assert (report.passages, report.kept) == (1, 5)
-    assert set(SOURCES) < set(read_index(indexes / "hash").passages.sources())
-
-
-def test_the_bundled_embedder_still_fits_its_old_indexes(indexes: Path) -> None:
-    store = read_index(indexes / "minilm")
-    assert (store.embedder, store.fingerprint) == ("minilm", MiniLMEmbedder.fingerprint)
-    assert store.vectors.shape == (5, 384)
-
-
-def test_an_index_of_a_newer_version_is_refused_with_the_remedy(indexes: Path) -> None:
-    generation = read_index(indexes / "hash").files
-    content = json.dumps({**json.loads((generation / "manifest.json").read_bytes()), "format": 4}).encode()
-    (generation / "manifest.json").write_bytes(content)
-    (indexes / "hash" / "CURRENT").write_text(f"{generation.name} {hashlib.sha256(content).hexdigest()}\n")
-    with pytest.raises(IndexMismatch, match="this version reads format 3: it was made by a newer version of Antiphon"):
-        read_index(indexes / "hash")

@@ -15,14 +15,11 @@ from antiphon.retrieval import (
     HashEmbedder,
     IndexMismatch,
     IndexNotFound,
-    MaxSimReranker,
-    MiniLMEmbedder,
     Passage,
     PostgresIndex,
     Retriever,
     WouldDropDocuments,
     build_index,
-    index_passages,
     remove_documents,
 )
 from antiphon.retrieval.vector_index.flat import Vectors
@@ -146,42 +143,6 @@ def test_a_table_keeps_its_embedder_and_refuses_another(docs: Path, url: str) ->
     assert sources(url) == ["a/one.txt", "a/two.txt", "b/three.txt"]
 
 
-def test_nothing_is_created_if_no_document_can_be_read(docs: Path, url: str) -> None:
-    write(docs / "c" / "empty.txt", "")
-    with pytest.raises(ValueError, match="Nothing in c can be read"):
-        build_index(["c"], url, embedder="hash")
-    with pytest.raises(IndexNotFound):
-        PostgresIndex(url)
-
-
-def test_the_ranking_is_that_of_a_folder(tmp_path: Path, url: str) -> None:
-    embedder = MiniLMEmbedder("cpu")
-    facts = ("honey", "wax", "pollen", "a queen", "drones", "frames", "smoke", "nectar")
-    texts = [
-        f"The {place} hive of the {side} garden has {fact}."
-        for place in ("old", "new")
-        for side in ("north", "south")
-        for fact in facts
-    ]
-    passages = [Passage.at(f"{number}.txt", 0, text) for number, text in enumerate(texts)]
-    index_passages(passages, tmp_path / "index", embedder)
-    PostgresIndex(url, embedder).upsert(passages, embedder.embed_documents(texts))
-    folder, table = Retriever.open(tmp_path / "index", embedder=embedder), Retriever.open(url, embedder=embedder)
-    assert isinstance(table.reranker, MaxSimReranker)
-    assert isinstance(folder.reranker, MaxSimReranker)
-    assert table.reranker._idf == pytest.approx(folder.reranker._idf)
-    for question in (
-        "Which hive has drones?",
-        "What does the new north hive have?",
-        "where is smoke in the old garden",
-    ):
-        expected, found = folder.search(question, 3), table.search(question, 3)
-        assert found[0].text == expected[0].text
-        assert found[0].score == pytest.approx(expected[0].score, abs=2e-3)
-    [only] = table.search("drones", 1, where={"source": "4.txt"})
-    assert only.source == "4.txt"
-
-
 def test_words_without_spaces_between_them_and_names_of_files_are_searched(url: str) -> None:
     index = PostgresIndex(url, EMBEDDER)
     passages = [
@@ -262,13 +223,6 @@ def test_a_user_who_may_only_read_searches_and_cannot_change(server: Any, url: s
         PostgresIndex(table_address(server, "another").replace("postgres:@", "reader:@"), EMBEDDER)
 
 
-def test_a_database_without_pgvector_is_refused_with_the_remedy(server: Any) -> None:
-    server.psql("create role guest login; create database bare;")
-    address = table_address(server, "passages").replace("postgres:@/postgres?", "guest:@/bare?")
-    with pytest.raises(DatabaseError, match=r"permission denied to create extension .*create extension vector$"):
-        PostgresIndex(address, EMBEDDER)
-
-
 def test_a_wrong_password_and_a_missing_database_are_named_and_no_password_is_repeated(server: Any) -> None:
     server.psql("create role locked login password 'right';")
     rules = Path(server.pgdata) / "pg_hba.conf"
@@ -316,33 +270,3 @@ def test_a_stopped_server_is_a_clear_error_and_a_restarted_one_is_used_again() -
         server.stop()
         server.start()
         assert len(index.vector_search(QUERY, 9)) == 5, "the broken connection is opened again"
-
-
-def test_connection_options_of_the_caller_are_kept(server: Any) -> None:
-    server.psql("create extension if not exists vector; create schema one; create schema two;")
-    tenants = []
-    for number, schema in enumerate(("one", "two"), 1):
-        tenants.append(PostgresIndex(f"{server.get_uri()}&options=-csearch_path%3D{schema}%2Cpublic", EMBEDDER))
-        tenants[-1].upsert(PASSAGES[:number], VECTORS[:number])
-    assert [len(tenant) for tenant in tenants] == [1, 2]
-
-
-def test_a_long_change_succeeds_and_a_slow_query_is_an_error(server: Any, url: str) -> None:
-    from psycopg import connect
-
-    table = url.rpartition("=")[2]
-    index = PostgresIndex(url, EMBEDDER, timeout=0.5)
-    server.psql(
-        "create function wait() returns trigger language plpgsql as"
-        " 'begin perform pg_sleep(1); return null; end';"
-        f"create trigger slow before insert on {table} for each statement execute function wait();"
-    )
-    index.upsert(PASSAGES[:3], VECTORS[:3])
-    assert len(index) == 3
-    with connect(server.get_uri()) as other:
-        other.execute(f"lock table {table}")
-        with pytest.raises(DatabaseError, match="statement timeout"):
-            len(index)
-        with pytest.raises(DatabaseError, match="lock timeout"):
-            index.upsert(PASSAGES[:1], VECTORS[:1])
-    assert len(index) == 3

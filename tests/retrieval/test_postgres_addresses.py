@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import DatabaseUnavailable, HashEmbedder, PostgresIndex, Retriever, build_index
-from antiphon.retrieval.postgres.address import PostgresAddress, is_postgres, shown_location
+from antiphon.retrieval.postgres.address import PostgresAddress, is_postgres
 
 SECRET = "s3cr3t"
 MISTYPED = [
@@ -54,11 +54,6 @@ def test_an_unreachable_server_is_named_without_the_password(address: str) -> No
     assert SECRET not in "".join(traceback.format_exception(told.value))
 
 
-def test_an_unknown_setting_in_an_address_is_refused() -> None:
-    with pytest.raises(ValueError, match="The address of the index cannot be read"):
-        PostgresIndex(f"postgresql://user:{SECRET}@127.0.0.1:1/db?tabel={SECRET}", timeout=2)
-
-
 @pytest.mark.parametrize(
     ("address", "table", "shown"),
     [
@@ -88,9 +83,3 @@ def test_settings_for_the_server_are_kept() -> None:
 def test_the_name_of_a_table_has_1_to_63_bytes(name: str) -> None:
     with pytest.raises(ValueError, match="The name of a table has 1 to 63 bytes"):
         PostgresAddress.parse(f"postgresql://h/db?table={name}")
-
-
-@pytest.mark.parametrize("folder", ["my-index", "docs/a@b", "C:\\docs@home"])
-def test_a_folder_is_no_address(folder: str) -> None:
-    assert not is_postgres(folder)
-    assert shown_location(folder) == folder

@@ -7,10 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from antiphon.retrieval import RayEmbedder, load_embedder
+from antiphon.retrieval import RayEmbedder
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -36,22 +35,6 @@ def test_workers_compute_the_vectors_of_the_plain_embedder(tmp_path: Path) -> No
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=240)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "Colony 31 has 3 queens."
-
-
-def test_few_texts_and_questions_are_embedded_in_this_process() -> None:
-    pytest.importorskip("ray.data", reason="pip install -e '.[ray]'")
-    spread, plain = RayEmbedder("hash", batch=8), load_embedder("hash")
-    assert (spread.name, spread.dim, spread.fingerprint) == (plain.name, plain.dim, plain.fingerprint)
-    assert spread.count_tokens("one two") == 2
-    for embed in ("embed_documents", "embed_queries"):
-        assert np.array_equal(getattr(spread, embed)(["one", "two"]), getattr(plain, embed)(["one", "two"]))
-
-
-def test_numbers_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="workers is 0 and batch 256; 1 is the least"):
-        RayEmbedder("hash", workers=0)
-    with pytest.raises(ValueError, match="workers is None and batch 0; 1 is the least"):
-        RayEmbedder("hash", batch=0)
 
 
 def test_without_ray_the_error_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
