@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from docutils.core import publish_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.retrieval import Document, HashEmbedder, chunk_document, read_document
+from antiphon.retrieval import Document, HashEmbedder, read_document
 from antiphon.retrieval.formats.rst import read_rst_document
 
 count = HashEmbedder().count_tokens
@@ -193,27 +192,3 @@ def test_files_are_not_read_but_reported(tmp_path: Path, monkeypatch: pytest.Mon
         "its literalinclude of wax.py was not resolved; index that file as well",
     )
     assert "root:" not in document.text
-
-
-def test_other_parsers_of_docutils_stay_as_they_are() -> None:
-    rst(".. role:: wax\n.. default-role:: wax\n\n.. wax:: x\n\n- .. wax:: y\n")
-    settings = {"report_level": 2, "warning_stream": False, "_disable_config": True}
-    html = publish_parts("- .. wax:: y\n\n:wax:`z` `z`\n", writer="html5", settings_overrides=settings)["html_body"]
-    assert "Unknown directive type &quot;wax&quot;" in html
-    assert "Unknown interpreted text role &quot;wax&quot;" in html
-    assert "<cite>z</cite>" in html
-
-
-def test_titles_in_literal_blocks_are_no_headings() -> None:
-    document = rst("Bees\n====\n\nCode::\n\n   No\n   ==\n\n.. code-block:: rst\n\n   Not\n   ===\n\nWax\n---\n")
-    assert [(heading.level, heading.title) for heading in document.headings] == [(1, "Bees"), (2, "Wax")]
-
-
-def test_a_literal_block_stays_whole_with_the_line_that_introduces_it() -> None:
-    prose = " ".join(f"Sentence number {number} says little." for number in range(5))
-    text = f"{prose} To build it::\n\n   cmake -B build\n\n   cmake --build build\n\nDone.\n"
-    passages = chunk_document(rst(text), count, max_tokens=30)
-    [whole] = [passage for passage in passages if "cmake -B" in passage.text]
-    assert whole.text.startswith("To build it:\n\ncmake -B build\n\ncmake --build build")
-    [(start, end)] = whole.code_spans
-    assert whole.text[start:end] == "cmake -B build\n\ncmake --build build"

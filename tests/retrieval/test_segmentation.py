@@ -2,13 +2,11 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
 from antiphon.retrieval.block import BlockKind, Markup
-from antiphon.retrieval.formats import markup_of, reader_for
 from antiphon.retrieval.formats.markup import numbered_headings
 from antiphon.retrieval.segmentation import blocks, code_lines, table_rows
 
@@ -43,16 +41,6 @@ def test_fenced_code_and_tables_are_separated_from_prose() -> None:
     ]
     assert code_lines(found[1][1]) == ["make", "make test"]
     assert table_rows(found[3][1]) == ("a | b", ["1 | 2"])
-
-
-def test_a_fence_ends_only_at_a_fence_of_the_same_kind_and_length() -> None:
-    text = "````md\n```\ncode\n```\n| no | row |\n````\nEnd."
-    assert [each.kind for each in blocks(text)] == [BlockKind.CODE, BlockKind.TEXT]
-    assert [each.kind for each in blocks("```\ncode without an end\n| a |\n")] == [BlockKind.CODE]
-
-
-def test_a_table_without_a_header_has_only_rows() -> None:
-    assert table_rows("| 1 | 2 |\n| 3 | 4 |\n") == ("", ["1 | 2", "3 | 4"])
 
 
 def test_a_passage_keeps_code_whole_with_the_sentence_that_introduces_it() -> None:
@@ -90,31 +78,3 @@ def test_numbered_sections_of_a_paper_are_found_and_table_rows_are_not() -> None
         (1, "References"),
     ]
     assert all(text[heading.start : heading.end] == heading.title for heading in numbered_headings(text))
-
-
-def test_an_indented_listing_below_a_colon_is_code_in_plain_text() -> None:
-    text = (
-        "Recover with one command:\n\n    bzip2recover wax.bz2\n    ls\n\n"
-        "It is:\n\n    Wax melts in the sun.\n\n>>> x:\n\n    >>> y\n"
-    )
-    code = [each for each in blocks(text, markup=Markup.PLAIN) if each.kind is BlockKind.CODE]
-    assert [text[each.start : each.end] for each in code] == ["    bzip2recover wax.bz2\n    ls\n"]
-
-
-@pytest.mark.parametrize("name", ["a.md", "a.rst"])
-def test_a_passage_that_begins_inside_code_knows_where_the_code_ends(name: str) -> None:
-    code = "\n".join(f"command --number {number}" for number in range(12))
-    text = {
-        "a.md": f"# Wax\n\n```\n{code}\n```\n\nWax melts. It is\nyellow.\n",
-        "a.rst": f"Wax\n===\n\nRun::\n\n    {code.replace(chr(10), chr(10) + '    ')}\n\nWax melts. It is\nyellow.\n",
-    }[name]
-    document = reader_for(name[1:])(text.encode(), name)
-    *_, last = chunk_document(document, count, max_tokens=24)
-    assert "command" in last.text
-    assert "melts" in last.text
-    kinds = [
-        last.text[each.start : each.end].split()[-1]
-        for each in blocks(last.text, markup=markup_of(name), code=last.code_spans)
-        if each.kind is BlockKind.TEXT and last.text[each.start : each.end].strip()
-    ]
-    assert kinds == ["yellow."]

@@ -34,10 +34,3 @@ def test_every_list_of_compact_has_39_vectors_to_train_on(count: int) -> None:
     lists = int(setting.factory.split(",")[0].removeprefix("IVF").removesuffix("_HNSW32"))
     assert lists & (lists - 1) == 0
     assert lists == 1 or lists * 39 <= count
-
-
-def test_any_other_name_is_a_factory_string_and_a_setting_is_itself() -> None:
-    setting = choose_setting("IVF10,SQ8", 1000, 8)
-    assert (setting.name, setting.factory, setting.probes) == ("IVF10,SQ8", "IVF10,SQ8", None)
-    assert choose_setting(setting, 5, 5) is setting
-    assert choose_setting("Flat", 10**9, 100).is_flat

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
 from mcp import Client
 
@@ -47,29 +44,6 @@ async def test_an_answer_reports_its_stages_and_its_tokens(connect: Connect, ser
     assert stages[-2:] == ["Searching", "2 passages found; writing the answer"]
     assert log.messages[-1].endswith(" tokens written")
     assert all(one < other for one, other in zip(log.values, log.values[1:], strict=False))
-
-
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_cancelled_call_stops_decoding_after_the_current_forward_pass(
-    service: Service, gate: Gate, mode: Any
-) -> None:
-    log = ProgressLog()
-    gate.permits.release()
-    server = make_mcp_server(lambda: service, is_local=True)
-    async with Client(server, mode=mode) as client:
-        async with anyio.create_task_group() as tasks:
-
-            async def ask() -> None:
-                await client.call_tool("ask", {"question": QUESTION}, progress_callback=log)
-
-            tasks.start_soon(ask)
-            await asyncio.wait_for(log.is_writing.wait(), 20)
-            tasks.cancel_scope.cancel()
-        assert len((await client.list_tools()).tools) == 3, "the connection is still usable"
-        assert await gate.stops_within_a_step(service)
-    assert gate.steps <= 3, "only the forward pass in progress is finished, of up to 200"
-    cancelled = service.metrics.registry.get_sample_value("antiphon_generations_total", {"finish": "cancelled"})
-    assert cancelled == 1
 
 
 async def test_tools_wait_for_the_service_and_report_that_it_is_loading(

@@ -47,13 +47,6 @@ async def test_the_schemas_of_all_tools_are_strict(connect: Connect) -> None:
         assert tool.annotations.read_only_hint
 
 
-async def test_the_schema_names_the_collections_once_they_are_loaded(connect: Connect) -> None:
-    async with connect() as client:
-        await client.call_tool("search", {"query": "bees"})
-        [search, *_] = (await client.list_tools(cache_mode="bypass")).tools
-    assert search.input_schema["properties"]["collection"]["anyOf"][0]["enum"] == ["docs"]
-
-
 async def test_search_returns_passages_with_their_places_and_falling_scores(connect: Connect) -> None:
     async with connect() as client:
         result = await client.call_tool("search", {"query": "queen eggs", "k": 2})
@@ -112,22 +105,16 @@ async def test_clients_of_other_machines_see_no_paths(connect: Connect) -> None:
     [
         ("search", {}, "query"),
         ("search", {"query": ""}, "query"),
-        ("search", {"query": "   "}, "The question is empty"),
         ("search", {"query": "x" * 4001}, "query"),
-        ("search", {"query": 7}, "query"),
         ("search", {"query": "bees", "k": 0}, "k"),
-        ("search", {"query": "bees", "k": 51}, "k"),
         ("search", {"query": "bees", "k": "5"}, "k"),
         ("search", {"query": "bees", "limit": 5}, "limit"),
         ("search", {"query": "bees", "where": {"year": {"$near": 1}}}, "$near"),
         ("search", {"query": "bees", "where": {"$and": []}}, "$and"),
-        ("search", {"query": "bees", "where": []}, "where"),
         ("search", {"query": "bees", "where": {str(each): each for each in range(21)}}, "where"),
         ("search", {"query": "bees", "collection": "wasps"}, "There is no collection 'wasps'"),
         ("ask", {"question": QUESTION, "collection": ""}, "collection"),
-        ("ask", {}, "question"),
         ("read_passage", {"id": "none"}, "has no passage with this id"),
-        ("read_passage", {"id": "x" * 201}, "id"),
     ],
 )
 async def test_a_wrong_argument_is_an_error_that_names_it(
@@ -139,13 +126,6 @@ async def test_a_wrong_argument_is_an_error_that_names_it(
     assert named in text_of(result)
     assert "Traceback" not in text_of(result)
     assert "internally" not in text_of(result)
-
-
-async def test_an_unknown_tool_is_an_error_that_names_it(connect: Connect) -> None:
-    async with connect() as client:
-        result = await client.call_tool("delete", {})
-    assert result.is_error
-    assert "delete" in text_of(result)
 
 
 JSON = st.recursive(

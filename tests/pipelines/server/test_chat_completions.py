@@ -96,13 +96,6 @@ def test_penalties_and_biases_change_the_text(client: TestClient, typist: Langua
     assert set(penalized["choices"][0]["message"]["content"]) != {"x"}, "64 times 2 outweighs a bias of 100"
 
 
-def test_the_answer_follows_a_json_schema(client: TestClient) -> None:
-    schema = {"type": "object", "properties": {"queen": {"type": "boolean"}}, "required": ["queen"]}
-    form = {"type": "json_schema", "json_schema": {"name": "bee", "schema": schema}}
-    text = chat(client, response_format=form, max_tokens=40)["choices"][0]["message"]["content"]
-    assert isinstance(json.loads(text)["queen"], bool)
-
-
 def test_a_required_tool_is_called(client: TestClient) -> None:
     parameters = {"type": "object", "properties": {"of": {"enum": ["bees", "ants"]}}, "required": ["of"]}
     tool = {"type": "function", "function": {"name": "count", "parameters": parameters}}
@@ -180,7 +173,3 @@ def test_unsupported_values_are_refused_with_the_parameters_name(
     assert error["param"] == param
     assert error["message"]
     assert error["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
-
-
-def test_unknown_fields_are_ignored(client: TestClient) -> None:
-    assert chat(client, wholly_unknown={"a": 1}, best_of=1, store=True)["choices"]

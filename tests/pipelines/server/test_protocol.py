@@ -123,7 +123,7 @@ def joined(entries: Any) -> str:
     return b"".join(bytes(each.bytes or ()) for each in entries).decode(errors="replace")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_bytes_of_logprobs_are_those_of_the_text(client: OpenAI, seed: int) -> None:
     asked: Any = {"temperature": 1.5, "seed": seed, "max_tokens": 40, "logprobs": True, "top_logprobs": 2}
     choice = chat(client, **asked).choices[0]
@@ -164,9 +164,3 @@ def test_embeddings_refuse_input_that_would_be_cut_unless_the_client_allows_it(c
     assert cut.usage.model_dump() == {"prompt_tokens": 512, "total_tokens": 512, "truncated_tokens": 88}
     with pytest.raises(BadRequestError, match="truncate_prompt_tokens is 10; only -1 is supported"):
         client.embeddings.create(model="tiny", input=long, extra_body={"truncate_prompt_tokens": 10})
-
-
-@pytest.mark.parametrize("prompt", [[], "", [-1], [2**40]], ids=["no prompt", "no text", "negative", "too large"])
-def test_prompts_without_text_and_impossible_token_ids_are_refused(client: OpenAI, prompt: Any) -> None:
-    with pytest.raises(BadRequestError, match="prompt"):
-        client.completions.create(model="tiny", prompt=prompt)

@@ -80,20 +80,6 @@ def test_the_quoted_lines_are_the_first_segments_of_the_stream(client: TestClien
     assert any("passage" in segment for segment in quoted)
 
 
-def test_a_follow_up_question_is_answered_in_its_complete_form(client: TestClient) -> None:
-    history = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "Two thousand."}]
-    follow_up = {"role": "user", "content": "And when?"}
-    system = {"role": "system", "content": "You are a helpful assistant."}
-    complete = {"role": "user", "content": f"{QUESTION} And when?"}
-    answers = [
-        client.post("/v1/chat/completions", json={**BODY, "messages": messages}).raise_for_status().json()["usage"]
-        for messages in ([system, *history, follow_up], [complete])
-    ]
-    assert answers[0]["prompt_tokens"] - answers[0]["prompt_tokens_details"]["response_prefix_tokens"] == (
-        answers[1]["prompt_tokens"] - answers[1]["prompt_tokens_details"]["response_prefix_tokens"]
-    )
-
-
 def test_a_refusal_is_reported_as_one(reader: LanguageModel, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.pipelines.passage_selection.known_share", lambda *_: -99.0)
     with TestClient(create_app(tiny_service(reader, index))) as client:

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -21,7 +21,7 @@ from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.http_server import DrainingServer, listen_address, make_server
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
-from antiphon.pipelines.server.systemd import inherited_socket, notify_service_manager
+from antiphon.pipelines.server.systemd import inherited_socket
 from tests.load.servers import free_port
 
 KEY = {"Authorization": "Bearer KEY"}
@@ -76,25 +76,6 @@ def test_readiness_and_liveness_need_no_key(typist: LanguageModel) -> None:
     with TestClient(create_app(make_service(typist, ServerSettings(api_keys=("KEY",)), name="tiny"))) as client:
         assert client.get("/v1/models").status_code == 401
         assert [client.get(path).status_code for path in ("/ready", "/health")] == [200, 200]
-
-
-def test_systemd_may_name_a_socket_in_the_abstract_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = f"antiphon-test-{free_port()}"
-    monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
-    with suppress(FileNotFoundError), listener(f"\0{name}") as manager:
-        notify_service_manager("READY=1")
-        assert manager.recv(100) == b"READY=1"
-
-
-def test_a_missing_socket_is_logged_and_does_not_stop_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    notify_service_manager("READY=1")
-    assert "systemd is not told READY=1" in caplog.text
-    monkeypatch.delenv("NOTIFY_SOCKET")
-    notify_service_manager("READY=1")
-    assert len(caplog.records) == 1
 
 
 @pytest.fixture
