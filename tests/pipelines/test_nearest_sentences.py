@@ -42,7 +42,3 @@ def test_a_refusal_shows_the_nearest_sentences_in_every_medium() -> None:
         assert "hive.md, characters 112-139" in shown
         assert "A hive is opened in spring." in shown
     assert [each["passage"] for each in refusal.as_dict()["nearest"]] == [1, 2, 3]
-
-
-def test_other_answers_have_no_nearest_sentences() -> None:
-    assert _answer("[1] Bees dance.").nearest == ()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
@@ -17,10 +13,6 @@ from antiphon.pipelines.benchmark.speed import measure_speed
 
 pytest.importorskip("openvino_genai")
 
-from antiphon.accel.engines.openvino.runtime import core
-from antiphon.accel.engines.openvino.store import GRAPH
-from antiphon.pipelines.benchmark.stateful_graph import export_stateful
-from tests.accel.openvino.builders import in_precision, unpacked_bytes
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -45,16 +37,3 @@ def test_its_outputs_are_greedy_and_prompt_lookup_takes_fewer_steps(genai_model:
         for run in figures.rounds[0]:
             assert 0 < run.first_token_seconds < run.seconds
             assert run.drafted is None
-
-
-def test_a_model_whose_attention_cannot_be_exported_is_refused(tmp_path: Path) -> None:
-    model: Any = tiny_model("mistral", sliding_window=8)
-    (_, method) = methods_by_name([GENAI], None)
-    language_model = LanguageModel(model, byte_tokenizer(), name="windowed")
-    with pytest.raises(ValueError, match="cannot be exported for OpenVINO GenAI: it has sliding windows"):
-        method(language_model, Job(PROMPT), 3)
-
-
-def test_its_export_has_no_unpacked_16_bit_weights() -> None:
-    model = in_precision(tiny_model(hidden_size=128, seed=5), torch.bfloat16)
-    assert unpacked_bytes(core().read_model(export_stateful(model) / GRAPH)) == 0

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.accel import LanguageModel, PrefixCache
+from antiphon.accel import LanguageModel
 from antiphon.accel.text.messages import Message
-from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.ask import ask
@@ -52,11 +51,6 @@ def test_if_no_line_is_good_enough_the_nearest_passage_is_shown_without_lines() 
     scores = scores_of(Wax=best - 0.1, Honey=best)
     assert select_lines(Question(ALL_KNOWN), passages, scores=scores) == ((passages[1],), ())
     assert selected(passages, Wax=best - 0.1, Honey=best + 0.02) == [f"[1] {HONEY}", f"[2] {WAX}"]
-
-
-def test_a_passage_without_quotable_lines_is_a_refusal() -> None:
-    passages = passages_of("# Wax", "----")
-    assert select_lines(Question(ALL_KNOWN), passages, scores=scores_of()) == ((passages[0],), ())
 
 
 @pytest.mark.parametrize(("stop", "stops"), [(None, ("\n",)), ("!", ("!", "\n")), (["!"], ("!", "\n"))])
@@ -138,15 +132,6 @@ def test_a_requested_format_is_kept(options: dict[str, Any], reader: LanguageMod
     assert plan.parameters.get("json_schema") == options.get("json_schema")
 
 
-def test_the_answer_has_the_prefix_cache_of_its_first_passage(reader: LanguageModel, retriever: Retriever) -> None:
-    prefixes: dict[str, PrefixCache] = {}
-    asked, found = Question(QUESTION), retriever.search(QUESTION, 3)
-    plan = plan_request(reader, asked, found, prefix_of=lambda passage: prefixes.setdefault(passage.id, PrefixCache()))
-    assert plan.prefix is prefixes.pop(plan.passages[0].id)
-    assert not prefixes, "only the first passage's cache is used"
-    assert plan_request(ExtractiveModel(), asked, found, prefix_of=lambda _: PrefixCache()).prefix is None
-
-
 def test_the_answer_starts_with_the_best_line_and_continues_freely(
     reader: LanguageModel, retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,43 +155,6 @@ def test_the_answer_starts_with_the_best_line_and_continues_freely(
     assert set(answer.passages) == set(found)
     assert rag.ask(QUESTION, max_new_tokens=120, drafter="nothing").text == answer.text
     assert "".join(rag.stream(QUESTION, max_new_tokens=120)) == answer.text
-
-
-def test_lines_of_two_passages_with_equal_scores_start_one_answer(
-    reader: LanguageModel, retriever: Retriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = retriever.search(QUESTION, 3)
-    wanted = {passage.text: quotable_lines([passage])[0][0].sentence for passage in found[1:]}
-
-    def scores(encoder: LineEncoder, question: str, passages: Sequence[Passage]) -> LineScores:
-        return [
-            [99.0 if wanted.get(passage.text) == quote.sentence else 0.0 for quote in own]
-            for passage, own in zip(passages, quotable_lines(passages), strict=True)
-        ]
-
-    monkeypatch.setattr(LineEncoder, "scores", scores)
-    answer = Rag(retriever, reader, k=3).ask(QUESTION, max_new_tokens=300)
-    said = answer.passages[:2]
-    assert {passage.text for passage in said} == set(wanted)
-    assert set(answer.passages) == set(found)
-    begins = "\n".join(f"[{number}] {wanted[passage.text]}" for number, passage in enumerate(said, start=1))
-    assert (
-        answer.text
-        == reader.generate(reader_prompt(QUESTION, said).content, max_new_tokens=300, response_prefix=begins).text
-    )
-    assert answer.text.startswith(begins)
-    assert {each.passage for each in answer.citations} >= {1, 2}
-    chain = ChatAntiphon(language_model=reader, max_tokens=300).with_retriever(
-        AntiphonRetriever(retriever=retriever, k=3)
-    )
-    assert chain.invoke(QUESTION)["answer"].content == answer.text
-    kept = Rag(retriever, reader, k=3, passage_cache_tokens=100_000)
-    assert [kept.ask(QUESTION, max_new_tokens=300).text for _ in range(2)] == [answer.text] * 2
-
-
-def test_a_custom_prompt_has_all_passages_at_once(reader: LanguageModel, retriever: Retriever) -> None:
-    stream = Rag(retriever, reader, k=3, prompt=reader_prompt).stream(QUESTION, max_new_tokens=4)
-    assert stream.plan.prompt == reader_prompt(QUESTION, stream.passages)
 
 
 def test_the_command_gives_the_same_answer_as_python(tiny_folder: Path, index_folder: Path, tmp_path: Path) -> None:

@@ -144,16 +144,6 @@ async def test_an_agent_searches_the_table_and_reads_its_passages(url: str, tmp_
     assert SECRET not in (tmp_path / "stderr").read_text()
 
 
-@pytest.mark.exhaustive
-def test_a_collection_of_a_key_file_is_a_table(url: str, tmp_path: Path) -> None:
-    run("index", "bees", "--out", url, "--embedder", "minilm")
-    (tmp_path / "keys.toml").write_text(f'[collections.bees]\nindex = "{url}"\n')
-    command = Command.antiphon("extractive", ("--collections", str(tmp_path / "keys.toml")))
-    with serving(command, tmp_path / "log") as running:
-        [collection] = httpx.get(f"{running.url}/collections").json()["data"]
-    assert collection == {"name": "bees", "documents": 1, "may_write": False}
-
-
 def test_every_command_says_that_the_table_is_missing_or_the_database_away(server: Any, url: str) -> None:
     commands = [
         ("index", "bees", "--remove", "--out"),
@@ -178,24 +168,3 @@ def test_a_malformed_address_is_refused_without_repeating_it(command: tuple[str,
     for address in (f"postgresql://me:{SECRET}/1@h/db", f"mysql://me:{SECRET}@h/db", f"me:{SECRET}@h/db"):
         assert "The address of the index cannot be read" in one_line(run(*command, address, code=2).stderr)
     assert sorted(path.name for path in documents.iterdir()) == ["ants", "bees"]
-
-
-@pytest.mark.exhaustive
-def test_a_conversation_goes_on_after_the_database_was_away(
-    url: str, server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run("index", "bees", "--out", url, "--embedder", "minilm")
-    questions = iter([QUESTION, QUESTION, "exit"])
-
-    def next_question(_: str) -> str:
-        question = next(questions)
-        if question == QUESTION:
-            server.stop() if not stopped else server.start()
-            stopped.append(True)
-        return question
-
-    stopped: list[bool] = []
-    monkeypatch.setattr("builtins.input", next_question)
-    shown = run("chat", "--index", url)
-    assert "does not answer" in shown.stderr
-    assert "two thousand eggs" in shown.stdout

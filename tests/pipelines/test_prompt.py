@@ -11,10 +11,8 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Rag, chat_prompt, passage_references, plain_prompt
 from antiphon.pipelines.prompt import (
-    GUIDELINES,
     READER_SYSTEM,
     REFUSAL,
-    guided_prompt,
     prompt_format,
     reader_prompt,
 )
@@ -74,13 +72,6 @@ def test_a_given_prompt_overrides_the_named_format(named: str, retriever: Retrie
     answer = rag.ask(QUESTION, max_new_tokens=3)
     content = plain_prompt(QUESTION, answer.passages).content
     assert answer.usage.prompt_tokens == 1 + len(str(content))
-
-
-def test_the_guidelines_of_the_paper_precede_the_documents(passages: list[Passage]) -> None:
-    prompt = guided_prompt(QUESTION, passages[:2])
-    docs = f"docs: [\n{passages[0].text}\n{passages[1].text}]"
-    assert prompt.content == f"{GUIDELINES}\n\n{docs}\nquery: {QUESTION}\nresponse:"
-    assert [line[:2] for line in GUIDELINES.splitlines()[1:]] == [f"{number}." for number in range(1, 8)]
 
 
 def question_of(passages: Sequence[Passage]) -> str:

@@ -70,15 +70,6 @@ def test_a_question_that_is_not_utf_8_is_refused_with_its_bytes() -> None:
         Question("Caf\udce9?")
 
 
-def test_the_first_question_is_unchanged() -> None:
-    assert Question.of(" Why? ").complete == " Why? "
-    assert not Question.of("Why?", [{"role": "system", "content": FIRST}]).is_follow_up
-
-
-def test_a_question_that_was_made_without_its_conversation_is_made_complete_with_it() -> None:
-    assert Question.of(Question("Why?"), turns(FIRST)) == Question("Why?", f"{FIRST} Why?")
-
-
 def test_a_follow_up_of_a_follow_up_refers_to_the_question_before_both() -> None:
     history = turns("What is a colony of bees?", FIRST, "And how do I turn it off?")
     assert Question.of("Is it on by default?", history).complete == f"{FIRST} Is it on by default?"

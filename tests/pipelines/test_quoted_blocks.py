@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.pipelines.passage_selection import MAX_BLOCK_LINES, quoted_block
 from antiphon.pipelines.quotes import Quote, lines_of, quotable_lines
-from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
+from antiphon.retrieval import HashEmbedder, Passage, chunk_document
 from antiphon.retrieval.formats import reader_for
 
 count = HashEmbedder().count_tokens
@@ -49,18 +49,6 @@ def test_a_hard_wrapped_sentence_is_one_line(source: str, text: str) -> None:
     assert sentences(text, source)[-2:] == ["Wax melts in the sun.", "It is yellow or white."]
 
 
-@pytest.mark.parametrize("fence", ["```{tip}", ":::{note}", ":::note", "::: tip", "::: {.tip}", "~~~{admonition}"])
-def test_the_text_of_a_directive_in_markdown_is_prose(fence: str) -> None:
-    close = fence[:3]
-    document = reader_for(".md")(f"{fence}\n{WRAPPED}\n{close}\n".encode(), "a.md")
-    [passage] = chunk_document(document, count)
-    assert [quote.sentence for quote in quotable_lines([passage])[0]][-2:] == [
-        "Wax melts in the sun.",
-        "It is yellow or white.",
-    ]
-    assert sentences(f"{fence}\n{WRAPPED}\n{close}\n", "a.md")[-1] == "It is yellow or white."
-
-
 def test_an_underlined_title_is_not_quoted() -> None:
     assert lines_of([Passage.at("a.txt", 0, "Wax\n~~~~\n\nWax melts.")]) == [[Quote(1, "Wax melts.")]]
     titled = Passage.at("a.txt", 0, "Wax\n\nWax melts.", {"title": "Bees > Wax"})
@@ -76,12 +64,6 @@ def test_a_line_with_a_colon_is_quoted_with_its_whole_list() -> None:
     assert block_of("Keep the rules in mind:", RULES) == ["Keep the rules in mind:", *items]
     many = "All:\n\n" + "\n".join(f"- hive number {number}" for number in range(40))
     assert len(block_of("All:", many)) == 1 + MAX_BLOCK_LINES
-
-
-def test_no_passage_ends_between_a_term_and_its_definition() -> None:
-    text = "Wax is used by bees in a hive.\n\nlogger\n\n: The wrapped logger that is called.\n"
-    passages = chunk_document(Document(text, "a.md"), count, max_tokens=12)
-    assert [passage.text for passage in passages] == text.strip().split("\n\n", 1)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +86,6 @@ def test_a_table_is_quoted_with_the_line_that_introduces_it() -> None:
     assert block_of("The hives:", f"The hives:\n\n{table}") == ["The hives:", "oak | many", "pine | few"]
 
 
-def test_nothing_is_quoted_over_text_that_cannot_be_quoted() -> None:
-    assert block_of("Look:", "Look:\n\n![hive](hive.png)\n\nBees dance.") == ["Look:"]
-
-
 def test_code_and_lists_of_a_page_are_blocks() -> None:
     page = (
         "<h1>Hive</h1><p>Recover with one command:</p><pre>$ hive recover\n$ hive start</pre>"
@@ -125,10 +103,3 @@ def test_code_and_lists_of_a_page_are_blocks() -> None:
         "Each hive has an owner",
         "One owner",
     ]
-
-
-def test_a_line_with_a_colon_before_a_paragraph_or_an_item_is_quoted_with_the_next_line() -> None:
-    text = "Mind this:\n\nBees sting. Wear a veil.\n\n- Tools:\n  - smoker\n  - brush\n"
-    assert block_of("Mind this:", text) == ["Mind this:", "Bees sting."]
-    assert block_of("Tools:", text) == ["Tools:", "smoker"]
-    assert block_of("Bees sting.", text) == ["Bees sting."]

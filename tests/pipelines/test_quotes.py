@@ -43,12 +43,6 @@ def test_markdown_signposts_are_shown_but_not_quoted(signpost: str) -> None:
     assert " ".join(line for line in lines if isinstance(line, str)) == " ".join(signpost.split())
 
 
-@pytest.mark.parametrize("mark", ["- ", "  * ", "1. ", "12) "])
-def test_a_table_of_contents_is_not_quoted(mark: str) -> None:
-    lines = shown(f"{mark}[Wax](#wax)\n{mark}[I have a hive. Can I move it?](#move)\n")
-    assert lines == ["[Wax](#wax)", "[I have a hive. Can I move it?](#move)"]
-
-
 def test_text_directly_below_a_heading_is_quoted_without_it() -> None:
     assert shown("## Wax\nIt melts.") == ["## Wax", Quote(1, "It melts.")]
     assert shown("Wax\n---\nIt melts.") == ["Wax ---", Quote(1, "It melts.")]
@@ -84,11 +78,6 @@ def test_markdown_signposts_are_text_in_other_formats(source: str) -> None:
     ]
     text = "The Hive\n========\n\n- [Wax](#wax)\n\n![x](y)\n"
     assert quotable_lines([Passage.at("docs/BEES.Markdown", 0, text)]) == [[]]
-
-
-def test_fenced_code_has_no_signposts() -> None:
-    code = "    ```\n# Open the hive\nhive\n----\n![x](y)\n    ```\n"
-    assert shown(code) == shown(code, "bees.txt")
 
 
 @given(st.lists(LINES, max_size=12).map("\n".join))

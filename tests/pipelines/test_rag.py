@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -97,13 +96,6 @@ def test_a_passage_that_exceeds_the_context_window_is_an_error(tiny: LanguageMod
         rag.ask(QUESTION, max_new_tokens=50)
 
 
-def test_a_model_without_a_chat_template_gets_a_plain_text_prompt(passages: list[Passage]) -> None:
-    base = LanguageModel(tiny_model(max_position_embeddings=1024), byte_tokenizer(chat=False), name="base")
-    answer = Rag(FixedSearcher(passages), base).ask(QUESTION, max_new_tokens=5)
-    docs = "\n".join(passage.text for passage in passages)
-    assert answer.usage.prompt_tokens == 1 + len(f"docs:\n{docs}\nquery: {QUESTION}\nanswer:")
-
-
 def test_citations_have_spans_in_the_sources(tiny: LanguageModel, passages: list[Passage]) -> None:
     said = Rag(FixedSearcher(passages), tiny).ask(QUESTION, max_new_tokens=40).text
     quoted = Passage.at("said.txt", 1000, f"He said: {said}")
@@ -113,14 +105,6 @@ def test_citations_have_spans_in_the_sources(tiny: LanguageModel, passages: list
         passage = answer.passages[citation.passage - 1]
         assert citation.source == passage.source
         assert passage.text[citation.source_start - passage.start :].startswith(citation.text)
-
-
-def test_an_answer_can_be_serialized_as_json(retriever: Retriever, tiny: LanguageModel) -> None:
-    answer = Rag(retriever, tiny).ask(QUESTION, max_new_tokens=10)
-    written = json.loads(json.dumps(answer.as_dict()))
-    assert written["text"] == answer.text
-    assert written["steps"]["tokens"] == 10
-    assert written["passages"][0]["source"] == "bees.txt"
 
 
 def test_invalid_arguments_are_refused_with_an_explanation(retriever: Retriever, tiny: LanguageModel) -> None:

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
 from antiphon.pipelines import Answer, DecodingTrace, Rag, cite
-from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_json
-from antiphon.pipelines.rendering.segments import displayed_quote
+from antiphon.pipelines.rendering.sanitize import sanitize_json
 from antiphon.retrieval import Passage, Retriever
 
 EVIL = """<script>alert("x")</script> & 'it' costs 2*3*4 $ a_b_c `code` [a](b) | ![i](j) ~~no~~"""
@@ -95,14 +94,6 @@ def test_text_of_answers_and_passages_is_never_markup_in_html() -> None:
     assert "<b>dances</b>" in page.text
 
 
-def test_html_is_self_contained_and_inherits_the_text_colour() -> None:
-    html = answer("plain words")._repr_html_()
-    assert "http" not in html
-    assert "<script" not in html
-    assert "mark,.antiphon .step{color:inherit" in html
-    assert "No six words of the answer are quoted verbatim from a passage." in html
-
-
 def test_the_terminal_shows_citations_with_and_without_colours() -> None:
     shown = answer()
     lines = terminal(shown).splitlines()
@@ -159,11 +150,6 @@ def test_sanitized_json_keeps_its_value() -> None:
     written.encode()
 
 
-def test_right_to_left_scripts_and_joined_characters_are_unchanged() -> None:
-    for text in ("שלום עולם", "مرحبا\u200f!", "👩\u200d🔬", "a\tb\nc", "naïve"):
-        assert sanitize(text) == text
-
-
 PLACES = (
     Passage.at("bzip2-manual.pdf", 0, "The tool compresses files with the Burrows-Wheeler algorithm.", {"page": "6"}),
     Passage.at("cli.rst", 0, "Put :file:`.flaskenv` next to it. The `env` is read first, unless it is off.",
@@ -196,10 +182,3 @@ def test_quotes_are_shown_without_markup_and_with_one_number() -> None:
     assert f"{quote}[2]." in page.text
     assert "[2] Put" not in page.text
     assert shown.text == QUOTED, "the answer itself is verbatim"
-
-
-def test_closest_sentences_are_shown_without_list_markers_and_outer_bars() -> None:
-    shown = [
-        displayed_quote(text) for text in ("- `--color`: any value", "| Lunch | 5.80 euros |", "2. Open the *dome*.")
-    ]
-    assert shown == ["--color: any value", "Lunch | 5.80 euros", "Open the dome."]

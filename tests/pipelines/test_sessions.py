@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines import Rag, SessionStore, sessions
+from antiphon.pipelines import Rag, SessionStore
 from antiphon.pipelines.references import PROMPT_TAIL
 from antiphon.retrieval import HashEmbedder, Retriever
 from antiphon.retrieval.vector_index.flat import Vectors
@@ -43,13 +43,6 @@ def test_a_similar_question_finds_the_answer_and_a_different_one_does_not(tmp_pa
     assert 0.6 < session.similarity < 1
     assert open_store(tmp_path, similarity=0.99).similar(PARAPHRASE) == []
     assert open_store(tmp_path).similar(EGGS)[0].similarity == pytest.approx(1, abs=1e-3)
-
-
-def test_the_k_most_similar_sessions_are_found_best_first(tmp_path: Path) -> None:
-    store = open_store(tmp_path, k=2, similarity=0.0)
-    for question in ("a x y z", "a b c d", "a b c z"):
-        store.add(question, "answer")
-    assert questions(store) == ["a b c d", "a b c z"]
 
 
 def test_a_new_answer_replaces_one_to_the_same_question(tmp_path: Path) -> None:
@@ -84,17 +77,6 @@ class InterruptedEmbedder(HashEmbedder):
         """Call the function, then embed."""
         self.action()
         return super().embed_queries(texts)
-
-
-def test_a_session_that_replaces_a_deleted_one_during_a_search_is_not_returned(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.add(EGGS, "Two thousand.")
-
-    def replace() -> None:
-        store.forget(EGGS)
-        store.add("Is honey sweet?", "It is.")
-
-    assert open_store(tmp_path, embedder=InterruptedEmbedder(replace)).similar(EGGS) == []
 
 
 def test_a_reused_row_id_does_not_lead_to_another_namespace(tmp_path: Path) -> None:
@@ -155,32 +137,6 @@ def test_a_deleted_session_is_overwritten_on_disk(tmp_path: Path) -> None:
     assert is_on_disk(b"Two thousand")
 
 
-def test_deleting_warns_if_a_reader_keeps_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "WAIT", 0.05)
-    store, other = open_store(tmp_path), open_store(tmp_path)
-    store.add(EGGS, "Two thousand.")
-    with other._transaction(writes=False) as reading:
-        reading.execute("select * from sessions").fetchall()
-        with pytest.warns(UserWarning, match=r"may remain in the log of .*sessions.sqlite"):
-            assert store.forget(EGGS)
-    assert store.clear() == 0  # without a warning
-
-
-def test_a_failed_transaction_is_rolled_back_and_does_not_block_the_next(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.add(EGGS, "Two thousand.")
-
-    def fail() -> None:
-        with store._transaction() as connection:
-            connection.execute("delete from sessions")
-            connection.execute("insert into facts values ('format', '')")
-
-    with pytest.raises(sqlite3.IntegrityError):
-        fail()
-    store.add("Is honey sweet?", "It is.")
-    assert len(store) == 2
-
-
 def test_threads_share_a_store(tmp_path: Path) -> None:
     store = open_store(tmp_path, k=1)
 
@@ -191,35 +147,6 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(use, range(40))) == [f"answer {number}" for number in range(40)]
     assert len(store) == 40
-
-
-def test_a_writer_waits_for_another_and_a_reader_does_not(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    with ThreadPoolExecutor() as threads:
-        with store._transaction():
-            written = threads.submit(store.add, EGGS, "Two thousand.")
-            assert threads.submit(len, store).result() == 0
-            assert not written.done()
-        written.result()
-    assert len(store) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_may_use_the_store(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.add(EGGS, "One.")
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            assert [session.answer for session in store.similar(EGGS)] == ["One."]
-            store.add(PARAPHRASE, "Two.")
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(store) == 2
 
 
 def test_a_store_of_another_embedder_is_refused_with_both_names(tmp_path: Path) -> None:
@@ -243,15 +170,6 @@ def test_files_of_other_programs_are_refused_and_unchanged(tmp_path: Path) -> No
         SessionStore(tmp_path, embedder=HashEmbedder())
     assert foreign.read_bytes() == before
     assert text.read_text() == "Buy milk. " * 1000
-
-
-def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="max_sessions is 0; a store of sessions needs at least 1"):
-        open_store(tmp_path, max_sessions=0)
-    with pytest.raises(ValueError, match="k is 0"):
-        open_store(tmp_path, k=0)
-    with pytest.raises(ValueError, match="max_age is 0"):
-        open_store(tmp_path, max_age=0)
 
 
 def test_an_earlier_answer_is_drafted_from_without_changing_the_text(
@@ -301,16 +219,6 @@ def test_a_broken_store_does_not_lose_the_answer(
     with pytest.warns(UserWarning, match=f"The answer was not kept as a session: {error}"):
         list(stream)
     assert stream.answer.text == without.text
-
-
-def test_an_answer_that_cannot_be_stored_is_not_lost(retriever: Retriever, tiny: LanguageModel, tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    stream = Rag(retriever, tiny, sessions=store).stream(EGGS, max_new_tokens=5)
-    with store._transaction() as connection:
-        connection.execute("drop table sessions")
-    with pytest.warns(UserWarning, match="The answer was not kept as a session: no such table"):
-        list(stream)
-    assert stream.answer.usage.completion_tokens == 5
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")

@@ -47,7 +47,6 @@ WEATHER = {
     "parameters": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
 }
 TIME = {"type": "function", "name": "get_time"}
-FORMAT = {"type": "json_schema", "name": "bee", "schema": {"type": "object", "properties": {"queen": {"const": True}}}}
 SUNNY = [
     {"type": "message", "role": "user", "content": "Is it sunny in Rome?"},
     {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"location": "Rome"}'},
@@ -191,17 +190,6 @@ def test_a_truncated_text_and_its_response_are_incomplete(typist: LanguageModel)
         deltas = [entry for each in streamed if each["type"].endswith("text.delta") for entry in each["logprobs"]]
         assert [each["token"] for each in deltas] == [each["token"] for each in logprobs]
         assert post(client, **body)["output"][0]["content"][0]["logprobs"] == [], "only if the request includes them"
-
-
-def test_a_json_answer_repeats_its_format() -> None:
-    """OpenAI's types include the JSON schema in the response, which clients use; Open Responses' types do not."""
-    service = make_service(ScriptedModel(), ServerSettings(), name="scripted")
-    with TestClient(create_app(service)) as client:
-        body = {"model": "scripted", "input": "A bee", "text": {"format": FORMAT}, "max_output_tokens": 60}
-        answer = client.post("/v1/responses", json=body).json()
-    assert answer["text"]["format"] == FORMAT | {"description": None, "strict": False}
-    assert json.loads(answer["output"][0]["content"][0]["text"]).get("queen", True) is True
-    Response.model_validate(answer)
 
 
 class Failing(ScriptedModel):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
 import threading
@@ -138,15 +137,6 @@ def test_invalid_json_is_an_error_in_openais_format(client: TestClient, body: by
     assert (error["param"], error["message"]) == (None, INVALID_JSON) or body != b"{"
     assert client.get("/nowhere").json()["error"]["type"] == "not_found_error"
     assert client.get("/v1/completions").status_code == 405
-
-
-def test_the_error_of_a_body_that_is_not_an_object_says_what_to_send(client: TestClient) -> None:
-    for kind in ("application/x-www-form-urlencoded", "text/plain"):
-        response = client.post("/v1/chat/completions", content=json.dumps(REQUEST), headers={"Content-Type": kind})
-        assert response.status_code == 400
-        assert response.json()["error"]["message"].endswith(f"Content-Type: application/json; that header was: {kind}.")
-    assert "JSON object" in client.post("/v1/responses").json()["error"]["message"]
-    assert "/v1" in client.post("/chat/completions", json=REQUEST).json()["error"]["message"]
 
 
 def test_every_response_has_security_headers_and_a_request_id(client: TestClient) -> None:

@@ -94,18 +94,6 @@ def test_the_stages_of_a_request_follow_each_other(
     assert all(are_consecutive(found, named(found, name)) for name in (CHATS, "chat tiny"))
 
 
-def test_a_request_without_a_language_model_has_no_decoding(
-    spans: InMemorySpanExporter, typist: LanguageModel, index: Path
-) -> None:
-    with TestClient(create_app(service_with(typist, Rag(Retriever.open(index))))) as client:
-        ask(client)
-        spans.clear()
-        ask(client)
-    found = spans.get_finished_spans()
-    assert attributes(named(found, "chat tiny"))["gen_ai.response.model"] == "extractive"
-    assert "chat tiny" not in tree(found)
-
-
 def test_the_span_of_the_client_is_the_parent(spans: InMemorySpanExporter, client: TestClient) -> None:
     trace_id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     headers = {**HEADERS, "traceparent": f"00-{trace_id}-{parent}-01"}
@@ -116,21 +104,6 @@ def test_the_span_of_the_client_is_the_parent(spans: InMemorySpanExporter, clien
     assert http.parent is not None
     assert f"{http.parent.span_id:016x}" == parent
     assert tree(found)[CHATS] == ["queue", "prompt", "chat tiny"]
-
-
-def test_a_client_that_does_not_sample_is_followed(spans: InMemorySpanExporter, client: TestClient) -> None:
-    headers = {**HEADERS, "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
-    client.post("/v1/chat/completions", json={"model": "tiny", **CHAT}, headers=headers).raise_for_status()
-    assert spans.get_finished_spans() == ()
-
-
-def test_each_choice_has_its_own_stages(spans: InMemorySpanExporter, client: TestClient) -> None:
-    ask(client, n=2, temperature=1, seed=3)
-    chats = [span for span in spans.get_finished_spans() if span.name == "chat tiny"]
-    assert len(chats) == 2
-    assert {span.parent.span_id for span in chats if span.parent} == {
-        named(spans.get_finished_spans(), CHATS).context.span_id
-    }
 
 
 def test_nothing_that_a_client_or_a_document_wrote_is_in_a_trace(
@@ -225,22 +198,6 @@ def test_log_lines_have_the_ids_of_the_trace(
     context = named(spans.get_finished_spans(), CHATS).context
     assert (line["trace_id"], line["span_id"]) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
     assert attributes(named(spans.get_finished_spans(), CHATS))["antiphon.request_id"] == line["request"]
-
-
-def test_log_lines_without_a_trace_have_no_ids(client: TestClient, log: pytest.LogCaptureFixture) -> None:
-    ask(client)
-    [line] = lines_of_requests(log)
-    assert set(line) == {"time", "level", "request", "method", "path", "status", "seconds"}
-
-
-def test_the_page_and_the_checks_of_load_balancers_are_not_traced(
-    spans: InMemorySpanExporter, client: TestClient
-) -> None:
-    for path in ("/", "/health", "/ready", "/metrics", "/static/app.js"):
-        client.get(path, headers=HEADERS)
-    assert spans.get_finished_spans() == ()
-    client.get("/v1/models", headers=HEADERS)
-    assert [span.name for span in spans.get_finished_spans()] == ["GET /v1/models"]
 
 
 def test_traces_of_concurrent_requests_do_not_mix(spans: InMemorySpanExporter, client: TestClient) -> None:
