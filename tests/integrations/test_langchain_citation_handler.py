@@ -19,7 +19,6 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
 from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon, CitationHandler
@@ -241,18 +240,6 @@ def test_reading_a_handler_raises_after_several_calls_or_none() -> None:
         _ = handler.citations
 
 
-def test_documents_saved_by_a_checkpointer_are_cited_in_a_later_turn() -> None:
-    search = create_retriever_tool(Contracts(), "search", "Searches.", response_format="content_and_artifact")
-    made: Any = create_agent(quoting_chat(), [search], checkpointer=InMemorySaver())
-    thread = {"configurable": {"thread_id": "1"}}
-    made.invoke({"messages": [("user", question(0))]}, thread)
-    made.update_state(thread, {"messages": [("ai", "Yes.")]})
-    handler = CitationHandler()
-    again: Any = RunnableLambda(lambda turns: quoting_chat().invoke(turns))
-    again.invoke(made.get_state(thread).values["messages"], {"callbacks": [handler]})
-    assert [note["title"] for note in handler.citations] == [tenant_document(0)[1]]
-
-
 @pytest.mark.parametrize("prompt", [None, PROMPT])
 async def test_with_retriever_returns_answer_context_and_citations_whole_and_streamed(prompt: Any) -> None:
     chain = quoting_chat().with_retriever(Contracts(), prompt=prompt)
@@ -288,14 +275,6 @@ def test_with_retriever_uses_the_models_own_prompt_format() -> None:
     chain.invoke(question(0))
     assert "You answer with sentences quoted from the passages, each with the number" in model.asked[-1][0]
     assert tenant_document(0)[0] in model.asked[-1][1]
-
-
-def test_with_retriever_raises_without_documents_or_question() -> None:
-    chain = quoting_chat().with_retriever(RunnableLambda(lambda _: []))
-    with pytest.raises(ValueError, match="The search found no document for 'Where\\?'"):
-        chain.invoke("Where?")
-    with pytest.raises(TypeError, match="pass a question as text"):
-        chain.invoke({"query": "Where?"})
 
 
 @pytest.mark.parametrize(

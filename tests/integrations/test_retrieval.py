@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from langchain_classic.chains import create_retrieval_chain
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain
-from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.structured_query import Comparator, Comparison
@@ -19,8 +18,8 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
 from antiphon.accel import LanguageModel
-from antiphon.integrations.langchain import AntiphonEmbeddings, AntiphonReranker, AntiphonRetriever, ChatAntiphon
-from antiphon.integrations.llama_index import AntiphonEmbedding, AntiphonRerank
+from antiphon.integrations.langchain import AntiphonEmbeddings, AntiphonRetriever, ChatAntiphon
+from antiphon.integrations.llama_index import AntiphonEmbedding
 from antiphon.retrieval import HashEmbedder, MaxSimReranker, Passage, Retriever, index_passages
 from tests.conftest import TEXTS
 from tests.integrations.frameworks import FRAMEWORKS, LANGCHAIN, LLAMA_INDEX, Retrieval
@@ -57,11 +56,6 @@ async def test_the_retriever_returns_the_passages_of_antiphons_retriever(
     found = await (wrapped.ainvoke if framework is LANGCHAIN else wrapped.aretrieve)(QUESTION)
     assert found == expected
     assert found[0].metadata["source"] == "bees.txt"
-
-
-def test_scores_of_langchain_are_in_the_metadata_and_k_can_be_given_in_a_call(retriever: Retriever) -> None:
-    first, second = AntiphonRetriever(retriever=retriever, k=1).invoke(QUESTION, k=2)
-    assert first.metadata["relevance_score"] > second.metadata["relevance_score"]
 
 
 async def test_embeddings_return_the_embedders_vectors(framework: Retrieval) -> None:
@@ -105,21 +99,6 @@ def test_the_reranker_returns_the_order_of_antiphons_and_keeps_what_was_given(
     assert framework.rerank(retriever.reranker, 2, [], QUESTION) == []
     with pytest.raises(ValueError, match="top_n"):
         framework.rerank(retriever.reranker, 0, given, QUESTION)
-
-
-def test_a_reranker_of_llama_index_needs_a_query(retriever: Retriever) -> None:
-    assert retriever.reranker is not None
-    with pytest.raises(ValueError, match="needs a query"):
-        AntiphonRerank(reranker=retriever.reranker).postprocess_nodes([])
-
-
-def test_langchains_compression_retriever_works_with_retriever_and_reranker(retriever: Retriever) -> None:
-    assert retriever.reranker is not None
-    compression = ContextualCompressionRetriever(
-        base_compressor=AntiphonReranker(reranker=retriever.reranker, top_n=1),
-        base_retriever=AntiphonRetriever(retriever=retriever, k=3),
-    )
-    assert [document.page_content for document in compression.invoke(QUESTION)] == [TEXTS[2]]
 
 
 async def test_langchains_retrieval_chain_gives_the_models_answer(retriever: Retriever, tiny: LanguageModel) -> None:

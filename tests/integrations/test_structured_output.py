@@ -157,13 +157,3 @@ def test_a_required_tool_in_llama_index_is_always_called(template: str) -> None:
     asked = llm(template, temperature=1.0, seed=5)
     response = asked.chat_with_tools([FunctionTool.from_defaults(age)], "How old?", tool_required=True)
     assert [call.tool_name for call in asked.get_tool_calls_from_response(response)] == ["age"]
-
-
-def test_the_names_of_the_maximum_length_are_equivalent_and_only_one_may_be_given() -> None:
-    asked: Any = ChatAntiphon(language_model=model("Hermes"), max_completion_tokens=5)  # type: ignore[call-arg]
-    assert asked.invoke("Which?").usage_metadata["output_tokens"] == 5
-    for word in ("max_tokens", "max_completion_tokens", "max_new_tokens"):
-        answer = asked.invoke("Which?", **{word: 7})
-        assert answer.usage_metadata["output_tokens"] == 7
-    with pytest.raises(TypeError, match="max_completion_tokens and max_tokens mean the same; give one of them"):
-        asked.invoke("Which?", max_tokens=3, max_completion_tokens=4)

@@ -89,32 +89,6 @@ def test_methods_are_distinct_with_greedy_decoding_first() -> None:
     assert (parse_num_draft_tokens("auto"), parse_num_draft_tokens("12")) == (None, 12)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("bushel", "There is no method 'bushel'; choose from hf-greedy, hf-lookup"),
-        ("hf-lookup:8", "There is no method 'hf-lookup:8'"),
-        ("blend:many", "num_draft_tokens is 'many'; give a number, or auto"),
-    ],
-)
-def test_an_invalid_method_is_refused(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        methods_by_name([name], 8)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"limit": 0}, "max_new_tokens is 0"),
-        ({"passages": -1}, "passages is -1"),
-        ({"limit": 1000}, r"exceed the context window of 'tiny' \(1024 tokens\)"),
-    ],
-)
-def test_invalid_job_options_are_refused(how: dict[str, Any], message: str, follower_model: LanguageModel) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_jobs(follower_model, SAMPLES, **{"limit": 10, **how})
-
-
 def said(job: Job) -> str:
     return bytes(token for token in job.prompt if token < 256).decode()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -71,46 +70,3 @@ def test_shipped_samples_are_found_by_name(name: str) -> None:
     assert all(sample.prompt and sample.response for sample in samples)
     if name == "python-docs":
         assert all(len(sample.references) == 3 and sample.query in sample.prompt for sample in samples)
-
-
-ROW: dict[str, Any] = json.loads(as_line(SAMPLES[0]))
-
-
-def written(path: Path, *rows: Any) -> Path:
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), encoding="utf-8")
-    return path
-
-
-def test_samples_are_read_in_order_and_chosen_by_task_and_number(tmp_path: Path) -> None:
-    others = {**ROW, "id": "two", "task": "chat", "turn": 1}, {**ROW, "id": "three"}
-    path = written(tmp_path / "rows.jsonl", ROW, "", *others)
-    assert [sample.id for sample in load_samples(path)] == ["1", "two", "three"]
-    assert [sample.id for sample in load_samples(path, task="rag")] == ["1", "three"]
-    assert [sample.id for sample in load_samples(path, task="rag", limit=1)] == ["1"]
-    assert load_samples(path)[0] == SAMPLES[0]
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("{", "rows.jsonl, line 2 is not JSON"),
-        ("[1]", "line 2 has no id, task, query, prompt, response, references; a sample needs"),
-        ({**ROW, "prompt": 3}, "line 2: prompt needs to be text"),
-        ({**ROW, "references": [1]}, "line 2: references needs to be a list of texts"),
-    ],
-)
-def test_a_broken_line_is_named_by_its_number(tmp_path: Path, row: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_samples(written(tmp_path / "rows.jsonl", ROW, row))
-
-
-def test_a_file_without_samples_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"There is no file .*none\.jsonl; give a JSONL file"):
-        load_samples(tmp_path / "none.jsonl")
-    path = written(tmp_path / "rows.jsonl", ROW)
-    with pytest.raises(ValueError, match="no samples of task 'chat'; the tasks in it: rag"):
-        load_samples(path, task="chat")
-    with pytest.raises(ValueError, match="has no samples; the tasks in it: none"):
-        load_samples(written(tmp_path / "empty.jsonl"))
-    with pytest.raises(ValueError, match="limit is 0"):
-        load_samples(path, limit=0)

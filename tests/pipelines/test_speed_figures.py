@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from antiphon.pipelines.benchmark.methods import GREEDY
 from antiphon.pipelines.benchmark.run import MethodRun
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
@@ -29,14 +27,6 @@ def test_figures_are_medians_of_rounds_summed_over_jobs() -> None:
     assert (shown["tokens"], shown["steps"], shown["tokens_per_step"]) == (32, 30, 1.0)
     assert (shown["tokens_per_s"], shown["ms_per_step"], shown["prefill_seconds"]) == (5.0, 200.0, 2.0)
     assert shown["draft_ms_per_step"] is None
-
-
-def test_drafting_work_before_the_first_token_counts_as_decoding() -> None:
-    run = run_of(11, 3.0, 2.0, setup_seconds=0.5, draft_seconds=0.1, steps=5, drafted=40)
-    assert run.decode_seconds == 1.5
-    shown = MethodFigures("blend", [[run]]).as_dict()
-    assert shown["draft_ms_per_step"] == pytest.approx(20)
-    assert (shown["rows_per_step"], shown["tokens_per_step"]) == (8.0, round(11 / 6, 3))
 
 
 def test_speed_ups_are_relative_to_greedy_decoding_and_to_the_faster_prompt_lookup() -> None:
@@ -78,14 +68,3 @@ def test_only_our_own_outputs_must_be_identical() -> None:
     assert theirs[1]["identical"] == ours[1]["identical"] == 0
     assert is_lossless("float32", theirs)
     assert not is_lossless("float32", ours)
-
-
-def test_draft_tokens_that_a_program_does_not_report_are_none() -> None:
-    shown = MethodFigures("genai", [[run_of(9, 2.0, 1.0, drafted=None)]], True).as_dict()
-    assert (shown["rows_per_step"], shown["tokens_per_step"]) == (None, 1.0)
-
-
-def test_identical_outputs_are_counted() -> None:
-    one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
-    speed = Speed((MethodFigures(GREEDY, [[one, one], [one, one]]), MethodFigures("blend", [[one, other], [one, one]])))
-    assert [each["identical"] for each in speed.as_dict()] == [1.0, 0.75]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import pytest
 from rich.console import Console, RenderableType
 
-from antiphon.pipelines.rendering.tables import property_card, result_table
+from antiphon.pipelines.rendering.tables import result_table
 
 
 def shown(renderable: RenderableType, width: int) -> list[str]:
@@ -25,14 +24,6 @@ def test_a_narrow_table_wraps_its_text_and_shows_every_number() -> None:
     assert words.count("word") == 20
     assert {"1,234,567", "0.500", "-"} <= set(words)
     assert max(map(len, lines)) <= 60
-
-
-@pytest.mark.parametrize("width", [60, 120])
-def test_a_property_card_wraps_between_words(width: int) -> None:
-    facts = {"model": "LlamaForCausalLM, 134,515,008 parameters, bfloat16 on cpu", "drafter auto": "word " * 60}
-    lines = shown(property_card("smollm2", facts), width)
-    assert {"134,515,008", "bfloat16", "auto"} <= set(" ".join(lines).split())
-    assert max(map(len, lines)) <= width
 
 
 def test_markup_and_control_characters_in_a_cell_are_text() -> None:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.timing import Stopwatch, seconds_since_process_start
+from antiphon.pipelines.cli.timing import Stopwatch
 
 
 def test_a_stopwatch_counts_from_the_start_of_the_command() -> None:
@@ -39,29 +39,8 @@ def test_the_start_of_python_is_counted() -> None:
     assert 0.5 <= float(run.stdout) <= time.perf_counter() - began + tick
 
 
-def test_a_process_that_runs_for_longer_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.pipelines.cli.timing._MAX_STARTING_SECONDS", 0)
-    assert seconds_since_process_start() == 0
-
-
 def test_the_status_is_a_line_if_standard_error_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Console(file=io.StringIO())
     monkeypatch.setattr(console, "err", plain)
     with console.status("Opening my [index]"):
         assert plain.file.getvalue() == "Opening my [index] …\n"  # type: ignore[attr-defined]
-
-
-def test_the_status_on_a_terminal_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Console(file=io.StringIO(), force_terminal=True)
-    monkeypatch.setattr(console, "err", terminal)
-    with console.status("Opening my-index"):
-        pass
-    shown = terminal.file.getvalue()  # type: ignore[attr-defined]
-    assert "Opening my-index …" in shown
-    assert shown.rstrip().endswith("\x1b[2K") or "\x1b[2K" in shown.rpartition("Opening")[2]
-
-
-def test_progress_without_a_stage_prints_no_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.progress_bars(waiting="Loading reader"):
-        pass
-    assert capsys.readouterr().err == "Loading reader …\n"

@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 
 from antiphon.pipelines.models.verified_folder import (
     MANIFEST,
@@ -62,12 +60,6 @@ def test_harm_is_noticed_named_and_mended(
     assert (folder / "model.bin").read_bytes() == WEIGHTS
 
 
-def test_a_touched_file_that_holds_the_same_is_still_whole(tmp_path: Path) -> None:
-    folder = write_verified_folder(tmp_path / "model", write)
-    os.utime(folder / "model.bin")
-    verify_folder(folder)
-
-
 def test_what_is_whole_is_not_made_again(tmp_path: Path) -> None:
     made: list[Path] = []
 
@@ -102,10 +94,6 @@ def save_weights(path: Path) -> None:
     save_file({"weights": np.zeros(100_000, dtype=np.float32)}, path)
 
 
-def save_words(path: Path) -> None:
-    Tokenizer(WordLevel({f"word {number}": number for number in range(10_000)}, "word 0")).save(str(path))
-
-
 @pytest.fixture
 def little_room() -> Iterator[None]:
     """Limit files to 1,000 bytes; writing more raises an OSError, as a full disk does."""
@@ -116,7 +104,7 @@ def little_room() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("save", [save_bytes, save_weights, save_words])
+@pytest.mark.parametrize("save", [save_bytes, save_weights])
 def test_a_full_disk_raises_one_clear_error_and_keeps_the_old_files(
     tmp_path: Path, save: Callable[[Path], None], request: pytest.FixtureRequest
 ) -> None:
