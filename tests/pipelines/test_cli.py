@@ -127,11 +127,3 @@ def test_an_index_describes_itself(index_folder: Path, tmp_path: Path) -> None:
     missing = antiphon("index", "--describe", tmp_path / "nowhere")
     assert missing.exit_code == 2
     assert "holds no index" in missing.stderr
-
-
-def test_a_question_that_is_no_utf_8_is_refused_in_a_sentence(index_folder: Path) -> None:
-    refused = antiphon("ask", "Who is \udcff?", "--index", index_folder)
-    assert refused.exit_code == 2
-    assert r"The question holds bytes that are not UTF-8 (b'\xff' after 7 characters)" in " ".join(
-        refused.stderr.split()
-    )

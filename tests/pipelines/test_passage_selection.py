@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Sequence
-from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.text.messages import Message
 from antiphon.pipelines import Rag
-from antiphon.pipelines.cli import app
-from antiphon.pipelines.cli.ask import ask
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.passage_selection import MIN_SCORE, known_share, select_lines
 from antiphon.pipelines.prompt import REFUSAL, reader_prompt
 from antiphon.pipelines.question import Question
 from antiphon.pipelines.quotes import quotable_lines
 from antiphon.pipelines.relevance import LineEncoder, LineScores, line_scores
-from antiphon.pipelines.request_plan import MAX_NEW_TOKENS, plan_request
+from antiphon.pipelines.request_plan import plan_request
 from antiphon.retrieval import Passage, Retriever
 from tests.pipelines.quoting import passages_of, scores_of
 
@@ -155,20 +148,3 @@ def test_the_answer_starts_with_the_best_line_and_continues_freely(
     assert set(answer.passages) == set(found)
     assert rag.ask(QUESTION, max_new_tokens=120, drafter="nothing").text == answer.text
     assert "".join(rag.stream(QUESTION, max_new_tokens=120)) == answer.text
-
-
-def test_the_command_gives_the_same_answer_as_python(tiny_folder: Path, index_folder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "reader"
-    shutil.copytree(tiny_folder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"prompt_format": "reader"}))
-    command = ["ask", QUESTION, "--index", index_folder, "--model", folder, "--max-new-tokens", 12, "--json"]
-    shown = CliRunner().invoke(app, [str(each) for each in command])
-    rag = Rag(Retriever.open(index_folder), LanguageModel.from_pretrained(folder))
-    answer = rag.ask(QUESTION, max_new_tokens=12)
-    told = json.loads(shown.stdout)
-    assert told["text"] == answer.text
-    assert [passage["id"] for passage in told["passages"]] == [passage.id for passage in answer.passages]
-    assert told["usage"]["prompt_tokens"] == answer.usage.prompt_tokens
-    assert signature(ask).parameters["k"].default == rag.k
-    assert signature(ask).parameters["max_new_tokens"].default == MAX_NEW_TOKENS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
 from typer.testing import CliRunner, Result
 
 from antiphon.pipelines.cli import app
@@ -128,22 +125,6 @@ def test_two_servers_answer_from_one_table_and_see_additions(url: str, server: A
         assert "Uploads are disabled: add documents to PostgreSQL" in text
 
 
-@pytest.mark.exhaustive
-async def test_an_agent_searches_the_table_and_reads_its_passages(url: str, tmp_path: Path) -> None:
-    run("index", "bees", "ants", "--out", url, "--embedder", "minilm")
-    arguments = ["-m", "antiphon.pipelines.cli", "mcp", "--index", url]
-    parameters = StdioServerParameters(command=sys.executable, args=arguments, cwd=tmp_path)
-    with (tmp_path / "stderr").open("w") as stderr:
-        async with Client(stdio_client(parameters, errlog=stderr)) as client:
-            found = await client.call_tool("search", {"query": QUESTION, "k": 1, "where": {"lang": "en"}})
-            passage = found.structured_content["passages"][0]
-            read = await client.call_tool("read_passage", {"id": passage["id"]})
-            resources = (await client.list_resources()).resources
-    assert (passage["source"], read.structured_content["text"]) == ("bees/eggs.md", passage["text"])
-    assert sorted(resource.name for resource in resources) == ["eggs.md", "farms.txt"]
-    assert SECRET not in (tmp_path / "stderr").read_text()
-
-
 def test_every_command_says_that_the_table_is_missing_or_the_database_away(server: Any, url: str) -> None:
     commands = [
         ("index", "bees", "--remove", "--out"),
@@ -161,10 +142,3 @@ def test_every_command_says_that_the_table_is_missing_or_the_database_away(serve
         away = one_line(run(*command, url, code=2).stderr)
         assert "&table=docs does not answer: " in away, command
         assert away.endswith("Is PostgreSQL running, and is this its address?"), command
-
-
-@pytest.mark.parametrize("command", [("ask", QUESTION, "--index"), ("index", "bees", "--out"), ("serve", "--index")])
-def test_a_malformed_address_is_refused_without_repeating_it(command: tuple[str, ...], documents: Path) -> None:
-    for address in (f"postgresql://me:{SECRET}/1@h/db", f"mysql://me:{SECRET}@h/db", f"me:{SECRET}@h/db"):
-        assert "The address of the index cannot be read" in one_line(run(*command, address, code=2).stderr)
-    assert sorted(path.name for path in documents.iterdir()) == ["ants", "bees"]

@@ -6,7 +6,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,18 +134,6 @@ def test_a_deleted_session_is_overwritten_on_disk(tmp_path: Path) -> None:
     assert not is_on_disk(b"Rumpelstiltskin")
     assert not is_on_disk(b"patient")
     assert is_on_disk(b"Two thousand")
-
-
-def test_threads_share_a_store(tmp_path: Path) -> None:
-    store = open_store(tmp_path, k=1)
-
-    def use(number: int) -> str:
-        store.add(f"question number{number}", f"answer {number}")
-        return store.similar(f"question number{number}")[0].answer
-
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(use, range(40))) == [f"answer {number}" for number in range(40)]
-    assert len(store) == 40
 
 
 def test_a_store_of_another_embedder_is_refused_with_both_names(tmp_path: Path) -> None:

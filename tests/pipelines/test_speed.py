@@ -14,12 +14,11 @@ from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
     methods_by_name,
-    parse_num_draft_tokens,
 )
 from antiphon.pipelines.benchmark.run import Job, MethodRun
 from antiphon.pipelines.benchmark.speed import measure_speed
 from tests.families.table import tiny_model
-from tests.pipelines.recorded import HILL, SAMPLES
+from tests.pipelines.recorded import SAMPLES
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -80,24 +79,3 @@ def test_an_interruption_keeps_what_every_method_has_decoded(
     methods = [Noting(GREEDY, order, calls), Noting("blend", order, calls)]
     measured = measure_speed(follower_model, TWO_JOBS, methods, limit=3, rounds=3, warm_up=0).methods
     assert [[len(each) for each in figures.rounds] for figures in measured] == [[jobs] * rounds] * 2
-
-
-def test_methods_are_distinct_with_greedy_decoding_first() -> None:
-    methods: Any = methods_by_name(["blend:16", "hf-lookup", "blend", "blend:auto", "blend"], 8)
-    assert [method.name for method in methods] == [GREEDY, "blend:16", "hf-lookup", "blend", "blend:auto"]
-    assert [getattr(method, "num_draft_tokens", None) for method in methods] == [None, 16, None, 8, None]
-    assert (parse_num_draft_tokens("auto"), parse_num_draft_tokens("12")) == (None, 12)
-
-
-def said(job: Job) -> str:
-    return bytes(token for token in job.prompt if token < 256).decode()
-
-
-def test_prompts_are_recorded_or_built_over_passages_or_without(follower_model: LanguageModel) -> None:
-    recorded_, one, none = (make_jobs(follower_model, SAMPLES, limit=4, passages=count)[0] for count in (None, 1, 0))
-    assert (said(recorded_), recorded_.references) == (f"{HILL} Where?", SAMPLES[0].references)
-    assert HILL in said(one)
-    assert "It opens at nine." not in said(one)
-    assert said(one).count("Question: Where?") == 2
-    assert one.references == (HILL,)
-    assert (said(none), none.references) == ("user\nWhere?\nassistant\n", ())

@@ -50,19 +50,6 @@ def test_different_outputs_in_float32_end_with_exit_code_1(
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "bfloat16").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("--num-draft-tokens", "many"), "num_draft_tokens is 'many'"),
-        (("--method", "bushel"), "There is no method 'bushel'"),
-    ],
-)
-def test_invalid_options_are_refused_with_one_line(arguments: tuple[object, ...], complaint: str) -> None:
-    shown = antiphon("bench", "speed", *arguments)
-    assert shown.exit_code == 2
-    assert complaint in " ".join(shown.stderr.split())
-
-
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_samples_are_found_by_name(name: str) -> None:
     samples = load_samples(name)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,11 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.pipelines import Rag
-from antiphon.pipelines.answer import AnswerStream
-from antiphon.pipelines.question import Question
-from antiphon.pipelines.tracing import Span, start_generation
+from antiphon.pipelines.tracing import Span
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.pipelines.recorded_spans import are_consecutive, attributes, named, recorded_spans, seconds, texts, tree
 
@@ -100,33 +96,6 @@ def test_a_failed_stage_has_the_type_of_the_error_and_not_its_message(spans: InM
     assert [span.name for span in failed] == ["chat typist", "answer"]
     assert {attributes(span)["error.type"] for span in failed} == {"ValueError"}
     assert [(span.status.description, span.events) for span in failed] == [(None, ())] * 2
-
-
-class BrokenStream(TextStream):
-    """A stream that fails at its first piece."""
-
-    def next_piece(self) -> Piece | None:
-        raise ConnectionError(QUESTION)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    @property
-    def completion(self) -> Any:
-        raise RuntimeError
-
-
-def test_an_error_while_generating_ends_the_trace_once(spans: InMemorySpanExporter, rag: Rag) -> None:
-    root = Span("answer")
-    with root.activated():
-        plan = rag.plan(Question(QUESTION))
-        chat = start_generation("chat", plan.model, plan.model, plan.parameters)
-    stream = AnswerStream(Question(QUESTION), plan, BrokenStream(), spans=(root, chat))
-    with pytest.raises(ConnectionError), stream:
-        next(stream)
-    for name in ("chat typist", "answer"):
-        assert attributes(named(spans.get_finished_spans(), name))["error.type"] == "ConnectionError"
-    assert QUESTION not in texts(spans.get_finished_spans())
 
 
 WORDS = st.lists(st.text("bcdfghjklmnpqrstvwxz", min_size=7, max_size=9), min_size=4, max_size=8, unique=True)

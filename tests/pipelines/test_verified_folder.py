@@ -60,19 +60,6 @@ def test_harm_is_noticed_named_and_mended(
     assert (folder / "model.bin").read_bytes() == WEIGHTS
 
 
-def test_what_is_whole_is_not_made_again(tmp_path: Path) -> None:
-    made: list[Path] = []
-
-    def count(folder: Path) -> None:
-        made.append(folder)
-        write(folder)
-
-    assert (
-        verified_folder(tmp_path / "model", count) == verified_folder(tmp_path / "model", count) == tmp_path / "model"
-    )
-    assert len(made) == 1
-
-
 def test_a_failed_writing_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     folder = write_verified_folder(tmp_path / "model", write)
 

@@ -194,15 +194,3 @@ def test_ids_are_stable_and_differ_by_place_source_and_text() -> None:
     assert ids("same words here\n\n" * 9, "s") == ids("same words here\n\n" * 9, "s")
     every = [*ids("same words here\n\n" * 9, "s"), *ids("same words here", "t"), *ids("some words here", "s")]
     assert len(set(every)) == len(every) > 5
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_tokens": 7}, "max_tokens is 7; a passage needs room for at least 8 tokens."),
-        ({"overlap": -1}, "overlap is -1; it counts sentences, from 0."),
-    ],
-)
-def test_options_out_of_range_are_refused(options: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        chunk_document(Document("text", "s"), count, **options)

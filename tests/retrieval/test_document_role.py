@@ -9,7 +9,6 @@ from antiphon.retrieval.document_role import (
     asks_about_changes,
     exact_tokens_first,
     is_record,
-    name_words,
     records_last,
 )
 from antiphon.retrieval.keywords import exact_tokens
@@ -72,21 +71,6 @@ def test_the_manual_is_found_before_the_changelog(tmp_path: Path) -> None:
     retriever = Retriever.open(tmp_path / "index", reranker=None)
     assert [each.source for each in retriever.search("melt wax", 2)] == ["manual.rst", "CHANGES.rst"]
     assert retriever.search("what changed: melt wax slowly", 2)[0].source == "CHANGES.rst"
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("/usr/share/doc/libtasn1-doc/libtasn1.html", "libtasn1"),
-        ("docs/02-working_time.md", "working time"),
-        ("docs/backends/SYCL.md", "backends SYCL"),
-        ("docs/index.md", ""),
-        ("README", ""),
-        ("C:\\docs\\wax\\melting.txt", "wax melting"),
-    ],
-)
-def test_the_words_of_a_name_leave_out_what_every_file_has(source: str, words: str) -> None:
-    assert name_words(source) == words
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,11 @@
 """The contract of trained indexes, checked for each setting: recall, order, files, threads, invalid input."""
 
-import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from antiphon.retrieval import (
-    FaissIndex,
-    FlatIndex,
     IndexCorrupt,
     IndexMismatch,
     build_vector_index,
@@ -20,7 +16,6 @@ from antiphon.retrieval.vector_index.description import IndexDescription
 from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, write_vectors
 from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import ground_truth
-from antiphon.retrieval.vector_index.training import SEED
 from tests.retrieval.test_flat_index import BAD
 
 pytestmark = pytest.mark.slow
@@ -118,44 +113,6 @@ def test_rescored_hits_have_cosines_and_a_small_k_rescores_as_many_candidates(
         assert np.array_equal(hits.rows, more.rows[:5])
 
 
-def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVectorIndex]) -> None:
-    index = made["compact"]
-    assert isinstance(index, FaissIndex)
-    assert "the fewest that reach a recall@100 of 0.97" in index.description.probes_why
-    tuning, _ = ground_truth(VECTORS, 256, seed=SEED).halves()
-    probes = index.description.probes or 0
-    fewer = index.with_description(replace(index.description, probes=probes // 2))
-    assert tuning.recalls(index.search, 100)[0] >= 0.97 > tuning.recalls(fewer.search, 100)[0]
-
-
-def test_threads_may_search_with_different_probes(made: dict[str, LocalVectorIndex]) -> None:
-    index = made["compact"]
-    assert isinstance(index, FaissIndex)
-    one = index.with_description(replace(index.description, probes=1))
-    expected = {1: one.search(QUERIES, 20), 0: index.search(QUERIES, 20)}
-    assert any(
-        len(few.rows) < 20 or few.rows[-1] != all_.rows[-1] for few, all_ in zip(*expected.values(), strict=True)
-    )
-    wrong: list[int] = []
-
-    def ask(which: int) -> None:
-        for _ in range(10):
-            hits = (one if which else index).search(QUERIES, 20)
-            wrong.extend(not np.array_equal(a.rows, b.rows) for a, b in zip(hits, expected[which], strict=True))
-
-    threads = [threading.Thread(target=ask, args=(number % 2,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not any(wrong)
-    assert len(wrong) == 4 * 10 * len(QUERIES)
-    lists = [
-        len(hits.rows) for hits in index.with_description(replace(index.description, probes=1)).search(QUERIES, 1000)
-    ]
-    assert max(lists) < len(VECTORS), "one list holds not all, and what is missing is not filled up"
-
-
 @pytest.mark.parametrize("case", BAD)
 def test_invalid_vectors_are_refused_as_content_and_as_queries(case: str) -> None:
     vectors, error, message = BAD[case]
@@ -204,24 +161,3 @@ def test_files_that_do_not_belong_together_are_refused(made: dict[str, LocalVect
     (tmp_path / "vectors.f16.npy").unlink()
     with pytest.raises(IndexCorrupt, match="holds no vectors"):
         read_vectors(tmp_path)
-
-
-def test_large_indexes_are_memory_mapped_and_small_ones_are_read(
-    made: dict[str, LocalVectorIndex], tmp_path: Path
-) -> None:
-    description = saved(made["compact"], "compact", tmp_path)
-    assert not isinstance(read_vectors(tmp_path), np.memmap)
-    mapped = read_vectors(tmp_path, in_memory=VECTORS.size - 1)
-    assert isinstance(mapped, np.memmap)
-    assert mapped.dtype == np.float16
-    hits = open_vectors(tmp_path, mapped, description).search(QUERIES, 10)
-    for one, other in zip(hits, opened(tmp_path, description).search(QUERIES, 10), strict=True):
-        assert np.array_equal(one.rows, other.rows)
-
-
-def test_recall_is_a_share_and_excludes_the_query_itself() -> None:
-    truth = ground_truth(VECTORS, 30)
-    assert truth.recalls(FlatIndex(VECTORS).search, 100) == [1]
-    assert all(row not in near for row, near in zip(truth.own, truth.nearest, strict=True))
-    half = truth.recalls(lambda queries, k: FlatIndex(VECTORS).search(queries, 51), 100)[0]
-    assert half == pytest.approx(0.5)

@@ -147,22 +147,6 @@ def test_upserts_and_removals_in_any_order_match_a_dictionary(
     shutil.rmtree(folder)
 
 
-def test_training_is_reused_until_the_setting_would_have_more_lists(built: Path, tmp_path: Path) -> None:
-    shutil.copytree(built / "compact", tmp_path / "index")
-    lists = read_index(tmp_path / "index").description.lists
-    index = Retriever.open(tmp_path / "index", embedder=EMBEDDER).index
-    assert isinstance(index, Collection)
-    index.remove([f"p{number}" for number in range(COUNT - 5)])
-    store = read_index(tmp_path / "index")
-    assert (len(store.passages), store.description.lists, store.description.vectors) == (5, lists, 5)
-    numbers = range(1000, 2300)
-    index.upsert([passage(number) for number in numbers], np.array([vector(number) for number in numbers]))
-    store = read_index(tmp_path / "index")
-    assert (store.description.lists or 0) > (lists or 0)
-    assert len(index.vector_search(vector(1234), 1000)) > 500
-    assert index.vector_search(vector(1234), 1)[0].id == "p1234"
-
-
 def test_only_new_texts_are_embedded_and_keywords_and_token_counts_follow(tmp_path: Path) -> None:
     embedded: list[str] = []
 

@@ -103,20 +103,6 @@ def test_documents_are_replaced_added_and_removed_and_only_new_texts_are_embedde
     assert len(embedder.texts) == 5
 
 
-def test_a_moved_text_and_one_with_other_metadata_are_not_embedded_again(docs: Path, url: str) -> None:
-    embedder = Counting()
-    build_index(["a"], url, embedder=embedder)
-    (docs / "a" / "one.txt").rename(docs / "a" / "moved.txt")
-    report = build_index(["a"], url, embedder=embedder)
-    assert (report.reused, report.dropped, sources(url)) == (2, ("a/one.txt",), ["a/moved.txt", "a/two.txt"])
-    assert len(embedder.texts) == 2
-    index = PostgresIndex(url)
-    passage = index.passage(index.ids_of("a/two.txt")[0])
-    assert passage is not None
-    assert (passage.text, passage.source, passage.start) == ("The text of two.", "a/two.txt", 0)
-    assert index.passage("nothing") is None
-
-
 def test_an_interrupted_run_goes_on_from_its_vectors(docs: Path, url: str) -> None:
     interrupted = Counting(stop_at="The text of two.")
     with pytest.raises(KeyboardInterrupt):
@@ -141,17 +127,6 @@ def test_a_table_keeps_its_embedder_and_refuses_another(docs: Path, url: str) ->
     with pytest.raises(ValueError, match="The setting is 'flat'; PostgreSQL searches a table by its own index"):
         build_index(["a"], url, setting="flat")
     assert sources(url) == ["a/one.txt", "a/two.txt", "b/three.txt"]
-
-
-def test_words_without_spaces_between_them_and_names_of_files_are_searched(url: str) -> None:
-    index = PostgresIndex(url, EMBEDDER)
-    passages = [
-        Passage.at("蜂.txt", 0, "蜜蜂の巣箱には女王蜂がいます。"),
-        Passage.at("guides/brewing.txt", 0, "Pour water."),
-    ]
-    index.upsert(passages, EMBEDDER.embed_documents([passage.text for passage in passages]))
-    assert [passage.source for passage in index.keyword_search("女王蜂はどこ", 5)] == ["蜂.txt"]
-    assert [passage.source for passage in index.keyword_search("How does brewing work?", 5)] == ["guides/brewing.txt"]
 
 
 def test_two_writers_at_once_lose_nothing(docs: Path, url: str) -> None:

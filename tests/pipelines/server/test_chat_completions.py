@@ -85,17 +85,6 @@ def test_each_choice_has_its_own_seed(client: TestClient, typist: LanguageModel)
     assert [each["index"] for each in result] == [0, 1, 2]
 
 
-def test_penalties_and_biases_change_the_text(client: TestClient, typist: LanguageModel) -> None:
-    plain = chat(client)["choices"][0]["message"]["content"]
-    banned = str(ord(plain[0]))
-    assert not chat(client, logit_bias={banned: -100})["choices"][0]["message"]["content"].startswith(plain[0])
-    forced = chat(client, logit_bias={"120": 100}, max_tokens=4)["choices"][0]["message"]["content"]
-    assert forced == "xxxx"
-    penalized = chat(client, logit_bias={"120": 100}, frequency_penalty=2, max_tokens=64)
-    assert penalized["choices"][0]["message"]["content"].startswith("xxxx")
-    assert set(penalized["choices"][0]["message"]["content"]) != {"x"}, "64 times 2 outweighs a bias of 100"
-
-
 def test_a_required_tool_is_called(client: TestClient) -> None:
     parameters = {"type": "object", "properties": {"of": {"enum": ["bees", "ants"]}}, "required": ["of"]}
     tool = {"type": "function", "function": {"name": "count", "parameters": parameters}}

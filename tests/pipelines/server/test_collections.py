@@ -133,14 +133,6 @@ def test_a_body_names_its_collection_in_a_field_or_in_the_model(client: TestClie
     assert "no model 'tiny+team+law'" in message(client.post("/v1/chat/completions", json=both), 404)
 
 
-def test_the_caches_of_a_key_are_separate_for_each_collection(service: Service) -> None:
-    law, team = (service.tenants.of("key", None, name) for name in ("law", "team"))
-    assert service.tenants.of("key", None, "law") is law
-    assert law.table is not team.table
-    assert law.take([1, 2]).tenant is not team.take([1, 2]).tenant
-    assert law.name == team.name, "in the queue they are one tenant"
-
-
 def test_a_key_that_sends_too_many_requests_is_told_when_to_retry(client: TestClient, key_file: Path) -> None:
     key = add_key(key_file, "fast", read=["law"], write=[], requests_per_minute=2)
     answers = [client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}) for _ in range(3)]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.http_server import JsonLogFormatter
-from antiphon.retrieval import HashEmbedder, Passage, index_passages
-from tests.pipelines.server.conftest import Serve, tiny_service
+from antiphon.retrieval import HashEmbedder, Passage
+from tests.pipelines.server.conftest import Serve
 from tests.pipelines.server.test_chat_completions import chat, events
 
 QUESTION = [{"role": "user", "content": "How long does honey keep?"}]
@@ -84,14 +80,6 @@ def test_paths_of_the_machine_are_not_revealed(serve: Serve, passages: list[Pass
     assert [each["id"].partition("/")[0] for each in listed] == ["indexed"]
 
 
-def test_reranking_returns_the_best_document_first(client: TestClient) -> None:
-    result = post(
-        client, "/v1/rerank", query="honey keeps", documents=["ants", {"text": "honey keeps for years"}], top_n=1
-    )
-    assert [each["index"] for each in result["results"]] == [1]
-    assert result["results"][0]["document"] == {"text": "honey keeps for years"}
-
-
 def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
     with serve() as client:
         text = b"# Hives\n\nA hive has frames of wax.\n"
@@ -154,27 +142,6 @@ def test_unreadable_files_are_refused_and_not_stored(client: TestClient, name: s
     message = response.json()["error"]["message"]
     assert "uploads" not in message, "the path of the file on the server is not revealed"
     assert [each["name"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
-
-
-def test_the_error_of_an_unwritable_folder_does_not_name_it(
-    typist: LanguageModel,
-    passages: list[Passage],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    index_passages(passages, tmp_path / "index", HashEmbedder())
-    service = tiny_service(typist, tmp_path / "index")
-    monkeypatch.setattr(caplog.handler, "formatter", JsonLogFormatter())  # the handler is shared by all tests
-    (tmp_path / "uploads").write_text("This file is in the place of the folder.")
-    with TestClient(create_app(service)) as client:
-        headers = {"X-Request-ID": "mine-7"}
-        response = client.post("/documents", files={"file": ("a.txt", b"Bees.")}, headers=headers)
-    assert response.status_code == 500
-    assert response.json()["error"]["message"] == "The server cannot change its documents: File exists."
-    [line] = [line for line in caplog.text.splitlines() if "FileExistsError" in line]
-    assert str(tmp_path) in line
-    assert json.loads(line)["request"] == "mine-7", "the log has the id of the request"
 
 
 def test_metrics_are_counted(serve: Serve) -> None:

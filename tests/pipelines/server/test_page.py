@@ -97,22 +97,6 @@ def test_a_question_is_answered_and_followed_up(page: Any) -> None:
     assert page.locator("#welcome").is_visible()
 
 
-def test_the_speed_view_is_off_at_first_and_one_click_away(page: Any) -> None:
-    page.select_option("#model", "tiny")
-    turn = ask(page, "How do bees live?")
-    assert not turn.locator(".stats").is_visible()
-    assert not turn.get_by_text("Compare with plain decoding").is_visible()
-    page.click("#speed")
-    assert page.get_attribute("#speed", "aria-pressed") == "true"
-    for part in ("tokens in", "forward passes", "tokens per second"):
-        assert part in turn.locator(".stats").inner_text()
-    assert turn.locator(".answer-runs").inner_text() == turn.locator(".answer-text").evaluate(
-        "each => each.textContent"
-    )
-    page.reload()
-    page.wait_for_selector("#speed[aria-pressed=true]")
-
-
 def test_plain_decoding_is_compared_after_the_answer_and_has_the_same_text(page: Any) -> None:
     page.select_option("#model", "tiny")
     turn = ask(page, "How do bees live?")

@@ -145,34 +145,3 @@ def test_the_key_is_asked_for_and_never_saved_with_conversations(browser: Any, t
         page.reload()
         page.locator(".history-title").wait_for()
         context.close()
-
-
-def test_everything_is_reached_and_used_with_the_keyboard_alone(page: Any) -> None:
-    page.focus("#question")
-    page.keyboard.type("first line")
-    page.keyboard.press("Shift+Enter")
-    assert page.input_value("#question") == "first line\n"
-    page.fill("#question", "")
-    page.keyboard.type(KEYS)
-    page.keyboard.press("Enter")
-    wait_for_text(page, "#status", "Answered")
-    names: list[str] = []
-    page.evaluate("document.activeElement.blur()")
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement === document.body"):
-            continue  # after the last element of the page
-        names.append(page.evaluate("document.activeElement.textContent.trim() || document.activeElement.id"))
-        ring = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        is_shown_around = page.evaluate("Boolean(document.activeElement.closest('#ask, .actions'))")
-        assert ring != "none" or is_shown_around, f"the focus on {names[-1]} is visible"
-        if names[-1] == "question":
-            break
-    for expected in ("Speed view", "Dark", "New conversation", "files", "folder", "Edit", "Copy", "Try again"):
-        assert expected in names, f"{expected} is reached with Tab"
-    page.locator(".marker").focus()
-    page.keyboard.press("Enter")
-    page.locator("#passage-body mark").wait_for()
-    page.keyboard.press("Escape")
-    assert not page.locator("#passage").is_visible()
-    assert page.evaluate("document.activeElement.className") == "marker", "the focus returns"

@@ -61,30 +61,6 @@ def test_files_are_added_listed_and_removed(page: Any, tmp_path: Path) -> None:
     assert page.evaluate("window.hit") is None
 
 
-def test_a_folder_is_added_with_a_reason_for_each_file_that_is_not(page: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "notes"
-    (folder / "old").mkdir(parents=True)
-    (folder / "wax.md").write_text("Wax comes from young bees.")
-    (folder / "old" / "wax.md").write_text("Wax was used for candles.")
-    (folder / "empty.md").write_text("")
-    (folder / "broken.pdf").write_text("no PDF")
-    (folder / "program.exe").write_text("x")
-    (folder / ".hidden.md").write_text("x")
-    page.set_input_files("#folder", folder)
-    wait_for_text(page, "#documents-status", "Added 2. Not added: 4.")
-    found = upload_lines(page)
-    assert found["notes/wax.md"] == found["notes/old/wax.md"] == "Added, 1 passage"
-    assert "not supported" in found["notes/program.exe"]
-    assert "hidden" in found["notes/.hidden.md"]
-    assert "%PDF" in found["notes/broken.pdf"]
-    assert "The file cannot be read" in found["notes/empty.md"]
-    names = page.locator("#document-list .document-name").all_inner_texts()
-    assert {"notes - wax.md", "notes - old - wax.md"} <= set(names), "neither replaces the other"
-    for name in ("notes - wax.md", "notes - old - wax.md"):
-        page.get_by_label(f"Remove {name}").click()
-        page.get_by_label(f"Remove {name}").wait_for(state="detached")
-
-
 def test_the_chosen_collection_is_asked_listed_and_changed(page: Any) -> None:
     assert page.locator("#model option").all_inner_texts() == ["handbook", "notes", "No documents"]
     wait_for_text(page, "#document-list", "handbook.md")

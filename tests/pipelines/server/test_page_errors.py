@@ -37,22 +37,6 @@ def test_an_answer_that_breaks_off_is_not_part_of_the_conversation(page: Any) ->
     assert len(json.loads(sent.value.post_data)["messages"]) == 1, "the interrupted answer is not sent again"
 
 
-def test_a_new_conversation_stops_and_discards_the_current_answer(page: Any) -> None:
-    waiting: list[Any] = []
-    page.route(CHAT, lambda route: waiting.append(route))
-    send(page, "How do bees live?")
-    wait_for_text(page, "#status", "Answering")
-    page.click("#new-conversation")
-    assert page.locator(".turn").count() == 0
-    assert page.locator("#status").inner_text() == ""
-    assert page.is_enabled("#send")
-    page.unroute(CHAT)
-    with page.expect_request(CHAT) as sent:
-        send(page, "And wasps?")
-    wait_for_text(page, "#status", "Answered")
-    assert [each["content"] for each in json.loads(sent.value.post_data)["messages"]] == ["And wasps?"]
-
-
 def test_the_page_works_without_browser_storage(browser: Any, address: str) -> None:
     context = browser.new_context()
     context.add_init_script(NO_STORAGE)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.server import passage_views
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.passage_views import parts_by_page
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
@@ -91,22 +87,6 @@ def test_an_uploaded_pdf_has_its_page_until_it_is_removed(client: TestClient) ->
     assert all(each["boxes"] for each in pages)
     client.delete("/documents", params={"id": added["id"]}).raise_for_status()
     assert client.get(f"/passages/{identifier}/page.png", params={"page": 1}).status_code == 404
-
-
-def test_at_most_two_pdf_files_are_in_memory(client: TestClient, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    three, met = threading.Barrier(3), threading.Event()
-
-    def draw(data: bytes, page: int) -> bytes:
-        with suppress(threading.BrokenBarrierError):
-            three.wait(timeout=0.3)
-            met.set()
-        return b""
-
-    monkeypatch.setattr(passage_views, "draw_page", draw)
-    path = f"/passages/{passage_id(folder, 'keys.pdf')}/page.png?page=2"
-    with ThreadPoolExecutor(6) as pool:
-        assert [each.status_code for each in pool.map(client.get, [path] * 6)] == [200] * 6
-    assert not met.is_set()
 
 
 @pytest.mark.parametrize("name", ["keys.txt", "missing.pdf"])

@@ -63,17 +63,6 @@ def test_a_limit_above_the_window_is_reduced_and_none_is_no_limit(client: OpenAI
     assert usage.total_tokens == WINDOW
 
 
-def test_responses_and_completions_reduce_limits_too(client: OpenAI) -> None:
-    response = client.responses.create(
-        model="tiny", input="Bees", max_output_tokens=-1, extra_body={"ignore_eos": True}
-    )
-    assert response.usage is not None
-    assert response.usage.total_tokens == WINDOW
-    text = client.completions.create(model="tiny", prompt="Bees", max_tokens=9999, extra_body={"ignore_eos": True})
-    assert text.usage is not None
-    assert text.usage.total_tokens == WINDOW
-
-
 @pytest.mark.parametrize("seed", [0, -1, 2**63, -(2**70), 2**80])
 def test_any_integer_is_a_seed(client: OpenAI, seed: int) -> None:
     first, second = (chat(client, seed=seed, temperature=1.0, n=2).choices[index].message.content for index in range(2))

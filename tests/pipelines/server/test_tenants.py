@@ -110,13 +110,6 @@ class TenantClient:
         found = self.client.get(f"/passages/of secret-{(self.number + 1) % TENANTS:03d}", headers=self.headers)
         assert found.status_code == 404, "a reference is not a passage of the index"
 
-    def upload(self) -> None:
-        """Upload the secret to the index, which all tenants share."""
-        file = (f"secret-{self.number:03d}.txt", secret(self.number).encode())
-        response = self.client.post("/documents", files={"file": file}, headers=self.headers)
-        assert response.status_code == 200, response.text
-        assert tenants_in(response.text) == {self.number}
-
 
 def test_forty_tenants_at_every_endpoint_receive_nothing_of_each_other(client: TestClient, log: DraftingLog) -> None:
     clients = [TenantClient(client, number) for number in range(TENANTS)]
@@ -139,16 +132,6 @@ def test_the_kv_cache_of_a_prompt_is_reused_for_the_same_key_and_user_only(clien
     first, others = cached(0, "ana"), (cached(0, "bob"), cached(1, "ana"))
     assert (first, others) == (0, (0, 0))
     assert cached(0, "ana") > 10
-
-
-def test_forty_concurrent_uploads_are_all_complete(client: TestClient) -> None:
-    clients = [TenantClient(client, number) for number in range(TENANTS)]
-    with ThreadPoolExecutor(TENANTS) as pool:
-        list(pool.map(TenantClient.upload, clients))
-    listed = client.get("/documents", headers=clients[0].headers).json()["data"]
-    uploaded = [each for each in listed if each["uploaded"]]
-    assert sorted(each["name"] for each in uploaded) == [f"secret-{number:03d}.txt" for number in range(TENANTS)]
-    assert all(each["passages"] == 1 for each in uploaded)
 
 
 def test_an_engines_own_prefix_cache_is_separate_for_each_tenant() -> None:
