@@ -15,7 +15,7 @@ from antiphon.pipelines import Chat, Rag
 from antiphon.pipelines.answer import QUOTED_ONLY, REFUSED_ONLY
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
-from antiphon.pipelines.prompt import REFUSAL, chat_prompt
+from antiphon.pipelines.prompt import REFUSAL
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
@@ -67,13 +67,6 @@ def test_a_question_that_the_documents_do_not_answer_is_refused(rag: Rag) -> Non
     assert answer.text.startswith(REFUSAL)
     assert answer.nearest
     assert answer.caption == REFUSED_ONLY
-
-
-def test_what_only_a_language_model_can_follow_is_refused(rag: Rag) -> None:
-    with pytest.raises(ValueError, match="for a response_prefix choose a language model"):
-        rag.ask(QUESTION, response_prefix="Answer: ")
-    with pytest.raises(ValueError, match="for a prompt of your own choose a language model"):
-        Rag(rag.retriever, prompt=chat_prompt)
 
 
 def test_commands_and_the_server_give_the_same_answer(rag: Rag, index: Path, client: TestClient) -> None:

@@ -26,13 +26,10 @@ def turns(*questions: str) -> list[Message]:
     "question",
     [
         "And how do I turn it off?",
-        "how do i turn it off",
         "Why?",
         "What about Windows machines in a cluster?",
         "Which of them is the fastest one here?",
         "Does that also work for the test server?",
-        "Who maintains this?",
-        "Are these settings kept after a restart?",
         "Why is wireless internet not allowed there?",
         "What else does the server log to the disk?",
     ],
@@ -48,10 +45,8 @@ def test_a_question_with_a_connective_or_a_pronoun_is_a_follow_up(question: str)
         FIRST,
         "Which option sets the port that the server listens on?",
         "How often are API keys rotated?",
-        "What does the item limit do?",
         "Are there limits on the size of uploads?",
         "What does --mlock do?",
-        "What does SIGHUP do?",
     ],
 )
 def test_a_question_that_says_what_it_is_about_is_unchanged(question: str) -> None:

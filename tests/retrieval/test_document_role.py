@@ -78,8 +78,6 @@ def test_the_manual_is_found_before_the_changelog(tmp_path: Path) -> None:
     [
         ("When was 4.3 released?", "Version 4.3 (19 Jan 2020)"),
         ("What does filter_by_level do?", "Use stdlib.filter_by_level here."),
-        ("What is --no-cache-dir?", "Give --no-cache-dir, please."),
-        ("Is os.path.join safe?", "os.path.join joins."),
     ],
 )
 def test_passages_with_the_tokens_of_the_question_come_first(question: str, text: str) -> None:

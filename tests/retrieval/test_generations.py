@@ -119,13 +119,6 @@ def test_any_flipped_bit_or_missing_byte_is_refused_with_the_name_of_the_file(tm
     assert get(tmp_path) == "some text"
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "a.txt"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    (put(tmp_path, "text") / name).unlink()
-    with pytest.raises(IndexCorrupt, match=rf"gen-000001/{name} is missing"):
-        read_generation(tmp_path)
-
-
 def test_a_missing_index_is_an_error_with_the_command_that_creates_one(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "gone"):
         with pytest.raises(IndexNotFound, match=rf"{folder.name} holds no index; make one: antiphon index PATH"):

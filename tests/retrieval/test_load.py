@@ -57,10 +57,6 @@ def test_text_formats_keep_every_character_of_the_file(tmp_path: Path, suffix: s
     assert read_document(path).text == path.read_bytes().decode()
 
 
-def test_utf16_is_detected_by_its_byte_order_mark(tmp_path: Path) -> None:
-    assert read_document(write(tmp_path / "a.txt", "Grüße.".encode("utf-16"))).text == "Grüße."
-
-
 def test_markdown_headings_are_found_but_not_in_code(tmp_path: Path) -> None:
     text = "# One #\nword\n\n```sh\n# no heading\n```\n\nTwo\n---\nword\n\n- item\n---\n### Three\nend\n"
     document = read_document(write(tmp_path / "a.md", text))
@@ -99,21 +95,6 @@ def test_html_gives_text_title_and_headings_without_scripts_and_navigation(tmp_p
     assert document.text == body
     assert document.metadata == {"title": "The page"}
     assert [(h.level, document.text[h.start : h.end]) for h in document.headings] == [(1, "First"), (2, "Second")]
-
-
-@pytest.mark.parametrize(
-    ("markup", "text"),
-    [
-        (b'<meta charset="iso-8859-1"><p>Gr\xfc\xdfe</p>', "Grüße"),
-        ('<meta charset="iso-8859-1"><p>Grüße</p>'.encode(), "Grüße"),
-        (b'<?xml version="1.0" encoding="utf-8"?><html><body><p>text</p></body></html>', "text"),
-        (b"https://example.org/page", "https://example.org/page"),
-        (b"<p>one</p>two<div>three <i>f</i>our</div>", "one\n\ntwo\n\nthree four"),
-        (b"<custom-tag>a</custom-tag><p>b", "a\n\nb"),
-    ],
-)
-def test_pages_are_decoded_as_they_declare(tmp_path: Path, markup: bytes, text: str) -> None:
-    assert read_document(write(tmp_path / "a.xhtml", markup)).text == text
 
 
 def test_pdf_gives_text_pages_and_title(tmp_path: Path) -> None:

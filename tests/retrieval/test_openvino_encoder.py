@@ -119,14 +119,6 @@ def test_a_graph_that_deviates_from_torch_is_never_chosen(toy_model: Any) -> Non
         chosen(toy_model, lying, "openvino")
 
 
-def test_vectors_that_are_not_numbers_do_not_count_as_close(toy_model: Any) -> None:
-    def broken(model: Any) -> Any:
-        states = first_states(model)
-        return states * np.nan if isinstance(model, openvino_encoder.OpenVINOEncoder) else states
-
-    assert chosen(toy_model, broken)[1].name == "torch"
-
-
 def test_a_model_that_cannot_be_converted_stays_on_torch_with_the_reason(
     toy_model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,14 +51,6 @@ def test_cells_of_a_table_stay_on_their_line() -> None:
     assert text_of(shown(rows)).splitlines() == [f"bee {row}   7" for row in range(6)]
 
 
-def test_sideways_text_does_not_interrupt_a_sentence() -> None:
-    content = shown(lines("Bees dance to tell", "where flowers are."))
-    stamp = shown([(30, 300, 12, "Preprint of 2024")], "0 1 -1 0")
-    assert text_of(content.replace(b"\n", b"\n" + stamp + b"\n", 1)) == (
-        "Bees dance to tell\nwhere flowers are.\n\nPreprint of 2024"
-    )
-
-
 def test_running_headers_footers_and_page_numbers_are_removed() -> None:
     contents = [
         shown(

@@ -38,13 +38,6 @@ def test_a_text_is_found_across_lines_and_hyphens() -> None:
         assert 0.08 < top < bottom < 0.2
 
 
-def test_the_boxes_of_a_turned_page_are_where_it_is_displayed() -> None:
-    turned = pages_of(shown(lines("Bees and honey.")), page=b"/Rotate 90")
-    [(left, top, right, bottom)] = find_on_page(turned, 1, "Bees and honey.")
-    assert left > 0.8, "the top of the page is displayed on the right"
-    assert right - left < bottom - top
-
-
 def test_another_text_has_no_boxes() -> None:
     assert find_on_page(PAGES, 2, "Wasps sting.") == find_on_page(PAGES, 2, " \n") == ()
 

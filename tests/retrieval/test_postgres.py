@@ -159,18 +159,6 @@ def test_a_change_is_refused_if_another_process_has_removed_what_it_keeps(url: s
     assert len(index) == 4
 
 
-def test_processes_may_create_a_table_at_once(url: str) -> None:
-    opened: list[PostgresIndex] = []
-    threads = [threading.Thread(target=lambda: opened.append(PostgresIndex(url, EMBEDDER))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(opened) == 6
-    opened[0].upsert(PASSAGES[:3], VECTORS[:3])
-    assert [len(index) for index in opened] == [3] * 6
-
-
 def test_a_table_of_something_else_is_refused(server: Any) -> None:
     server.psql("create table foreign_table (id text); comment on table foreign_table is 'of the shop';")
     for embedder in (None, EMBEDDER):

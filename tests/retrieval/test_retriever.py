@@ -186,16 +186,6 @@ def test_another_embedder_is_refused_and_both_are_named(docs: Path, minilm: Mini
     assert Retriever.open(out, embedder=HashEmbedder(64)).search("cat")
 
 
-def test_an_embedder_with_an_unknown_name_must_be_passed(docs: Path) -> None:
-    class Own(HashEmbedder):
-        name = "my own"
-
-    build_index([docs], docs.parent / "index", embedder=Own())
-    with pytest.raises(IndexMismatch, match="made with the embedder my own, which cannot be loaded by that name here"):
-        Retriever.open(docs.parent / "index")
-    assert Retriever.open(docs.parent / "index", embedder=Own()).search("cat")
-
-
 def test_an_index_inside_the_folder_that_it_indexes_is_not_indexed(docs: Path) -> None:
     reports = [build_index([docs], docs / "index", embedder="hash") for _ in range(2)]
     assert [(report.files, report.skipped) for report in reports] == [(4, ()), (4, ())]
@@ -271,13 +261,3 @@ def test_an_index_of_any_setting_is_opened_as_it_was_built(tmp_path: Path, setti
     files = {path.name for path in store.files.iterdir()}
     exact = {"vectors.npy"} if setting == "flat" else {"ann.faiss", "vectors.f16.npy"}
     assert files == exact | {"manifest.json", "passages.sqlite", "token_counts.npy"}
-
-
-def test_vectors_of_a_trained_index_are_reused(tmp_path: Path) -> None:
-    first, second = Watching(), Watching()
-    index_passages(many(), tmp_path / "index", first, setting="compact")
-    new = Passage.at("new.txt", 0, "A new one.")
-    assert index_passages([*many(), new], tmp_path / "index", second, setting="flat") == 300
-    assert second.embedded == ["A new one."]
-    vectors = read_index(tmp_path / "index").vectors
-    assert np.allclose(vectors[:300], HashEmbedder().embed_documents([each.text for each in many()]), atol=1e-3)

@@ -26,11 +26,3 @@ def test_auto_is_flat_while_small_and_compact_above(count: int, dim: int, factor
     assert setting.is_flat == (count * dim <= 50_000_000)
     if not setting.is_flat:
         assert (setting.rotated, setting.probes, setting.rescored) == (min(256, dim - dim % 2), None, 3)
-
-
-@pytest.mark.parametrize("count", [1, 2, 38, 39, 78, 1000, 12_345, 60_000, 10**6, 3 * 10**7])
-def test_every_list_of_compact_has_39_vectors_to_train_on(count: int) -> None:
-    setting = choose_setting("compact", count, 64)
-    lists = int(setting.factory.split(",")[0].removeprefix("IVF").removesuffix("_HNSW32"))
-    assert lists & (lists - 1) == 0
-    assert lists == 1 or lists * 39 <= count
