@@ -10,6 +10,7 @@ from pypdf import PdfWriter
 
 from antiphon.retrieval import load_documents, read_document
 from antiphon.retrieval.formats import ocr
+from tests.retrieval.pdf_files import lines, pages_of, shown
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -19,35 +20,16 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def pdf(*pages: str, title: str = "", password: str = "") -> bytes:
-    """A PDF with one line of Helvetica on each page."""
-    objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"", b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
-    kids = []
-    for text in pages:
-        content = f"BT /F1 12 Tf 50 700 Td ({text}) Tj ET".encode()
-        objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content))
-        page = f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {len(objects)} 0 R "
-        objects.append((page + "/Resources << /Font << /F1 3 0 R >> >> >>").encode())
-        kids.append(f"{len(objects)} 0 R")
-    objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>".encode()
-    out = io.BytesIO(b"%PDF-1.4\n")
-    out.seek(0, os.SEEK_END)
-    places = []
-    for number, content in enumerate(objects, 1):
-        places.append(out.tell())
-        out.write(b"%d 0 obj\n%s\nendobj\n" % (number, content))
-    table = out.tell()
-    out.write(b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1))
-    out.write(b"".join(b"%010d 00000 n \n" % place for place in places))
-    out.write(b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (len(objects) + 1, table))
+    """A PDF with one line on each page."""
+    data = pages_of(*(shown(lines(text)) for text in pages))
     if not title and not password:
-        return out.getvalue()
-    writer = PdfWriter(clone_from=out)
+        return data
+    writer, out = PdfWriter(clone_from=io.BytesIO(data)), io.BytesIO()
     writer.add_metadata({"/Title": title})
     if password:
         writer.encrypt(password, algorithm="RC4-128")
-    result = io.BytesIO()
-    writer.write(result)
-    return result.getvalue()
+    writer.write(out)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".md", ""])
