@@ -11,16 +11,15 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines import resolve_model
+from antiphon.pipelines import Rag, resolve_model
 from antiphon.pipelines.models.verified_folder import verify_folder
-from antiphon.pipelines.prompt import reader_prompt
+from antiphon.pipelines.prompt import REFUSAL, reader_prompt
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.retrieval import Passage
+from antiphon.retrieval import Passage, Retriever
 from tests.pipelines.quoting import quotes_of
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_the_converted_model_is_verified_and_found_again(smollm2_folder: Path) -> None:
     verify_folder(smollm2_folder)
     said: list[str] = []
@@ -29,6 +28,7 @@ def test_the_converted_model_is_verified_and_found_again(smollm2_folder: Path) -
     assert said == []  # nothing was converted
 
 
+@pytest.mark.slow
 def test_the_converted_model_is_no_longer_quantised_and_knows_its_end(smollm2_folder: Path) -> None:
     config = json.loads((smollm2_folder / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
@@ -43,6 +43,7 @@ def test_the_converted_model_is_no_longer_quantised_and_knows_its_end(smollm2_fo
     assert "<|im_start|>" in tokenizer.chat_template
 
 
+@pytest.mark.slow
 def test_the_converted_model_talks_sense(smollm2: LanguageModel) -> None:
     """A wrong rotary layout, a missing tokenizer merge or an untied LM head would change the answer."""
     question = [{"role": "user", "content": "What is the capital of France?"}]
@@ -51,6 +52,7 @@ def test_the_converted_model_talks_sense(smollm2: LanguageModel) -> None:
     assert completion.finish_reason == "stop"
 
 
+@pytest.mark.slow
 def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: list[Passage]) -> None:
     reader = LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, engine="torch")
     prompt = reader_prompt("How long does honey keep?", passages)
@@ -61,10 +63,12 @@ def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: lis
     assert completion.finish_reason == "stop"
 
 
+@pytest.mark.slow
 def test_a_folder_is_taken_as_it_is(tiny_folder: Path) -> None:
     assert resolve_model(str(tiny_folder)) == str(tiny_folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
@@ -84,6 +88,48 @@ def test_a_wrong_name_is_told_what_is_right(name: str, complaint: str) -> None:
     assert complaint in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no model folder: it has no config\.json"):
         resolve_model(str(tmp_path))
+
+
+EGGS = "A queen lays as many as two thousand eggs on a summer's day."
+COLONY = "Bees live in colonies of up to sixty thousand, and each colony has one queen."
+HONEY = "Honey keeps for years because it holds little water."
+
+
+@pytest.fixture(scope="module")
+def reader(reader_folder: Path) -> LanguageModel:
+    return LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, engine="torch")
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        ("How many eggs can a queen bee lay on a day in summer?", EGGS),
+        ("How many eggs does a queen lay in a day?", EGGS),
+        ("How long does honey keep?", HONEY),
+        ("How long can honey be kept?", HONEY),
+        ("How many bees live in a colony?", COLONY),
+        ("How many bees are there in one colony?", COLONY),
+    ],
+)
+def test_an_easy_question_is_answered_with_the_sentence_that_says_it(
+    reader: LanguageModel, retriever: Retriever, question: str, sentence: str
+) -> None:
+    answer = Rag(retriever, reader, k=3).ask(question, max_new_tokens=40)
+    [quote] = quotes_of(answer.text)
+    assert quote.sentence == sentence
+    assert sentence in answer.passages[quote.number - 1].text
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("question", ["What is royal jelly?", "Who made the first movable frame hive?"])
+def test_a_question_that_no_sentence_answers_is_declined(
+    reader: LanguageModel, retriever: Retriever, question: str
+) -> None:
+    assert Rag(retriever, reader, k=3).ask(question, max_new_tokens=40).text == REFUSAL

@@ -61,8 +61,7 @@ def test_a_user_at_a_terminal_is_asked_before_documents_are_dropped(
     ours, theirs = os.openpty()
     os.write(ours, f"{answer}\n".encode())
     command = [sys.executable, "-m", "antiphon.pipelines.cli", "index", "b", "--out", "index", "--embedder", "hash"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(command, stdin=theirs, stderr=theirs, cwd=docs, env=environment)
+    process = subprocess.Popen(command, stdin=theirs, stderr=theirs, cwd=docs)
     assert process.wait(120) == (0 if answer == "y" else 2)
     shown = os.read(ours, 100_000).decode(errors="ignore")  # a read may end within a character
     assert "This would drop 2 of the 2 documents in index: a/one.txt, a/two.txt. Drop them? [y/N]" in shown

@@ -116,3 +116,27 @@ def test_invalid_arguments_are_refused_with_an_explanation(retriever: Retriever,
         Rag(FixedSearcher([]), tiny).ask(QUESTION)
     with pytest.raises(ValueError, match="max_new_tokens is 0"):
         Rag(retriever, tiny).ask(QUESTION, max_new_tokens=0)
+
+
+def test_cached_passages_are_not_prefilled_again(reader: LanguageModel, retriever: Retriever) -> None:
+    rag = Rag(retriever, reader, k=3, passage_cache_tokens=100_000)
+    assert rag.passage_cache is not None
+    prefilled = []
+    for question in (QUESTION, QUESTION):
+        answer = rag.ask(question, max_new_tokens=8)
+        prefilled.append(answer.steps.prefill_tokens)
+        assert answer.text == Rag(retriever, reader, k=3).ask(question, max_new_tokens=8).text
+    assert prefilled[0] >= 100 > 10 > prefilled[1]
+    assert 0 < rag.passage_cache.size < 100_000
+    rag.passage_cache.clear()
+    assert rag.passage_cache.size == 0
+
+
+def test_the_size_of_the_cache_is_limited(reader: LanguageModel, retriever: Retriever) -> None:
+    rag = Rag(retriever, reader, k=1, passage_cache_tokens=400)
+    assert rag.passage_cache is not None
+    for question in ("honey", "queen", "colonies", "honey"):
+        used = rag.ask(question, max_new_tokens=4).usage.total_tokens
+        assert rag.passage_cache.size <= 400 + used
+    with pytest.raises(ValueError, match="-1"):
+        Rag(retriever, reader, passage_cache_tokens=-1)

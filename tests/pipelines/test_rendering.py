@@ -6,13 +6,16 @@ import io
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
-from antiphon.pipelines import Answer, DecodingTrace, Rag, cite
+from antiphon.pipelines import Answer, Citation, DecodingTrace, Rag, cite
+from antiphon.pipelines.cli import console
 from antiphon.pipelines.rendering.sanitize import sanitize_json
+from antiphon.pipelines.rendering.tables import result_table
 from antiphon.retrieval import Passage, Retriever
 
 EVIL = """<script>alert("x")</script> & 'it' costs 2*3*4 $ a_b_c `code` [a](b) | ![i](j) ~~no~~"""
@@ -182,3 +185,56 @@ def test_quotes_are_shown_without_markup_and_with_one_number() -> None:
     assert f"{quote}[2]." in page.text
     assert "[2] Put" not in page.text
     assert shown.text == QUOTED, "the answer itself is verbatim"
+
+
+def shown(renderable: RenderableType, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, soft_wrap=True, highlight=False)
+    console.print(renderable)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_narrow_table_wraps_its_text_and_shows_every_number() -> None:
+    columns = {"question": "question", "steps": "steps", "ratio": "ratio", "found": "found"}
+    row: dict[str, Any] = {"question": "word " * 20, "steps": 1234567, "ratio": 0.5, "found": None}
+    lines = shown(result_table("Many", columns, [row]), 60)
+    words = " ".join(lines).replace("│", " ").split()
+    assert words.count("word") == 20
+    assert {"1,234,567", "0.500", "-"} <= set(words)
+    assert max(map(len, lines)) <= 60
+
+
+def test_markup_and_control_characters_in_a_cell_are_text() -> None:
+    (line,) = [line for line in shown(result_table("", {"a": "a"}, [{"a": "[bold]\x1b[2Jx"}]), 60) if "bold" in line]
+    assert "[bold]␛[2Jx" in line
+
+
+ANSWER = Answer(
+    question="?",
+    text="the words [bold] of it",
+    citations=(Citation(0, 10, 2, "docs/a.txt", 120, 130, "the words\n[bold] of it"),),
+    passages=(Passage.at("docs/a.txt", 100, "x"),),
+    usage=Usage(30, 8),
+    steps=Summary(steps=4, tokens=8, seconds=1.25),
+    finish_reason="stop",
+)
+
+
+def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.progress_bars({"embed": "Embedding"}) as report:
+        report("embed", 0, 7)
+        report("embed", 7, 7)
+        report("save", 0, 0)  # nothing to do
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Embedding" in shown.err
+    assert "7/7" in shown.err
+    assert "save" not in shown.err
+
+
+def test_no_text_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    steering = "\x1b]0;title\x07\x9b2J"
+    citation = replace(ANSWER.citations[0], source=f"a{steering}.txt", text=steering)
+    console.show_citations(replace(ANSWER, citations=(citation,)))
+    shown = capsys.readouterr().out
+    assert not [character for character in shown if ord(character) in (7, 27, 155)]
+    assert "␛]0;title␇" in shown

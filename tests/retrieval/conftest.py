@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder
+from tests.child_process import _child_processes_find_our_modules
+
+__all__ = ["_child_processes_find_our_modules"]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCAB_SIZE = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.retrieval import Document, HashEmbedder, Heading, chunk_document
-from antiphon.retrieval.segmentation import sentences
+from antiphon.retrieval import Document, HashEmbedder, Heading, Passage, chunk_document
+from antiphon.retrieval.block import BlockKind, Markup
+from antiphon.retrieval.formats.markup import numbered_headings
+from antiphon.retrieval.segmentation import blocks, code_lines, sentences, table_rows
 
 count = HashEmbedder().count_tokens
 
@@ -190,3 +192,72 @@ def test_ids_are_stable_and_differ_by_place_source_and_text() -> None:
     assert ids("same words here\n\n" * 9, "s") == ids("same words here\n\n" * 9, "s")
     every = [*ids("same words here\n\n" * 9, "s"), *ids("same words here", "t"), *ids("some words here", "s")]
     assert len(set(every)) == len(every) > 5
+
+
+LINES = st.sampled_from(
+    [
+        *("", "Text.", "```", "```sh", "~~~", "    ```", "| a | b |", "|---|---|", "> ```", "|", "\r"),
+        *("Wax", "====", "Wax melts:", "    wax = 3", "  - a", "\t"),
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=30).map("\n".join), st.integers(0, 10), st.sampled_from(Markup))
+def test_blocks_of_every_markup_cover_the_whole_text_in_order(text: str, start: int, markup: Markup) -> None:
+    start = min(start, len(text))
+    found = list(blocks(text, start, markup=markup))
+    assert [each.end for each in found][-1:] == [len(text)][: len(text) - start]
+    assert all(one.end == other.start for one, other in pairwise(found))
+    assert all(one.start < one.end for one in found)
+    assert not found or found[0].start == start
+
+
+def test_fenced_code_and_tables_are_separated_from_prose() -> None:
+    text = "To build:\n\n```sh\nmake\n\nmake test\n```\nThen:\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nDone.\n"
+    found = [(each.kind, text[each.start : each.end]) for each in blocks(text)]
+    assert [kind for kind, _ in found] == [
+        BlockKind.TEXT,
+        BlockKind.CODE,
+        BlockKind.TEXT,
+        BlockKind.TABLE,
+        BlockKind.TEXT,
+    ]
+    assert code_lines(found[1][1]) == ["make", "make test"]
+    assert table_rows(found[3][1]) == ("a | b", ["1 | 2"])
+
+
+def test_a_passage_keeps_code_whole_with_the_sentence_that_introduces_it() -> None:
+    prose = " ".join(f"Sentence number {number} says little." for number in range(5))
+    code = "```sh\ncmake -B build\n\ncmake --build build\n```"
+    text = f"{prose} To build it:\n\n{code}\n"
+    passages = chunk_document(Document(text, "a.md"), count, max_tokens=30)
+    [whole] = [passage.text for passage in passages if "cmake -B" in passage.text]
+    assert whole == f"To build it:\n\n{code}"
+
+
+def test_the_embedded_text_has_its_headings_once() -> None:
+    under = Passage.at("a.md", 0, "It melts.", {"title": "Wax > Heat"})
+    assert under.text_with_headings == "Wax > Heat\nIt melts."
+    assert (
+        Passage.at("a.md", 0, "## Heat\n\nIt melts.", {"title": "Wax > Heat"}).text_with_headings
+        == "Wax\n## Heat\n\nIt melts."
+    )
+    assert Passage.at("a.md", 0, "It melts.").text_with_headings == "It melts."
+
+
+def test_numbered_sections_of_a_paper_are_found_and_table_rows_are_not() -> None:
+    text = (
+        "Bees and Wax\nA. Keeper\nAbstract\nWax melts. It was weighed.\n1 Introduction\nMuch is known of\n"
+        "3 Greek authors who kept bees and wrote.\n2 Methods\n2.1 The hive\nA hive was opened.\n"
+        "Hives   Queens\n4   Two of them\n12\n3. Results\nIt melts at 64 degrees.\nReferences\n"
+    )
+    found = [(heading.level, heading.title) for heading in numbered_headings(text)]
+    assert found == [
+        (1, "Abstract"),
+        (1, "1 Introduction"),
+        (1, "2 Methods"),
+        (2, "2.1 The hive"),
+        (1, "3. Results"),
+        (1, "References"),
+    ]
+    assert all(text[heading.start : heading.end] == heading.title for heading in numbered_headings(text))

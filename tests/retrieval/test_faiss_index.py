@@ -18,8 +18,6 @@ from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import ground_truth
 from tests.retrieval.test_flat_index import BAD
 
-pytestmark = pytest.mark.slow
-
 DIM = 64
 FLOORS = {  # minimum recall@100 with the chosen number of probes
     "flat": 1.0,
@@ -65,6 +63,7 @@ def opened(folder: Path, description: IndexDescription) -> LocalVectorIndex:
     return open_vectors(folder, read_vectors(folder), description)
 
 
+@pytest.mark.slow
 def test_recall_reaches_the_floor_of_each_setting(made: dict[str, LocalVectorIndex], name: str) -> None:
     truth = ground_truth(VECTORS, 0, queries=QUERIES)
     description = describe_index(made[name], choose_setting(name, *VECTORS.shape))
@@ -74,6 +73,7 @@ def test_recall_reaches_the_floor_of_each_setting(made: dict[str, LocalVectorInd
     assert (len(made[name]), made[name].dim) == VECTORS.shape
 
 
+@pytest.mark.slow
 def test_hits_are_sorted_distinct_and_never_row_minus_one(made: dict[str, LocalVectorIndex], name: str) -> None:
     for k in (1, 7, 1000, 5000):
         for hits in made[name].search(QUERIES[:5], k):
@@ -85,6 +85,7 @@ def test_hits_are_sorted_distinct_and_never_row_minus_one(made: dict[str, LocalV
             assert hits.scores.dtype == np.float32
 
 
+@pytest.mark.slow
 def test_an_index_finds_the_same_after_saving_and_opening(
     made: dict[str, LocalVectorIndex], name: str, tmp_path: Path
 ) -> None:
@@ -98,12 +99,14 @@ def test_an_index_finds_the_same_after_saving_and_opening(
         assert all(np.array_equal(one.rows, other.rows) for one, other in zip(before, after, strict=True))
 
 
+@pytest.mark.slow
 def test_the_same_vectors_give_the_same_index(made: dict[str, LocalVectorIndex]) -> None:
     again = build_vector_index(VECTORS, "compact").search(QUERIES, 100)
     for one, other in zip(made["compact"].search(QUERIES, 100), again, strict=True):
         assert np.array_equal(one.rows, other.rows)
 
 
+@pytest.mark.slow
 def test_rescored_hits_have_cosines_and_a_small_k_rescores_as_many_candidates(
     made: dict[str, LocalVectorIndex],
 ) -> None:
@@ -113,6 +116,7 @@ def test_rescored_hits_have_cosines_and_a_small_k_rescores_as_many_candidates(
         assert np.array_equal(hits.rows, more.rows[:5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_invalid_vectors_are_refused_as_content_and_as_queries(case: str) -> None:
     vectors, error, message = BAD[case]
@@ -124,6 +128,7 @@ def test_invalid_vectors_are_refused_as_content_and_as_queries(case: str) -> Non
             build_vector_index(vectors, "compact")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "count", "message"),
     [
@@ -147,6 +152,7 @@ def test_an_impossible_setting_is_refused_before_training(setting: str, count: i
         build_vector_index(VECTORS[:count], setting)
 
 
+@pytest.mark.slow
 def test_files_that_do_not_belong_together_are_refused(made: dict[str, LocalVectorIndex], tmp_path: Path) -> None:
     description = saved(made["compact"], "compact", tmp_path)
     with pytest.raises(IndexCorrupt, match=r"ann\.faiss has 2000 vectors of 64 numbers, not \(1999, 64\)"):
@@ -157,3 +163,26 @@ def test_files_that_do_not_belong_together_are_refused(made: dict[str, LocalVect
     (tmp_path / "vectors.f16.npy").unlink()
     with pytest.raises(IndexCorrupt, match="holds no vectors"):
         read_vectors(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("count", "dim", "factory"),
+    [
+        (1, 1, "Flat"),
+        (48_828, 1024, "Flat"),
+        (48_829, 1024, "IVF1024,PQ128x4fsr"),
+        (130_208, 384, "Flat"),
+        (200_000, 384, "IVF2048,PQ128x4fsr"),
+        (1_000_000, 1024, "IVF4096,PQ128x4fsr"),
+        (10_000_000, 1024, "IVF16384_HNSW32,PQ128x4fsr"),
+        (100_000_000, 1024, "IVF32768_HNSW32,PQ128x4fsr"),
+        (1_000_000, 100, "IVF4096,PQ50x4fsr"),
+        (1_000_000, 99, "IVF4096,PQ49x4fsr"),
+    ],
+)
+def test_auto_is_flat_while_small_and_compact_above(count: int, dim: int, factory: str) -> None:
+    setting = choose_setting("auto", count, dim)
+    assert setting.factory == factory
+    assert setting.is_flat == (count * dim <= 50_000_000)
+    if not setting.is_flat:
+        assert (setting.rotated, setting.probes, setting.rescored) == (min(256, dim - dim % 2), None, 3)

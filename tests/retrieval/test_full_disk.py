@@ -93,9 +93,8 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
     folders = [here / f"{setting}-{limit}" for setting in SETTINGS for limit in LIMITS]
     for folder in folders:
         index_passages(passages(10), folder, HashEmbedder())
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     command = [sys.executable, "-c", LIMITED, *map(str, folders)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
     assert told.stderr == ""
     return dict(zip(folders, told.stdout.splitlines(), strict=True))
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -51,7 +50,7 @@ def test_a_reader_of_the_previous_generation_can_go_on(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from test_generations import put
+from tests.retrieval.test_generations import put
 
 folder, last = Path(sys.argv[1]), int(sys.argv[2])
 seen = 0
@@ -82,9 +81,8 @@ def test_after_a_kill_at_any_disk_operation_the_old_or_the_new_generation_loads(
     for number in range(1, touches + 1) if before else ():
         for text in ("older", before):
             put(tmp_path / str(number), text)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, "-c", KILLED, str(tmp_path), str(touches)]
-    signals = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
+    signals = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert signals.count(str(int(signal.SIGKILL))) >= 15, "the commit touches the disk at least so often"
     assert signals[-1] == "0", "the last ones live: every touch was tried"
     found = []

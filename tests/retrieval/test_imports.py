@@ -1,6 +1,5 @@
 """Importing the package is cheap, and every exported name exists."""
 
-import os
 import subprocess
 import sys
 
@@ -12,9 +11,8 @@ HEAVY = ["torch", "transformers", "sentence_transformers", "faiss", "selectolax"
 
 
 def loaded_after(script: str) -> list[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", f"{script}\nimport sys; print(*[name for name in {HEAVY} if name in sys.modules])"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
     return run.stdout.split()
 
 

@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,9 @@ from antiphon.retrieval import (
     build_index,
     remove_documents,
 )
+from antiphon.retrieval.postgres.address import PostgresAddress, is_postgres
 from antiphon.retrieval.vector_index.flat import Vectors
 from tests.retrieval.servers import free_port, postgres, silence, table_address
-
-pytestmark = pytest.mark.slow
 
 EMBEDDER = HashEmbedder(16)
 PASSAGES = [Passage.at(f"file{number % 7}.txt", 10 * number, f"Owl number {number} sleeps.") for number in range(40)]
@@ -78,6 +78,7 @@ def sources(url: str) -> list[str]:
     return list(PostgresIndex(url).sources())
 
 
+@pytest.mark.slow
 def test_documents_are_replaced_added_and_removed_and_only_new_texts_are_embedded(docs: Path, url: str) -> None:
     embedder = Counting()
     first = build_index(["a"], url, embedder=embedder)
@@ -103,6 +104,7 @@ def test_documents_are_replaced_added_and_removed_and_only_new_texts_are_embedde
     assert len(embedder.texts) == 5
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_from_its_vectors(docs: Path, url: str) -> None:
     interrupted = Counting(stop_at="The text of two.")
     with pytest.raises(KeyboardInterrupt):
@@ -117,6 +119,7 @@ def test_an_interrupted_run_goes_on_from_its_vectors(docs: Path, url: str) -> No
     assert not list((docs / "cache").rglob("*.npz"))
 
 
+@pytest.mark.slow
 def test_a_table_keeps_its_embedder_and_refuses_another(docs: Path, url: str) -> None:
     build_index(["a"], url, embedder="hash")
     assert build_index(["a", "b"], url).embedder == "hash"
@@ -129,6 +132,7 @@ def test_a_table_keeps_its_embedder_and_refuses_another(docs: Path, url: str) ->
     assert sources(url) == ["a/one.txt", "a/two.txt", "b/three.txt"]
 
 
+@pytest.mark.slow
 def test_two_writers_at_once_lose_nothing(docs: Path, url: str) -> None:
     build_index(["a"], url, embedder="hash")
     for number in range(6):
@@ -150,6 +154,7 @@ def test_two_writers_at_once_lose_nothing(docs: Path, url: str) -> None:
     assert sources(url) == ["a/one.txt", "a/two.txt", *(f"new{number}/doc.txt" for number in range(6))]
 
 
+@pytest.mark.slow
 def test_a_change_is_refused_if_another_process_has_removed_what_it_keeps(url: str) -> None:
     index = PostgresIndex(url, EMBEDDER)
     index.upsert(PASSAGES[:5], VECTORS[:5])
@@ -159,6 +164,7 @@ def test_a_change_is_refused_if_another_process_has_removed_what_it_keeps(url: s
     assert len(index) == 4
 
 
+@pytest.mark.slow
 def test_a_table_of_something_else_is_refused(server: Any) -> None:
     server.psql("create table foreign_table (id text); comment on table foreign_table is 'of the shop';")
     for embedder in (None, EMBEDDER):
@@ -166,6 +172,7 @@ def test_a_table_of_something_else_is_refused(server: Any) -> None:
             PostgresIndex(table_address(server, "foreign_table"), embedder)
 
 
+@pytest.mark.slow
 def test_a_missing_table_is_named_also_if_it_is_dropped_while_it_is_used(server: Any, url: str) -> None:
     with pytest.raises(IndexNotFound, match=r"holds no index, because the table does not exist; make one: antiphon"):
         Retriever.open(url)
@@ -175,6 +182,7 @@ def test_a_missing_table_is_named_also_if_it_is_dropped_while_it_is_used(server:
         index.vector_search(QUERY, 3)
 
 
+@pytest.mark.slow
 def test_a_user_who_may_only_read_searches_and_cannot_change(server: Any, url: str) -> None:
     PostgresIndex(url, EMBEDDER).upsert(PASSAGES, VECTORS)
     server.psql(f"create role reader login; grant select on {url.rpartition('=')[2]} to reader;")
@@ -186,6 +194,7 @@ def test_a_user_who_may_only_read_searches_and_cannot_change(server: Any, url: s
         PostgresIndex(table_address(server, "another").replace("postgres:@", "reader:@"), EMBEDDER)
 
 
+@pytest.mark.slow
 def test_a_wrong_password_and_a_missing_database_are_named_and_no_password_is_repeated(server: Any) -> None:
     server.psql("create role locked login password 'right';")
     rules = Path(server.pgdata) / "pg_hba.conf"
@@ -205,12 +214,14 @@ def test_a_wrong_password_and_a_missing_database_are_named_and_no_password_is_re
     assert "s3cr3t" not in f"{wrong.value} {missing.value}"
 
 
+@pytest.mark.slow
 def test_without_psycopg_the_error_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ImportError, match=r"pip install 'antiphon\[postgres\]'"):
         Retriever.open("postgresql://127.0.0.1:1/db")
 
 
+@pytest.mark.slow
 def test_a_missing_or_silent_server_is_a_clear_error_and_never_hangs() -> None:
     with silence() as mute:
         for port in (free_port(), mute):
@@ -220,6 +231,7 @@ def test_a_missing_or_silent_server_is_a_clear_error_and_never_hangs() -> None:
             assert time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 def test_a_stopped_server_is_a_clear_error_and_a_restarted_one_is_used_again() -> None:
     with postgres() as server:
         index = PostgresIndex(server.get_uri(), EMBEDDER)
@@ -233,3 +245,80 @@ def test_a_stopped_server_is_a_clear_error_and_a_restarted_one_is_used_again() -
         server.stop()
         server.start()
         assert len(index.vector_search(QUERY, 9)) == 5, "the broken connection is opened again"
+
+
+SECRET = "s3cr3t"
+MISTYPED = [
+    f"postgresql://user:{SECRET}/x@127.0.0.1:1/db",
+    f"postgresql://user:{SECRET}#1@127.0.0.1:1/db",
+    f"postgresql://user:1234#{SECRET}@127.0.0.1:1/db",
+    f"postgresql://user:1234/{SECRET}@127.0.0.1:1/db",
+    f"postgresql://user:1234?{SECRET}@127.0.0.1:1/db",
+    f"postgresql://user:1234?a={SECRET}@127.0.0.1:1/db",
+    f"postgresql://user:1234@{SECRET}@127.0.0.1:1/db",
+    f"postgresql://user:%zz{SECRET}@127.0.0.1:1/db",
+    f"postgresql://user:{SECRET}@127.0.0.1:port/db",
+    f"postgresql://user:{SECRET}@127.0.0.1:1/db?table",
+    f"postgresql:/user:{SECRET}@127.0.0.1",
+    f"postgres//user:{SECRET}@127.0.0.1",
+    f"mysql://user:{SECRET}@127.0.0.1",
+    f"user:{SECRET}@127.0.0.1:1",
+]
+UNREACHABLE = [
+    f"postgresql://user:{SECRET}@127.0.0.1:1/db",
+    f"postgresql://127.0.0.1:1/db?password={SECRET}",
+    f"postgres://user:{SECRET}@127.0.0.1:1/db?table=passages",
+]
+
+
+@pytest.mark.parametrize("address", MISTYPED)
+def test_a_malformed_address_is_refused_without_repeating_it(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.txt").write_text("One.")
+    for use in (lambda: build_index(["one.txt"], address), lambda: Retriever.open(address)):
+        with pytest.raises(ValueError, match=r"cannot be read; an index is a folder, or .*not repeated here") as told:
+            use()
+        assert "1234" not in str(told.value)
+        assert SECRET not in "".join(traceback.format_exception(told.value))
+    assert [path.name for path in tmp_path.iterdir()] == ["one.txt"], "it was taken for a folder"
+
+
+@pytest.mark.parametrize("address", UNREACHABLE)
+def test_an_unreachable_server_is_named_without_the_password(address: str) -> None:
+    shown = r"postgresql://127\.0\.0\.1:1/db\?table=passages does not answer"
+    with pytest.raises(DatabaseUnavailable, match=shown) as told:
+        PostgresIndex(address, HashEmbedder(64), timeout=2)
+    assert SECRET not in "".join(traceback.format_exception(told.value))
+
+
+@pytest.mark.parametrize(
+    ("address", "table", "shown"),
+    [
+        ("postgresql://a:b@host:5433/db?table=docs", "docs", "postgresql://host:5433/db?table=docs"),
+        ("postgres://a@host", "passages", "postgresql://host/?table=passages"),
+        ("postgresql://a:%40%2F@[::1]:5432/db", "passages", "postgresql://[::1]:5432/db?table=passages"),
+        ("postgresql://h1:1,h2:2/db?user=a&password=b", "passages", "postgresql://h1:1,h2:2/db?table=passages"),
+        ("postgresql:///db?host=/run/pg&table=K%C3%A4se", "Käse", "postgresql:///db?host=/run/pg&table=K%C3%A4se"),
+    ],
+)
+def test_an_address_is_shown_without_user_and_password(address: str, table: str, shown: str) -> None:
+    assert is_postgres(address)
+    parsed = PostgresAddress.parse(address)
+    assert (parsed.table, parsed.shown) == (table, shown)
+    assert "table" not in parsed.url
+    assert ":b@" not in repr(parsed)
+
+
+def test_settings_for_the_server_are_kept() -> None:
+    address = "postgresql://a@h/db?options=-csearch_path%3Done%2Cpublic&table=t&sslmode=require"
+    assert PostgresAddress.parse(address).url == (
+        "postgresql://a@h/db?options=-csearch_path%3Done%2Cpublic&sslmode=require"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "x" * 64])
+def test_the_name_of_a_table_has_1_to_63_bytes(name: str) -> None:
+    with pytest.raises(ValueError, match="The name of a table has 1 to 63 bytes"):
+        PostgresAddress.parse(f"postgresql://h/db?table={name}")

@@ -30,7 +30,7 @@ print(Retriever.open(folder).search(texts[31], k=1)[0].text)
 
 def test_workers_compute_the_vectors_of_the_plain_embedder(tmp_path: Path) -> None:
     pytest.importorskip("ray.data", reason="pip install -e '.[ray]'")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     command = [sys.executable, "-c", SCRIPT, f"{tmp_path}/index"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=240)
     assert run.returncode == 0, run.stderr
