@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from langchain_core.tools import tool
 from llama_index.core.llms import ChatMessage
-from llama_index.core.program import FunctionCallingProgram
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools import FunctionTool
 from pydantic import BaseModel
@@ -20,6 +19,7 @@ from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonLLM
 from tests.integrations.scripted_model import HERMES
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -57,10 +57,7 @@ class Hives(BaseModel):
 
 CLASSES: list[Any] = [Bee, Hive, Hives]
 
-EACH_TEMPLATE = [
-    *("without tools", "Hermes"),
-    *(pytest.param(name, marks=[pytest.mark.exhaustive]) for name in ("Llama", "Mistral")),
-]
+EACH_TEMPLATE = part(TEMPLATES, ("without tools", "Hermes"))
 
 
 @tool
@@ -90,12 +87,14 @@ def llm(template: str, weights: int = 0, **parameters: Any) -> AntiphonLLM:
     return AntiphonLLM(language_model=model(template, weights), max_tokens=100, **parameters)
 
 
+METHODS = [
+    *product(TEMPLATES, ["function_calling"]),
+    *product(["without tools", "Hermes"], ["json_schema", "json_mode"]),  # these do not use the template's tools
+]
+
+
 @pytest.mark.parametrize(
-    ("template", "method"),
-    [
-        *product(TEMPLATES, ["function_calling"]),
-        *product(["without tools", "Hermes"], ["json_schema", "json_mode"]),  # these do not use the template's tools
-    ],
+    ("template", "method"), part(METHODS, [("Hermes", "function_calling"), ("without tools", "json_schema")])
 )
 def test_structured_output_in_langchain_always_parses(template: str, method: str) -> None:
     for number, wanted in enumerate(CLASSES):
@@ -133,20 +132,6 @@ async def test_structured_output_in_llama_index_always_parses(template: str) -> 
         found: Any = asked.structured_predict(wanted, prompt, what="dance")
         parts = [part async for part in await asked.astream_structured_predict(wanted, prompt, what="dance")]
         assert parts[-1] == found
-
-
-@pytest.mark.filterwarnings("ignore:The `json` method is deprecated")  # called by LlamaIndex itself
-async def test_every_structured_method_of_llama_index_parses() -> None:
-    prompt = PromptTemplate("Which bees {what}?")
-    asked, wanted = llm("Hermes"), CLASSES[0]
-    structured = asked.as_structured_llm(wanted)
-    assert isinstance(structured.chat([ChatMessage("Which bees?")]).raw, wanted)
-    assert isinstance(structured.complete("Which bees?").raw, wanted)
-    assert asked.structured_predict(wanted, prompt, what="dance") == await asked.astructured_predict(
-        wanted, prompt, what="dance"
-    )
-    program = FunctionCallingProgram.from_defaults(Bee, prompt_template_str="Which?", llm=llm("Hermes"))
-    assert isinstance(program(), Bee)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

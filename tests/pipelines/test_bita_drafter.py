@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from antiphon.accel import LanguageModel, choose_drafter
-from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES, Bita, Blend
+from antiphon.accel import LanguageModel
+from antiphon.accel.drafting.drafters import Bita, Blend
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
 from antiphon.pipelines.models.drafters import SHIPPED, resolve_drafter
 
@@ -39,14 +37,3 @@ def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel
     drafted = smollm2.generate(question, max_new_tokens=28, drafter=resolve_drafter("bita"), num_draft_tokens=51)
     assert drafted.tokens == plain.tokens
     assert len(drafted.tokens) / drafted.steps.steps > 1.25
-
-
-def test_auto_finds_what_was_learned_of_smollm2_and_says_what_it_would_cost(
-    smollm2: LanguageModel, smollm2_folder: Path
-) -> None:
-    assert (smollm2_folder / BITA_PLACES[0]).read_bytes() == SHIPPED.read_bytes()
-    assert not (smollm2_folder / BITA_FILE).exists(), "beside the weights vLLM would take it for weights"
-    assert "BiTA's full draft, 52 rows" in choose_drafter(smollm2.model).reason
-    assert resolve_drafter("auto") == "auto"
-    with pytest.raises(ValueError, match="leave out --bita"):
-        resolve_drafter("auto", bita="smollm2")

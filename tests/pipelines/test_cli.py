@@ -110,18 +110,3 @@ def test_invalid_input_is_refused_with_one_line(
     assert complaint in last
     assert "Traceback" not in shown.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-
-
-def test_an_index_describes_itself(index_folder: Path, tmp_path: Path) -> None:
-    shown = antiphon("index", "--describe", index_folder)
-    assert shown.exit_code == 0, shown.stderr
-    assert "setting auto: exact search" in shown.stdout
-    assert "recall@10 1" in shown.stdout
-    (tmp_path / "bees.txt").write_text("\n\n".join(f"Bees number {number}." for number in range(40)))
-    out = tmp_path / "index"
-    built = antiphon("index", tmp_path / "bees.txt", "--out", out, "--embedder", "hash", "--setting", "IVF1,Flat")
-    assert built.exit_code == 0, built.stderr
-    assert "setting IVF1,Flat" in antiphon("index", "--describe", out).stdout
-    missing = antiphon("index", "--describe", tmp_path / "nowhere")
-    assert missing.exit_code == 2
-    assert "holds no index" in missing.stderr

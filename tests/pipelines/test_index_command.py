@@ -32,16 +32,6 @@ def test_names_steer_no_terminal_and_begin_no_line(tmp_path: Path) -> None:
     assert "gone␛[2J does not exist" in refused.stderr
 
 
-def test_links_are_followed_when_the_option_says_so(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "good.txt").write_text("good")
-    (tmp_path / "other.txt").write_text("other")
-    (tmp_path / "docs" / "link.txt").symlink_to(tmp_path / "other.txt")
-    arguments = ["index", str(tmp_path / "docs"), "--out", str(tmp_path / "index"), "--embedder", "hash"]
-    assert "1 files, 1 passages" in CliRunner().invoke(app, arguments).stderr
-    assert "2 files, 2 passages" in CliRunner().invoke(app, [*arguments, "--follow-links"]).stderr
-
-
 REDIRECTED = """
 import time
 from antiphon.pipelines.cli import console

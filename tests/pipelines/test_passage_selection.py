@@ -29,7 +29,7 @@ FACTS = {"bees.txt": {"year": 2019, "lang": "en"}, "owls.txt": {"year": 2021, "l
 
 
 @pytest.fixture(scope="module")
-def retriever(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+def dated(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
     folder = tmp_path_factory.mktemp("filtered") / "index"
     passages = [Passage.at(source, 0, f"What {source} says of honey.", facts) for source, facts in FACTS.items()]
     index_passages(passages, folder, HashEmbedder())
@@ -70,8 +70,8 @@ def test_a_malformed_option_is_refused_before_anything_is_loaded(command: list[s
     assert message in result.output
 
 
-def test_answers_and_conversations_come_from_passages_that_match(retriever: Retriever, typist: LanguageModel) -> None:
-    rag = Rag(retriever, typist)
+def test_answers_and_conversations_come_from_passages_that_match(dated: Retriever, typist: LanguageModel) -> None:
+    rag = Rag(dated, typist)
     for asked in (rag.ask, Chat(rag).ask):
         for year, source in ((2019, "bees.txt"), (2021, "owls.txt")):
             answer = asked("What of honey?", where={"year": year}, max_new_tokens=1)
@@ -79,9 +79,9 @@ def test_answers_and_conversations_come_from_passages_that_match(retriever: Retr
     assert len(rag.ask("What of honey?", max_new_tokens=1).passages) == 2
 
 
-def test_a_filter_that_nothing_matches_is_an_error_that_says_so(retriever: Retriever, typist: LanguageModel) -> None:
+def test_a_filter_that_nothing_matches_is_an_error_that_says_so(dated: Retriever, typist: LanguageModel) -> None:
     with pytest.raises(ValueError, match=r"no passage that matches where for 'Honey\?'"):
-        Rag(retriever, typist).ask("Honey?", where={"year": 1})
+        Rag(dated, typist).ask("Honey?", where={"year": 1})
 
 
 def serve(*arguments: str) -> str:

@@ -92,6 +92,7 @@ def test_documents_are_indexed_listed_described_asked_and_removed(url: str) -> N
     assert run("index", "--list", url).stdout.splitlines() == ["      1  ants/farms.txt"]
 
 
+@pytest.mark.exhaustive
 def test_two_servers_answer_from_one_table_and_see_additions(url: str, server: Any, tmp_path: Path) -> None:
     run("index", "bees", "--out", url, "--embedder", "minilm")
     logs = [tmp_path / "first.log", tmp_path / "second.log"]
@@ -123,22 +124,3 @@ def test_two_servers_answer_from_one_table_and_see_additions(url: str, server: A
         text = log.read_text()
         assert SECRET not in text
         assert "Uploads are disabled: add documents to PostgreSQL" in text
-
-
-def test_every_command_says_that_the_table_is_missing_or_the_database_away(server: Any, url: str) -> None:
-    commands = [
-        ("index", "bees", "--remove", "--out"),
-        ("index", "--list"),
-        ("index", "--describe"),
-        ("ask", QUESTION, "--index"),
-        ("chat", "--index"),
-        ("serve", "--model", "extractive", "--index"),
-    ]
-    for command in commands:
-        missing = one_line(run(*command, url, code=2).stderr)
-        assert "holds no index, because the table does not exist; make one: antiphon index PATH..." in missing, command
-    server.stop()
-    for command in (*commands, ("index", "bees", "--embedder", "hash", "--out")):
-        away = one_line(run(*command, url, code=2).stderr)
-        assert "&table=docs does not answer: " in away, command
-        assert away.endswith("Is PostgreSQL running, and is this its address?"), command

@@ -50,6 +50,12 @@ class RecordingEncoder(HashEmbedder):
         return super().token_vectors(texts)
 
 
+@pytest.fixture(scope="module")
+def minilm() -> MiniLMEmbedder:
+    """The encoder of the cross-encoder."""
+    return MiniLMEmbedder(adapter=CROSS_RELEVANCE)
+
+
 @pytest.fixture
 def encoder() -> RecordingEncoder:
     return RecordingEncoder()
@@ -95,23 +101,21 @@ def test_the_cross_encoder_encodes_the_passage_after_the_question_and_adds_the_h
 
 
 @pytest.mark.parametrize("question", ["honey " * 200, "蜂蜜能保存多久" * 40, "https://example.org/" + "a1b2c3" * 100])
-def test_a_long_question_is_truncated_to_leave_room_for_the_passage(question: str) -> None:
-    encoder = MiniLMEmbedder(adapter=CROSS_RELEVANCE)
-    short = short_question(question, encoder)
+def test_a_long_question_is_truncated_to_leave_room_for_the_passage(question: str, minilm: MiniLMEmbedder) -> None:
+    short = short_question(question, minilm)
     assert question.startswith(short)
-    assert 0 < encoder.count_tokens(short) <= MAX_QUESTION_TOKENS
+    assert 0 < minilm.count_tokens(short) <= MAX_QUESTION_TOKENS
     head = Head.load(CROSS_RELEVANCE)
-    cross_encoder = LineEncoder(encoder, head, is_cross=True)
+    cross_encoder = LineEncoder(minilm, head, is_cross=True)
     assert cross_encoder.scores(question, [BARE]) == cross_encoder.scores(short, [BARE])
     assert head.scale[2] not in cross_encoder.scores(question, [BARE])[0]
 
 
-def test_special_tokens_in_questions_and_passages_are_treated_as_text() -> None:
-    encoder = MiniLMEmbedder(adapter=CROSS_RELEVANCE)
-    assert short_question("Is [SEP] a mark?", encoder) == "Is a mark?"
+def test_special_tokens_in_questions_and_passages_are_treated_as_text(minilm: MiniLMEmbedder) -> None:
+    assert short_question("Is [SEP] a mark?", minilm) == "Is a mark?"
     marked = Passage.at("a.md", 0, "It is [SEP] in [MASK] there. Wax melts.")
-    [each] = encoder_inputs(marked, encoder, "What melts?")
-    [read] = encoder.token_vectors([each.text])
+    [each] = encoder_inputs(marked, minilm, "What melts?")
+    [read] = minilm.token_vectors([each.text])
     assert [end for _, _, end in each.spans][-1] == len(read.ids)
 
 

@@ -22,7 +22,7 @@ from antiphon.pipelines.benchmark.methods import (
 from antiphon.pipelines.benchmark.run import Job, MethodRun
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed, measure_speed
-from antiphon.pipelines.cli.bench import best_baseline, is_lossless
+from antiphon.pipelines.cli.bench import is_lossless
 from benchmarks.record import as_line
 from tests.families.table import tiny_model
 from tests.pipelines.recorded import SAMPLES, antiphon
@@ -168,27 +168,6 @@ def test_speed_ups_are_relative_to_greedy_decoding_and_to_the_faster_prompt_look
     assert blend["speedup_rounds"] == [4.5]
     alone = Speed((speed.methods[0], speed.methods[-1])).as_dict()[-1]
     assert alone["speedup_lookup"] is None
-
-
-def test_the_best_baseline_can_differ_end_to_end() -> None:
-    def figures(name: str, seconds: float, first: float, is_baseline: bool) -> MethodFigures:
-        return MethodFigures(name, [[run_of(11, first + seconds, first)] * 2], is_baseline)
-
-    speed = Speed(
-        (
-            figures(GREEDY, 10.0, 1.0, True),
-            figures("hf-lookup", 5.0, 1.0, True),
-            figures("genai", 4.0, 4.0, True),
-            figures("blend", 2.0, 2.0, False),
-        )
-    )
-    shown = speed.as_dict()
-    assert [each["speedup_best"] for each in shown] == [0.4, 0.8, 1.0, 2.0]
-    assert [each["speedup_best_whole"] for each in shown] == [round(6 / 11, 3), 1.0, 0.75, 1.5]
-    assert [each["first_token_ms"] for each in shown] == [1000.0, 1000.0, 4000.0, 2000.0]
-    assert [each["is_baseline"] for each in shown] == [True, True, True, False]
-    assert best_baseline(shown) == "best baseline: genai; end to end: hf-lookup"
-    assert best_baseline(shown[:2]) == "best baseline: hf-lookup"
 
 
 def test_only_our_own_outputs_must_be_identical() -> None:

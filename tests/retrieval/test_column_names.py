@@ -43,15 +43,7 @@ def markdown_without_bars(folder: Path) -> Path:
     return path
 
 
-def html(folder: Path) -> Path:
-    head = "".join(f"<th>{name}" for name in NAMES.split(" | "))
-    rows = "".join(f"<tr><td>{'<td>'.join(row)}" for row in ROWS)
-    path = folder / "stock.html"
-    path.write_text(f"<table><tr>{head}{rows}</table>", encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize("make", [csv, excel, markdown_without_bars, html])
+@pytest.mark.parametrize("make", [csv, excel, markdown_without_bars])
 def test_each_passage_of_a_long_table_has_its_column_names(make: Callable[[Path], Path], tmp_path: Path) -> None:
     document = read_document(make(tmp_path))
     passages = [each for each in chunk_document(document, count, max_tokens=60) if "Gadget" in each.text]

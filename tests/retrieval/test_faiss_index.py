@@ -107,16 +107,6 @@ def test_the_same_vectors_give_the_same_index(made: dict[str, LocalVectorIndex])
 
 
 @pytest.mark.slow
-def test_rescored_hits_have_cosines_and_a_small_k_rescores_as_many_candidates(
-    made: dict[str, LocalVectorIndex],
-) -> None:
-    few, many = made["compact"].search(QUERIES, 5), made["compact"].search(QUERIES, 100)
-    for query, hits, more in zip(QUERIES, few, many, strict=True):
-        assert np.allclose(hits.scores, VECTORS[hits.rows] @ query, atol=1e-5)
-        assert np.array_equal(hits.rows, more.rows[:5])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_invalid_vectors_are_refused_as_content_and_as_queries(case: str) -> None:
     vectors, error, message = BAD[case]

@@ -20,7 +20,7 @@ from antiphon.retrieval import (
 )
 from antiphon.retrieval.filters import json_metadata, json_value, parse_filter
 from tests.filter_reference import matches
-from tests.retrieval.servers import postgres
+from tests.retrieval.servers import table_address
 
 pytestmark = pytest.mark.slow
 
@@ -89,11 +89,10 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         assert isinstance(index, Collection)
         yield index
         return
-    with postgres() as server:
-        table = PostgresIndex(server.get_uri(), EMBEDDER)
-        table.upsert(PASSAGES, EMBEDDER.embed_documents([passage.text for passage in PASSAGES]))
-        yield table
-        table.close()
+    table = PostgresIndex(table_address(request.getfixturevalue("postgres_server"), "filtered"), EMBEDDER)
+    table.upsert(PASSAGES, EMBEDDER.embed_documents([passage.text for passage in PASSAGES]))
+    yield table
+    table.close()
 
 
 @pytest.mark.parametrize(("where", "expected"), FILTERS)

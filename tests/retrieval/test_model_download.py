@@ -85,11 +85,6 @@ except ValueError as error:
 print(json.dumps(said))
 """
 
-FULL_DISK = """
-import shutil
-shutil.disk_usage = lambda path: type("Usage", (), {"free": 1_000_000})
-"""
-
 
 @pytest.fixture
 def hub() -> Iterator[tuple[str, type[FakeHub]]]:
@@ -128,13 +123,3 @@ def test_after_an_interrupted_download_only_the_rest_is_fetched(hub: tuple[str, 
     assert answer == NAME
     assert reports[-1][1:] == (2, 2)
     assert handler.downloaded() == ["model-2.safetensors"]
-
-
-def test_a_disk_with_too_little_space_is_named_before_the_download(
-    hub: tuple[str, type[FakeHub]], tmp_path: Path
-) -> None:
-    address, handler = hub
-    answer, _ = resolve(address, tmp_path, FULL_DISK)
-    assert answer.startswith("The weights of 'someone/model' need 0.0 GB, and 0.0 GB are free in ")
-    assert answer.endswith("free some, or set HF_HOME to a folder on another disk.")
-    assert not {*handler.downloaded()} & {*PARTS}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -76,16 +76,8 @@ def test_a_cross_encoder_keeps_its_order_and_its_scores(toy_cross_encoders: dict
 
 def test_texts_of_several_threads_are_not_mixed(toy: SentenceTransformerEmbedder) -> None:
     alone = [toy.embed_documents([text] * 3) for text in COMPARISON_TEXTS]
-    found: list[Any] = [None] * len(COMPARISON_TEXTS)
-
-    def embed(place: int) -> None:
-        found[place] = [toy.embed_documents([COMPARISON_TEXTS[place]] * 3) for _ in range(4)]
-
-    threads = [Thread(target=embed, args=(place,)) for place in range(len(COMPARISON_TEXTS))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(alone)) as pool:
+        found = list(pool.map(lambda text: [toy.embed_documents([text] * 3) for _ in range(4)], COMPARISON_TEXTS))
     assert all(np.array_equal(one, alone[place]) for place, several in enumerate(found) for one in several)
 
 

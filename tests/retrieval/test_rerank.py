@@ -91,12 +91,6 @@ def test_rare_tokens_weigh_more() -> None:
     assert [passage.text for passage in found] == ["rare thing", "common thing"]
 
 
-def test_the_weight_balances_search_score_and_match() -> None:
-    given = passages("cat", "dog", scores=(0.2, 0.8))  # after standardization the search scores are -1 and 1
-    first = {weight: MaxSimReranker(HashEmbedder(), weight=weight).rerank("cat", given)[0] for weight in (0, 0.9, 1.1)}
-    assert {weight: passage.text for weight, passage in first.items()} == {0: "dog", 0.9: "dog", 1.1: "cat"}
-
-
 def test_the_score_of_maxsim_is_the_mean_similarity_also_of_a_single_passage() -> None:
     reranker = MaxSimReranker(HashEmbedder())
     alone = {text: reranker.rerank("cat", passages(text))[0].score for text in ("a cat", "the moon")}

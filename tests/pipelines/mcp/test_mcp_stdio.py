@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from typer.testing import CliRunner
 
-from antiphon.pipelines.cli import app
 from tests.pipelines.mcp.conftest import ProgressLog, index_of_documents
 
 QUESTION = "How many eggs does a queen lay?"
@@ -36,21 +34,3 @@ async def test_an_agent_that_starts_the_command_receives_answers_and_only_messag
     assert len(messages) >= 4
     assert all(message["jsonrpc"] == "2.0" for message in messages)
     assert (tmp_path / "stderr").read_text().startswith("Opening")
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--index", "nowhere"], "holds no index"),
-        (["--model", "http://localhost:8000/v1"], "is the address of a server"),
-    ],
-)
-def test_options_that_cannot_be_used_are_refused_before_anything_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], reason: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = index_of_documents(tmp_path / "index", {"bees.txt": DOCUMENT})
-    given = options if "--index" in options else ["--index", str(folder), *options]
-    result = CliRunner().invoke(app, ["mcp", *given])
-    assert result.exit_code == 2
-    assert reason in result.stderr.replace("\n", " ")

@@ -40,17 +40,6 @@ def test_completions_continue_texts_and_token_ids(client: TestClient, typist: La
     assert streamed[-1]["usage"]["completion_tokens"] == 8
 
 
-def test_models_are_listed_as_our_own_client_expects(client: TestClient) -> None:
-    listed = client.get("/v1/models").json()["data"]
-    assert [each["id"] for each in listed] == ["tiny", "tiny+docs"]
-    assert {each["owned_by"] for each in listed} == {"antiphon"}
-    assert listed[0]["max_model_len"] == 2048
-    kinds = [(each["id"], each["collection"], each["extractive"]) for each in listed]
-    assert kinds == [("tiny", None, False), ("tiny+docs", "docs", False)]
-    assert client.get("/v1/models/tiny+docs").json()["id"] == "tiny+docs"
-    assert client.get("/v1/models/none").status_code == 404
-
-
 def test_a_model_with_documents_answers_from_them(client: TestClient, passages: list[Passage]) -> None:
     result = chat(client, model="tiny+docs", messages=QUESTION)
     assert result["usage"]["prompt_tokens"] > 100, "the passages are in the prompt"

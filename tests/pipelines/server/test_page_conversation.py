@@ -72,23 +72,6 @@ def test_stop_ends_the_answer_and_keeps_its_beginning(page: Any) -> None:
     assert sent_questions(sent.value) == [LONG, KEYS]
 
 
-def test_an_edited_question_is_asked_from_its_place_on(page: Any) -> None:
-    for question in (UNKNOWN, KEYS, STYLED):
-        ask(page, question)
-    page.locator(".turn").nth(1).get_by_text("Edit").click()
-    page.keyboard.press("Escape")
-    assert questions(page) == [UNKNOWN, KEYS, STYLED], "Escape leaves everything as it is"
-    page.locator(".turn").nth(1).get_by_text("Edit").click()
-    field = page.get_by_label("Edit the question")
-    assert field.input_value() == KEYS
-    field.fill(GUIDE)
-    with page.expect_request(CHAT) as sent:
-        page.get_by_text("Ask again from here").click()
-    wait_for_text(page, "#status", "Answered")
-    assert questions(page) == [UNKNOWN, GUIDE]
-    assert sent_questions(sent.value) == [UNKNOWN, GUIDE]
-
-
 def test_conversations_are_kept_reopened_and_deleted(page: Any) -> None:
     ask(page, KEYS)
     ask(page, UNKNOWN)

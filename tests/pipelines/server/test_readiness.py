@@ -105,11 +105,3 @@ def test_a_client_that_connects_during_a_restart_is_answered_by_the_new_process(
             with running(make_server(app, *address, drain_seconds=5), [inherited]):
                 answers.append(client.recv(100).partition(b"\r\n")[0])
     assert answers == [b"HTTP/1.1 200 OK"] * 2
-
-
-def test_a_socket_for_another_process_is_not_taken(activated: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LISTEN_FDS", "2")
-    with pytest.raises(ValueError, match="systemd passes 2 sockets"):
-        inherited_socket()
-    monkeypatch.setenv("LISTEN_PID", "1")
-    assert inherited_socket() is None

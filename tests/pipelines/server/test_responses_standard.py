@@ -221,30 +221,3 @@ def test_an_error_during_the_stream_is_an_event_and_a_failed_response(caplog: py
         assert "a request failed" in caplog.text
         answer = client.post("/v1/responses", json={"model": "scripted", "input": "Hello"})
         assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
-
-
-IMAGE = [turn("user", [{"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}])]
-UNKNOWN_TOOL = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "elsewhere"}]}
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "param"),
-    [
-        ({"input": IMAGE}, 400, "messages.0.content"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, 400, "input.0"),
-        ({"input": "Hello", "tools": [{"type": "web_search", "name": "w"}]}, 400, "tools"),
-        ({"input": "Hello", "tools": [WEATHER], "tool_choice": UNKNOWN_TOOL}, 400, "tool_choice"),
-        ({"input": "Hello", "background": True}, 400, "background"),
-        ({"input": "Hello", "previous_response_id": "resp_1"}, 400, "previous_response_id"),
-        ({"input": "Hello", "model": "none"}, 404, "model"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-def test_unsupported_values_are_refused_before_a_stream_starts(
-    served: TestClient, body: dict[str, Any], status: int, param: str, stream: bool
-) -> None:
-    answer = served.post("/v1/responses", json={"model": "scripted", "stream": stream, **body})
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
-    assert error["param"] == param
-    openresponses_types.ErrorPayload.model_validate(error)

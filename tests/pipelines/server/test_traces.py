@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +175,8 @@ def test_log_lines_have_the_ids_of_the_trace(
 
 
 def test_traces_of_concurrent_requests_do_not_mix(spans: InMemorySpanExporter, client: TestClient) -> None:
-    threads = [threading.Thread(target=ask, args=(client,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, [client] * 4))
     by_trace: dict[int, list[ReadableSpan]] = {}
     for span in spans.get_finished_spans():
         by_trace.setdefault(span.context.trace_id, []).append(span)
