@@ -6,7 +6,6 @@ import io
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -193,16 +192,6 @@ def shown(renderable: RenderableType, width: int) -> list[str]:
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_narrow_table_wraps_its_text_and_shows_every_number() -> None:
-    columns = {"question": "question", "steps": "steps", "ratio": "ratio", "found": "found"}
-    row: dict[str, Any] = {"question": "word " * 20, "steps": 1234567, "ratio": 0.5, "found": None}
-    lines = shown(result_table("Many", columns, [row]), 60)
-    words = " ".join(lines).replace("│", " ").split()
-    assert words.count("word") == 20
-    assert {"1,234,567", "0.500", "-"} <= set(words)
-    assert max(map(len, lines)) <= 60
-
-
 def test_markup_and_control_characters_in_a_cell_are_text() -> None:
     (line,) = [line for line in shown(result_table("", {"a": "a"}, [{"a": "[bold]\x1b[2Jx"}]), 60) if "bold" in line]
     assert "[bold]␛[2Jx" in line
@@ -217,18 +206,6 @@ ANSWER = Answer(
     steps=Summary(steps=4, tokens=8, seconds=1.25),
     finish_reason="stop",
 )
-
-
-def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.progress_bars({"embed": "Embedding"}) as report:
-        report("embed", 0, 7)
-        report("embed", 7, 7)
-        report("save", 0, 0)  # nothing to do
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "Embedding" in shown.err
-    assert "7/7" in shown.err
-    assert "save" not in shown.err
 
 
 def test_no_text_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

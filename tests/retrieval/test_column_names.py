@@ -109,8 +109,3 @@ def test_a_part_of_a_wide_row_has_the_names_of_its_own_columns() -> None:
         for number in numbers:
             assert f"name{number}" in part.column_names.split(" | ")
         assert len(part.column_names.split(" | ")) <= len(numbers) + 2
-
-
-def test_text_with_bars_that_is_no_table_has_no_column_names() -> None:
-    text = "Use a | b to choose.\n\nRun x | grep y.\n" * 30
-    assert not any(each.column_names for each in chunk_document(Document(text, "notes.md"), count, max_tokens=20))

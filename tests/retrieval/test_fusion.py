@@ -13,7 +13,6 @@ from antiphon.retrieval import (
     index_passages,
     reciprocal_rank_fusion,
 )
-from antiphon.retrieval.fusion import Fusion
 from antiphon.retrieval.local_index import LocalIndex
 
 
@@ -43,15 +42,6 @@ def test_reciprocal_ranks_are_summed_independently_of_scores() -> None:
         {"b": 1 / 12 + 1 / 11, "a": 1 / 11, "c": 1 / 12}
     )
     assert list(fused(reciprocal_rank_fusion(dense, lexical, k=0))) == ["b", "a", "c"]
-
-
-@pytest.mark.parametrize("fusion", [convex_combination, reciprocal_rank_fusion])
-def test_one_ranking_alone_keeps_its_order(fusion: Fusion) -> None:
-    alone = ranking(a=0.4, b=0.3, c=0.1)
-    assert [passage.id for passage in fusion(alone, [])] == ["a", "b", "c"]
-    assert [passage.id for passage in fusion([], alone)] == ["a", "b", "c"]
-    assert fusion([], []) == []
-    assert [passage.id for passage in fusion(ranking(a=0.4, b=0.4), [])] == ["a", "b"]
 
 
 EMBEDDER = HashEmbedder()

@@ -174,12 +174,6 @@ def test_no_readable_file_is_an_error_that_names_the_first(tmp_path: Path) -> No
         load_documents([tmp_path])
 
 
-@pytest.mark.parametrize("paths", [[], "a.txt"])
-def test_paths_must_be_a_nonempty_list(paths: list[str]) -> None:
-    with pytest.raises(ValueError, match="a list of at least one file or folder is needed"):
-        load_documents(paths)
-
-
 OUTSIDE = "it is a link to a {} outside of what is indexed; to read it, follow links or name it"
 
 

@@ -303,9 +303,3 @@ def test_settings_for_the_server_are_kept() -> None:
     assert PostgresAddress.parse(address).url == (
         "postgresql://a@h/db?options=-csearch_path%3Done%2Cpublic&sslmode=require"
     )
-
-
-@pytest.mark.parametrize("name", ["", "x" * 64])
-def test_the_name_of_a_table_has_1_to_63_bytes(name: str) -> None:
-    with pytest.raises(ValueError, match="The name of a table has 1 to 63 bytes"):
-        PostgresAddress.parse(f"postgresql://h/db?table={name}")

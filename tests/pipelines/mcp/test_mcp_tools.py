@@ -1,18 +1,20 @@
-"""The tools of the MCP server, through the SDK's client in the same process."""
+"""The tools of the MCP server: in the same process, as a command, while it loads, and with progress."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mcp import Client
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.mcp import server as mcp_server
@@ -20,7 +22,7 @@ from antiphon.pipelines.mcp.server import LOADING, make_mcp_server
 from antiphon.pipelines.server.service import Service
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.conftest import TEXTS
-from tests.pipelines.mcp.conftest import Connect, Gate, ProgressLog, text_of
+from tests.pipelines.mcp.conftest import Connect, Gate, ProgressLog, index_of_documents, text_of
 from tests.pipelines.server.conftest import tiny_service
 
 TOOLS = ("search", "ask", "read_passage")
@@ -212,12 +214,24 @@ async def test_tools_wait_for_the_service_and_report_that_it_is_loading(
     assert log.messages[:3] == [LOADING] * 3
 
 
-async def test_a_service_that_cannot_be_loaded_is_an_error_of_each_call(caplog: pytest.LogCaptureFixture) -> None:
-    def load() -> Service:
-        raise FileNotFoundError("The index is gone.")
+DOCUMENT = "A queen lays as many as two thousand eggs on a summer's day."
 
-    async with Client(make_mcp_server(load, is_local=True), mode="legacy") as client:
-        results: Sequence[str] = [text_of(await client.call_tool("search", {"query": "bees"})) for _ in range(2)]
-    reason = "Error executing tool search: The documents or the model cannot be loaded: The index is gone."
-    assert results == [reason] * 2
-    assert "The index is gone." in caplog.text
+
+@pytest.mark.slow
+async def test_an_agent_that_starts_the_command_receives_answers_and_only_messages(tmp_path: Path) -> None:
+    folder = index_of_documents(tmp_path / "index", {"bees.txt": DOCUMENT})
+    command = [sys.executable, "-m", "antiphon.pipelines.cli", "mcp", "--index", str(folder)]
+    copied = StdioServerParameters(command="sh", args=["-c", '"$@" | tee stdout', "sh", *command], cwd=tmp_path)
+    log = ProgressLog()
+    with (tmp_path / "stderr").open("w") as stderr:
+        async with Client(stdio_client(copied, errlog=stderr)) as client:
+            tools = (await client.list_tools()).tools
+            result = await client.call_tool("ask", {"question": QUESTION}, progress_callback=log)
+    assert [tool.name for tool in tools] == ["search", "ask", "read_passage"]
+    assert "two thousand eggs" in result.structured_content["answer"]
+    assert result.structured_content["citations"][0]["source"] == "bees.txt"
+    assert log.messages[0] == "Loading the documents and the model"
+    messages = [json.loads(line) for line in (tmp_path / "stdout").read_text().splitlines()]
+    assert len(messages) >= 4
+    assert all(message["jsonrpc"] == "2.0" for message in messages)
+    assert (tmp_path / "stderr").read_text().startswith("Opening")
