@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 
 from antiphon.accel.verified_folder import MANIFEST, is_intact, verified_folder
 
@@ -53,25 +51,6 @@ def test_harm_is_noticed_and_mended(tmp_path: Path, name: str, harm: Callable[[P
     assert (folder / "model.bin").read_bytes() == WEIGHTS
 
 
-def test_a_touched_file_that_holds_the_same_is_still_whole(tmp_path: Path) -> None:
-    folder = verified_folder(tmp_path / "model", write)
-    os.utime(folder / "model.bin")
-    assert is_intact(folder)
-
-
-def test_what_is_whole_is_not_made_again(tmp_path: Path) -> None:
-    made: list[Path] = []
-
-    def count(folder: Path) -> None:
-        made.append(folder)
-        write(folder)
-
-    assert (
-        verified_folder(tmp_path / "model", count) == verified_folder(tmp_path / "model", count) == tmp_path / "model"
-    )
-    assert len(made) == 1
-
-
 def test_a_failed_writing_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     folder = verified_folder(tmp_path / "model", write)
     cut(folder / "config.json")
@@ -107,10 +86,6 @@ def save_weights(path: Path) -> None:
     save_file({"weights": np.zeros(100_000, dtype=np.float32)}, path)
 
 
-def save_words(path: Path) -> None:
-    Tokenizer(WordLevel({f"word {number}": number for number in range(10_000)}, "word 0")).save(str(path))
-
-
 @pytest.fixture
 def little_room() -> Iterator[None]:
     """Limit files to 1,000 bytes; writing more raises an OSError, as a full disk does."""
@@ -121,7 +96,7 @@ def little_room() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("save", [save_bytes, save_weights, save_words])
+@pytest.mark.parametrize("save", [save_bytes, save_weights])
 def test_a_full_disk_raises_one_clear_error_and_keeps_the_old_files(
     tmp_path: Path, save: Callable[[Path], None], request: pytest.FixtureRequest
 ) -> None:

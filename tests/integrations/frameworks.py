@@ -50,12 +50,7 @@ class Streamed:
 
 
 class Model:
-    """A language model of a framework.
-
-    Attributes:
-        kind: the framework's class.
-        takes_messages: whether the chat template is applied to the prompt.
-    """
+    """A language model of a framework."""
 
     kind: ClassVar[Any]
     takes_messages: ClassVar[bool] = True
@@ -245,16 +240,7 @@ MODELS: dict[str, type[Model]] = {**CHATS, "langchain text": LangChainText, "lla
 
 @dataclass(frozen=True)
 class Retrieval:
-    """The retrieval classes of a framework.
-
-    Attributes:
-        retriever: the class of its retriever.
-        result: converts a passage to a document or a node with score.
-        passage: converts a document or a node to a passage.
-        search: searches with a retriever.
-        embedding: the class of its embedding.
-        rerank: reranks results and keeps at most this number of them.
-    """
+    """The retrieval classes of a framework."""
 
     retriever: Any
     result: Callable[[Passage], Any]

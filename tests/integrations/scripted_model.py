@@ -49,9 +49,6 @@ class ScriptedModel(LanguageModel):
 
     Without tools it answers with ``answer``, or with the text of a tiny random model.
 
-    Args:
-        answer: the answer, or a function of the prompt that returns it; None generates with the tiny model.
-
     Attributes:
         asked: prompt and references of every request.
     """

@@ -1,4 +1,4 @@
-"""The Python blocks of docs/langchain.md and docs/llama-index.md run in order with the bundled model."""
+"""The Python blocks of the pages on LangChain, LlamaIndex and vector databases run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.pipelines.models.bundled import resolve_model
 from antiphon.retrieval import HashEmbedder, build_index
 from tests.integrations.scripted_model import tool_tokenizer
+from tests.retrieval.servers import postgres, table_address
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = "Keys are rotated once a year.\n\nTo rotate the keys, run rotate.sh as an administrator.\n"
@@ -75,3 +77,29 @@ def test_python_blocks_of_the_page_run(
         code = block.replace("Qwen/Qwen3-8B", agents_model).replace("max_tokens=40", "max_tokens=4")
         exec(compile(code, f"docs/{page}, block {index}", "exec", dont_inherit=True), names)
         assert capsys.readouterr().out
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "vector-databases.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+ADDRESS = "postgresql://me@127.0.0.1/antiphon?table=passages"
+PRINTED = ("in May", "run rotate.sh", "once a year")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_python_blocks_of_the_vector_database_page_run(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(BLOCKS) == len(PRINTED)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "keys.md").write_text("To rotate the keys, run rotate.sh as an administrator.\n")
+    monkeypatch.chdir(tmp_path)
+    code = compile(BLOCKS[number], f"docs/vector-databases.md, block {number}", "exec")
+    if ADDRESS in BLOCKS[number]:
+        with postgres() as server:
+            exec(
+                compile(BLOCKS[number].replace(ADDRESS, table_address(server, "passages")), code.co_filename, "exec"),
+                {},
+            )
+    else:
+        exec(code, {})
+    assert PRINTED[number] in capsys.readouterr().out

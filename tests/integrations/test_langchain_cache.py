@@ -132,16 +132,6 @@ def test_parameters_of_a_chat_call_are_part_of_the_cache_key(cache: BaseCache | 
     assert len(recorder.requests) == 2
 
 
-def test_parameters_of_an_llm_call_are_part_of_the_cache_key(cache: BaseCache | None) -> None:
-    model, recorder = recorded_model()
-    llm = AntiphonLLM(language_model=model, max_tokens=8, cache=cache)
-    whole = llm.invoke("Where?")
-    assert llm.invoke("Where?", max_tokens=2) != whole
-    assert llm.invoke("Where?") == whole
-    assert llm.invoke("Where?", max_tokens=2) == llm.invoke("Where?", max_tokens=2)
-    assert len(recorder.requests) == 2
-
-
 def test_cache_keys_contain_no_text_of_references() -> None:
     cache = SerializingCache()
     chat = ChatAntiphon(language_model=ScriptedModel(answer=ANSWER), cache=cache)

@@ -11,25 +11,22 @@ from typing import Any, TypedDict
 
 import pytest
 from langchain.agents import create_agent
-from langchain_classic.chains import RetrievalQA, create_retrieval_chain
+from langchain_classic.chains import create_retrieval_chain
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
-from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon, CitationHandler
+from antiphon.integrations.langchain import ChatAntiphon, CitationHandler
 from antiphon.integrations.langchain.citation_handler import unambiguous
-from antiphon.integrations.langchain.documents import document_of
 from antiphon.integrations.passages_in_prompt import PassagesInPrompt
 from antiphon.retrieval import Passage
 from tests.integrations.scripted_model import ScriptedModel
 from tests.integrations.tenant_contracts import (
-    SHARED,
     TENANTS,
     Contracts,
     QuotingChat,
@@ -43,7 +40,6 @@ pytestmark = pytest.mark.slow
 
 PROMPT = ChatPromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {question}")
 INPUT = ChatPromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {input}")
-TEXT = PromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {question}\n")
 
 
 def join(documents: list[Document]) -> str:
@@ -81,11 +77,6 @@ def agent(retriever: BaseRetriever, chat: Any, kind: Any = "content") -> Any:
     search = create_retriever_tool(retriever, "search", "Searches.", response_format=kind)
     turns: Any = RunnableLambda(lambda asked: {"messages": [("user", asked)]})
     return turns | create_agent(chat, [search])
-
-
-def retrieval_qa(retriever: BaseRetriever, chat: Any) -> Any:
-    made = RetrievalQA.from_chain_type(chat, retriever=retriever, chain_type_kwargs={"prompt": TEXT})
-    return as_input("query") | made
 
 
 def stuffed(retriever: BaseRetriever, chat: Any) -> Any:
@@ -126,7 +117,6 @@ SHAPES: dict[str, Callable[[BaseRetriever, Any], Any]] = {
     "RunnableParallel and assign": parallel,
     "a stuff chain": stuffed,
     "a retrieval chain": retrieval,
-    "RetrievalQA": retrieval_qa,
     "an agent with a retriever tool": agent,
     "a tool with artifacts": lambda retriever, chat: agent(retriever, chat, "content_and_artifact"),
     "a graph": graph,
@@ -174,14 +164,6 @@ def test_answers_of_models_of_other_packages_are_cited(shape: str) -> None:
     handler = CitationHandler()
     SHAPES[shape](Contracts(), QuotingChat()).invoke(question(4), {"callbacks": [handler]})
     check_own_citations(4, handler)
-
-
-def test_answers_of_an_llm_are_cited() -> None:
-    handler = CitationHandler()
-    llm = AntiphonLLM(language_model=ScriptedModel(answer=quoting_answer), model="scripted")
-    chain: Any = {"context": Contracts() | join, "question": RunnablePassthrough()} | TEXT | llm
-    chain.invoke(question(8), {"callbacks": [handler]})
-    check_own_citations(8, handler)
 
 
 @pytest.mark.parametrize("shape", part(SHAPES, ("a function", "a graph")))
@@ -241,18 +223,6 @@ def test_reading_a_handler_raises_after_several_calls_or_none() -> None:
         _ = handler.citations
 
 
-def test_documents_saved_by_a_checkpointer_are_cited_in_a_later_turn() -> None:
-    search = create_retriever_tool(Contracts(), "search", "Searches.", response_format="content_and_artifact")
-    made: Any = create_agent(quoting_chat(), [search], checkpointer=InMemorySaver())
-    thread = {"configurable": {"thread_id": "1"}}
-    made.invoke({"messages": [("user", question(0))]}, thread)
-    made.update_state(thread, {"messages": [("ai", "Yes.")]})
-    handler = CitationHandler()
-    again: Any = RunnableLambda(lambda turns: quoting_chat().invoke(turns))
-    again.invoke(made.get_state(thread).values["messages"], {"callbacks": [handler]})
-    assert [note["title"] for note in handler.citations] == [tenant_document(0)[1]]
-
-
 @pytest.mark.parametrize("prompt", [None, PROMPT])
 async def test_with_retriever_returns_answer_context_and_citations_whole_and_streamed(prompt: Any) -> None:
     chain = quoting_chat().with_retriever(Contracts(), prompt=prompt)
@@ -277,40 +247,6 @@ async def test_with_retriever_returns_answer_context_and_citations_whole_and_str
     assert (await chain.ainvoke(question(0)))["citations"] == out["citations"]
     parts = [piece async for piece in chain.astream(question(0))]
     assert parts[-1] == {"citations": out["citations"]}
-
-
-def test_with_retriever_uses_the_models_own_prompt_format() -> None:
-    model = ScriptedModel(answer=quoting_answer)
-    chain = ChatAntiphon(language_model=model, model="scripted").with_retriever(Contracts())
-    chain.invoke(question(0))
-    assert "You answer questions with one or two sentences quoted" in model.asked[-1][0]
-    model.model.config.prompt_format = "reader"
-    chain.invoke(question(0))
-    assert "You answer with sentences quoted from the passages, each with the number" in model.asked[-1][0]
-    assert tenant_document(0)[0] in model.asked[-1][1]
-
-
-def test_with_retriever_raises_without_documents_or_question() -> None:
-    chain = quoting_chat().with_retriever(RunnableLambda(lambda _: []))
-    with pytest.raises(ValueError, match="The search found no document for 'Where\\?'"):
-        chain.invoke("Where?")
-    with pytest.raises(TypeError, match="pass a question as text"):
-        chain.invoke({"query": "Where?"})
-
-
-@pytest.mark.parametrize(
-    ("prompt", "is_contained"),
-    [
-        (f"a {SHARED} b", True),
-        (SHARED.replace(" ", "\n  "), True),
-        (SHARED.replace(" ", "\\n"), True),
-        (SHARED[:-10], False),
-        (SHARED.replace("brick", "stone"), False),
-    ],
-)
-def test_a_prompt_contains_a_passage_only_with_all_of_its_words(prompt: str, is_contained: bool) -> None:
-    assert PassagesInPrompt(prompt).contains(Passage.at("a", 0, SHARED)) is is_contained
-    assert document_of(Passage.at("a", 0, SHARED)).page_content == SHARED
 
 
 def test_passages_are_found_in_prompts_escaped_as_json_or_html() -> None:

@@ -19,7 +19,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEn
 from llama_index.core.tools import QueryEngineTool
 
 from antiphon.accel import LanguageModel
-from antiphon.integrations.llama_index import AntiphonLLM, citations_of, with_citations
+from antiphon.integrations.llama_index import AntiphonLLM, with_citations
 from tests.integrations.scripted_model import ScriptedModel
 from tests.integrations.tenant_contracts import TENANTS, ContractNodes, question, quoting_answer, tenant_document
 from tests.table_part import part
@@ -143,10 +143,3 @@ def test_a_wrapped_engine_keeps_the_engines_interface() -> None:
     assert len(chat.chat_history) == 2
     chat.reset()
     assert chat.chat_history == []
-
-
-def test_with_citations_refuses_other_types_and_citations_of_accepts_any_text() -> None:
-    with pytest.raises(TypeError, match="The engine is int; give a query engine or a chat engine"):
-        with_citations(3)  # type: ignore[call-overload]
-    nodes = ContractNodes().retrieve(question(0))
-    assert [block.title for block in citations_of(f"So {tenant_document(0)[0]}", nodes)] == [tenant_document(0)[1]]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage
 from llama_index.core import Settings, get_response_synthesizer
-from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ThinkingBlock
+from llama_index.core.base.llms.types import ChatMessage, ThinkingBlock
 from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.query_engine import RetrieverQueryEngine
 
@@ -206,16 +206,6 @@ async def test_long_prompts_and_timeouts_raise(model: Model) -> None:
     assert model.ask(QUESTION, timeout=60).text == model.ask(QUESTION).text
 
 
-@pytest.mark.parametrize("name", CHATS)
-def test_images_in_messages_raise(name: str, tiny: LanguageModel) -> None:
-    url = "https://example.org/bee.png"
-    image: Any = HumanMessage([{"type": "text", "text": "What is this?"}, {"type": "image", "url": url}])
-    if name == "llama-index":
-        image = ChatMessage([TextBlock(text="What?"), ImageBlock(url=url)])
-    with pytest.raises(ValueError, match=r"messages\[0\] contains (image|ImageBlock)"):
-        CHATS[name](tiny).ask([image])
-
-
 async def test_a_batch_of_langchain_is_decoded_together_and_gives_the_same_texts(tiny: LanguageModel) -> None:
     sizes: list[tuple[int, int]] = []
 
@@ -233,13 +223,6 @@ async def test_a_batch_of_langchain_is_decoded_together_and_gives_the_same_texts
     assert [answer.text for answer in chat.batch(prompts)] == [chat.invoke(prompt).text for prompt in prompts]
 
 
-def test_langchain_counts_tokens_with_the_models_own_tokenizer(tiny: LanguageModel) -> None:
-    chat, llm = ChatAntiphon(language_model=tiny), TextLLM(language_model=tiny)
-    assert chat.get_num_tokens("bees") == llm.get_num_tokens("bees") == 4
-    counted = chat.get_num_tokens_from_messages([HumanMessage(QUESTION)])
-    assert counted == chat.invoke(QUESTION, max_tokens=1).usage_metadata["input_tokens"]  # type: ignore[index]
-
-
 def test_llama_index_passes_text_to_models_without_a_chat_template_and_if_it_is_formatted(tiny: LanguageModel) -> None:
     plain = AntiphonLLM(language_model=LanguageModel(tiny_model(), byte_tokenizer(chat=False)), max_tokens=9)
     assert not plain.metadata.is_chat_model
@@ -250,14 +233,6 @@ def test_llama_index_passes_text_to_models_without_a_chat_template_and_if_it_is_
     assert [plain.chat([each]).message.content for each in (ChatMessage(QUESTION), carrying)] == [expected] * 2
     formatted = AntiphonLLM(language_model=tiny, max_tokens=24).complete(QUESTION, formatted=True).text
     assert formatted == tiny.generate(QUESTION, max_new_tokens=24).text
-
-
-def test_metadata_of_llama_index_describes_the_model(tiny: LanguageModel) -> None:
-    metadata = AntiphonLLM(language_model=tiny, max_tokens=24).metadata
-    assert (metadata.context_window, metadata.num_output, metadata.model_name) == (4096, 24, "tiny")
-    assert metadata.is_chat_model
-    assert not metadata.is_function_calling_model, "its chat template writes no tools"
-    assert AntiphonLLM(language_model=ScriptedModel()).metadata.is_function_calling_model
 
 
 @pytest.fixture(scope="module")

@@ -264,17 +264,6 @@ def test_citation_blocks_of_llama_index_name_their_node(passages: list[Passage])
     assert [getattr(block.cited_content, "text", None) for block in blocks] == [text.rstrip(".") for text in TEXTS[1:3]]
 
 
-def test_citations_of_langchain_say_where_the_text_is_in_its_source(passages: list[Passage]) -> None:
-    chat = ChatAntiphon(language_model=ScriptedModel(answer=QUOTING), output_version="v1")
-    given = [FRAMEWORKS["langchain"].result(passage) for passage in passages]
-    [block] = chat.invoke("What is written?", references=given).content_blocks
-    notes: Any = block.get("annotations")
-    ends = [QUOTING.index(text) + len(text) - 1 for text in TEXTS[1:]]
-    assert [(note["end_index"], note["extras"]["source_start"]) for note in notes] == [(ends[0], 100), (ends[1], 200)]
-    answer = chat.invoke("What is written?", references=["something else", TEXTS[2]])
-    assert [note["extras"]["passage"] for note in answer.additional_kwargs["citations"]] == [2]
-
-
 @pytest.mark.parametrize("name", CHATS)
 def test_answers_have_the_text_citations_and_steps_of_the_python_api(
     name: str, retriever: Retriever, tiny: LanguageModel

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from langchain_classic.chains import create_retrieval_chain
-from langchain_classic.chains.combine_documents import create_stuff_documents_chain
-from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_core.documents import Document
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.structured_query import Comparator, Comparison
-from langchain_core.vectorstores import InMemoryVectorStore
-from llama_index.core import VectorStoreIndex
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
-from antiphon.accel import LanguageModel
-from antiphon.integrations.langchain import AntiphonEmbeddings, AntiphonReranker, AntiphonRetriever, ChatAntiphon
-from antiphon.integrations.llama_index import AntiphonEmbedding, AntiphonRerank
+from antiphon.integrations.langchain import AntiphonRetriever
 from antiphon.retrieval import HashEmbedder, MaxSimReranker, Passage, Retriever, index_passages
 from tests.conftest import TEXTS
 from tests.integrations.frameworks import FRAMEWORKS, LANGCHAIN, LLAMA_INDEX, Retrieval
@@ -59,11 +50,6 @@ async def test_the_retriever_returns_the_passages_of_antiphons_retriever(
     assert found[0].metadata["source"] == "bees.txt"
 
 
-def test_scores_of_langchain_are_in_the_metadata_and_k_can_be_given_in_a_call(retriever: Retriever) -> None:
-    first, second = AntiphonRetriever(retriever=retriever, k=1).invoke(QUESTION, k=2)
-    assert first.metadata["relevance_score"] > second.metadata["relevance_score"]
-
-
 async def test_embeddings_return_the_embedders_vectors(framework: Retrieval) -> None:
     embedding, embedder = framework.embedding("hash"), HashEmbedder()
     query, expected = embedder.embed_queries([QUESTION])[0].tolist(), embedder.embed_documents(TEXTS).tolist()
@@ -75,13 +61,6 @@ async def test_embeddings_return_the_embedders_vectors(framework: Retrieval) -> 
     assert embedding.get_text_embedding_batch(list(TEXTS)) == expected
     assert await embedding.aget_text_embedding_batch(list(TEXTS)) == expected
     assert embedding.get_text_embedding(TEXTS[0]) == await embedding.aget_text_embedding(TEXTS[0]) == expected[0]
-
-
-def test_the_frameworks_own_vector_stores_work_with_the_embeddings() -> None:
-    store = InMemoryVectorStore.from_texts(list(TEXTS), AntiphonEmbeddings("hash"))
-    assert store.similarity_search(QUESTION, k=1)[0].page_content == TEXTS[2]
-    index = VectorStoreIndex([TextNode(text=text) for text in TEXTS], embed_model=AntiphonEmbedding("hash"))
-    assert index.as_retriever(similarity_top_k=1).retrieve(QUESTION)[0].node.get_content() == TEXTS[2]
 
 
 def test_the_reranker_returns_the_order_of_antiphons_and_keeps_what_was_given(
@@ -105,37 +84,6 @@ def test_the_reranker_returns_the_order_of_antiphons_and_keeps_what_was_given(
     assert framework.rerank(retriever.reranker, 2, [], QUESTION) == []
     with pytest.raises(ValueError, match="top_n"):
         framework.rerank(retriever.reranker, 0, given, QUESTION)
-
-
-def test_a_reranker_of_llama_index_needs_a_query(retriever: Retriever) -> None:
-    assert retriever.reranker is not None
-    with pytest.raises(ValueError, match="needs a query"):
-        AntiphonRerank(reranker=retriever.reranker).postprocess_nodes([])
-
-
-def test_langchains_compression_retriever_works_with_retriever_and_reranker(retriever: Retriever) -> None:
-    assert retriever.reranker is not None
-    compression = ContextualCompressionRetriever(
-        base_compressor=AntiphonReranker(reranker=retriever.reranker, top_n=1),
-        base_retriever=AntiphonRetriever(retriever=retriever, k=3),
-    )
-    assert [document.page_content for document in compression.invoke(QUESTION)] == [TEXTS[2]]
-
-
-async def test_langchains_retrieval_chain_gives_the_models_answer(retriever: Retriever, tiny: LanguageModel) -> None:
-    chat = ChatAntiphon(language_model=tiny, max_tokens=12)
-    prompt = ChatPromptTemplate.from_template("{context}\n\n{input}")
-    chain: Any = create_retrieval_chain(
-        AntiphonRetriever(retriever=retriever, k=2), create_stuff_documents_chain(chat, prompt)
-    )
-    found = retriever.search(QUESTION, 2)
-    text = "\n\n".join(passage.text for passage in found) + f"\n\n{QUESTION}"
-    expected = tiny.generate([{"role": "user", "content": text}], max_new_tokens=12).text
-    answer = chain.invoke({"input": QUESTION})
-    assert answer["answer"] == expected
-    assert [document.id for document in answer["context"]] == [passage.id for passage in found]
-    assert (await chain.ainvoke({"input": QUESTION}))["answer"] == expected
-    assert "".join(part.get("answer", "") for part in chain.stream({"input": QUESTION})) == expected
 
 
 def test_a_retriever_takes_filters_with_operators_and_refuses_unknown_ones(framework: Retrieval, years: Path) -> None:
@@ -172,11 +120,3 @@ def test_scores_are_cosines_that_cutoffs_can_use(framework: Retrieval, tmp_path:
     if framework is LLAMA_INDEX:
         kept = SimilarityPostprocessor(similarity_cutoff=0.5).postprocess_nodes(found)
         assert [node.text for node in kept] == [texts[0]]
-
-
-def test_repeated_documents_are_listed_in_the_metadata(framework: Retrieval, tmp_path: Path) -> None:
-    passages = [Passage.at(f"{number}.txt", 0, "Bees dance in the hive.") for number in range(3)]
-    index_passages(passages, tmp_path / "index", HashEmbedder())
-    [found] = framework.search(framework.retriever.open(tmp_path / "index"), "bees dance")
-    sources = [found.metadata["source"], *found.metadata["also_in"]]
-    assert sorted(sources) == ["0.txt", "1.txt", "2.txt"]

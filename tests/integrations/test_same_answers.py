@@ -1,13 +1,8 @@
-"""The command line, Python, chats, the server, LangChain and LlamaIndex give the same answers and citations.
-
-By default every fifth question and conversation is asked; with the environment variable ANTIPHON_ALL_QUESTIONS all are,
-which takes some ten minutes with one thread.
-"""
+"""The command line, Python, chats, the server, LangChain and LlamaIndex give the same answers and citations."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,44 +30,18 @@ pytestmark = [
 ]
 
 CORPORA = Path(__file__).parents[2] / "benchmarks" / "corpora"
-ASKED = slice(None, None, None if os.environ.get("ANTIPHON_ALL_QUESTIONS") else 5)
 MAX_TOKENS = 24
 K = 3
 
 QUESTIONS = (
     "How do I build with CUDA?",
-    "What is the default port of the server?",
-    "How much memory does tidal-large need?",
-    "May I use the tidal models commercially?",
-    "Which model can be used live on a microphone?",
     "How do I build with ROCm for AMD cards?",
-    "Who looks after the Vulkan backend?",
-    "How high above the sea is the observatory?",
-    "At what wind speed is the dome closed?",
-    "How many days of leave do I get after ten years?",
     "Who is the director of the observatory?",
-    "How do I restore a file that I deleted from my home folder?",
-    "How do I install ferrule with PostgreSQL?",
-    "Which exception do I get when max_size is reached?",
-    "How do I encrypt the file of a queue?",
     "How do I run something every ten minutes?",
-    "What does a load of manure cost?",
-    "When was the society founded?",
-    "What governed the thickness of the biofilm?",
-    "Who paid for the study?",
 )
-
 CONVERSATIONS = (
     ("How do I build with CUDA?", "And how do I set the architecture myself?"),
-    ("What is the default port of the server?", "And how large may a file be that is uploaded to it?"),
-    ("How much memory does tidal-large need?", "And how fast is it on Metal?"),
-    ("When are bonfires allowed?", "And sprinklers?"),
-    ("Who may operate the Zenith telescope?", "Why is wifi not allowed there?"),
-    ("What does the parameter max_size mean?", "Which exception do I get when it is reached?"),
     ("What was the effect of a weekly flush?", "And how long did it last after it was stopped?"),
-    ("How do I pause a queue?", "Does that survive a restart?"),
-    ("Can I cancel a job that is waiting?", "And one that is already running?"),
-    ("What is the deposit for the key?", "When do I get it back?"),
 )
 
 
@@ -208,18 +177,18 @@ def same(shown: Shown) -> tuple[str, list[str]]:
     return shown.text, [" ".join(cited.split()) for _, cited in shown.cited]
 
 
-def test_twenty_questions_have_the_same_answer_on_every_path(paths: dict[str, Ask]) -> None:
+def test_a_question_has_the_same_answer_on_every_path(paths: dict[str, Ask]) -> None:
     refused = 0
-    for question in QUESTIONS[ASKED]:
+    for question in QUESTIONS:
         answers = {path: same(ask([question])[0]) for path, ask in paths.items()}
         assert all(answer == answers["python"] for answer in answers.values()), answers
         refused += answers["python"][0].startswith("The passages do not say.")
-    assert 1 <= refused <= 8, "some questions have no answer in the documents"
+    assert 1 <= refused < len(QUESTIONS), "some questions have no answer in the documents"
 
 
-def test_ten_conversations_have_the_same_answers_on_every_path(paths: dict[str, Ask], rag: Rag) -> None:
+def test_a_conversation_has_the_same_answers_on_every_path(paths: dict[str, Ask], rag: Rag) -> None:
     changed = 0
-    for questions in CONVERSATIONS[ASKED]:
+    for questions in CONVERSATIONS:
         answers = {
             path: [same(each) for each in ask(questions)]
             for path, ask in paths.items()

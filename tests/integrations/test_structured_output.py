@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from langchain_core.tools import tool
 from llama_index.core.llms import ChatMessage
-from llama_index.core.program import FunctionCallingProgram
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools import FunctionTool
 from pydantic import BaseModel
@@ -20,6 +19,7 @@ from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonLLM
 from tests.integrations.scripted_model import HERMES
+from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
@@ -57,10 +57,7 @@ class Hives(BaseModel):
 
 CLASSES: list[Any] = [Bee, Hive, Hives]
 
-EACH_TEMPLATE = [
-    *("without tools", "Hermes"),
-    *(pytest.param(name, marks=[pytest.mark.exhaustive]) for name in ("Llama", "Mistral")),
-]
+EACH_TEMPLATE = part(TEMPLATES, ("without tools", "Hermes"))
 
 
 @tool
@@ -90,12 +87,14 @@ def llm(template: str, weights: int = 0, **parameters: Any) -> AntiphonLLM:
     return AntiphonLLM(language_model=model(template, weights), max_tokens=100, **parameters)
 
 
+METHODS = [
+    *product(TEMPLATES, ["function_calling"]),
+    *product(["without tools", "Hermes"], ["json_schema", "json_mode"]),  # these do not use the template's tools
+]
+
+
 @pytest.mark.parametrize(
-    ("template", "method"),
-    [
-        *product(TEMPLATES, ["function_calling"]),
-        *product(["without tools", "Hermes"], ["json_schema", "json_mode"]),  # these do not use the template's tools
-    ],
+    ("template", "method"), part(METHODS, [("Hermes", "function_calling"), ("without tools", "json_schema")])
 )
 def test_structured_output_in_langchain_always_parses(template: str, method: str) -> None:
     for number, wanted in enumerate(CLASSES):
@@ -135,20 +134,6 @@ async def test_structured_output_in_llama_index_always_parses(template: str) -> 
         assert parts[-1] == found
 
 
-@pytest.mark.filterwarnings("ignore:The `json` method is deprecated")  # called by LlamaIndex itself
-async def test_every_structured_method_of_llama_index_parses() -> None:
-    prompt = PromptTemplate("Which bees {what}?")
-    asked, wanted = llm("Hermes"), CLASSES[0]
-    structured = asked.as_structured_llm(wanted)
-    assert isinstance(structured.chat([ChatMessage("Which bees?")]).raw, wanted)
-    assert isinstance(structured.complete("Which bees?").raw, wanted)
-    assert asked.structured_predict(wanted, prompt, what="dance") == await asked.astructured_predict(
-        wanted, prompt, what="dance"
-    )
-    program = FunctionCallingProgram.from_defaults(Bee, prompt_template_str="Which?", llm=llm("Hermes"))
-    assert isinstance(program(), Bee)
-
-
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_required_tool_in_llama_index_is_always_called(template: str) -> None:
     def age(number: int) -> int:
@@ -157,13 +142,3 @@ def test_a_required_tool_in_llama_index_is_always_called(template: str) -> None:
     asked = llm(template, temperature=1.0, seed=5)
     response = asked.chat_with_tools([FunctionTool.from_defaults(age)], "How old?", tool_required=True)
     assert [call.tool_name for call in asked.get_tool_calls_from_response(response)] == ["age"]
-
-
-def test_the_names_of_the_maximum_length_are_equivalent_and_only_one_may_be_given() -> None:
-    asked: Any = ChatAntiphon(language_model=model("Hermes"), max_completion_tokens=5)  # type: ignore[call-arg]
-    assert asked.invoke("Which?").usage_metadata["output_tokens"] == 5
-    for word in ("max_tokens", "max_completion_tokens", "max_new_tokens"):
-        answer = asked.invoke("Which?", **{word: 7})
-        assert answer.usage_metadata["output_tokens"] == 7
-    with pytest.raises(TypeError, match="max_completion_tokens and max_tokens mean the same; give one of them"):
-        asked.invoke("Which?", max_tokens=3, max_completion_tokens=4)

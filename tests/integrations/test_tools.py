@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.memory import ChatMemoryBuffer
-from llama_index.core.program import FunctionCallingProgram
 from llama_index.core.tools import FunctionTool
-from pydantic import BaseModel
 
 from antiphon.accel import LanguageModel
 from antiphon.integrations.langchain import ChatAntiphon
@@ -133,24 +130,3 @@ async def test_results_of_tools_get_into_the_next_prompt(name: str) -> None:
         assert result.response.content
     assert "<|im_start|>tool\n1 2 3<|im_end|>" in model.asked[-1][0]
     assert CALL in model.asked[-1][0]
-
-
-class Bee(BaseModel):
-    """A bee."""
-
-    name: str
-    age: int
-
-
-def test_llama_index_reads_calls_with_its_own_methods() -> None:
-    broken = AntiphonLLM(language_model=ScriptedModel(answer="<tool_call>{count}</tool_call>"), max_tokens=6)
-    history = [ChatMessage("Count to 3"), ChatMessage("Wait.", role=MessageRole.ASSISTANT)]
-    response = broken.chat_with_tools([FunctionTool.from_defaults(count)], chat_history=history)
-    with pytest.raises(ValueError, match=r"calls no tool that can be read: '\{count\}'"):
-        broken.get_tool_calls_from_response(response)
-    llm = AntiphonLLM(language_model=ScriptedModel(), max_tokens=6)
-    with pytest.raises(ValueError, match="calls no tool"):
-        llm.get_tool_calls_from_response(llm.chat([ChatMessage("Hello")]))
-    prompt = "A bee of the name 'Maya', aged {age}"
-    program = FunctionCallingProgram.from_defaults(output_cls=Bee, prompt_template_str=prompt, llm=llm)
-    assert program(age=3) == Bee(name="Maya", age=3)

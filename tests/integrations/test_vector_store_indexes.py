@@ -1,8 +1,11 @@
-"""Antiphon's retriever over vector stores of the frameworks returns the passages of an index folder."""
+"""Antiphon's retriever over vector stores of the frameworks, Qdrant too, returns the passages of an index folder."""
 
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 import numpy as np
 import pytest
@@ -25,11 +28,14 @@ from tests.filter_reference import matches
 EMBEDDER = HashEmbedder()
 WORDS = ("cats", "stars", "bread", "boats", "roads", "birds")
 PASSAGES = [
-    Passage.at(
-        f"{word}.txt",
-        5,
-        f"All about {word} and {other}.",
-        {"lang": "de" if word > "c" else "en", "number": number, **({"extra": "x"} if number % 3 else {})},
+    replace(
+        Passage.at(
+            f"{word}.txt",
+            5,
+            f"All about {word} and {other}.",
+            {"lang": "de" if word > "c" else "en", "number": number, **({"extra": "x"} if number % 3 else {})},
+        ),
+        id=str(uuid5(NAMESPACE_OID, f"{word} {other}")),  # Qdrant's ids are UUIDs
     )
     for number, (word, other) in enumerate((word, other) for word in WORDS for other in ("water", "iron", "sleep"))
 ]
@@ -88,19 +94,28 @@ def langchain_index(kind: type[InMemoryVectorStore]) -> PassageIndex:
     return LangChainPassages(store)
 
 
-def llama_index() -> PassageIndex:
-    store = TextStore()
+def llama_index(store: Any) -> PassageIndex:
     nodes = [node_of(passage).node for passage in PASSAGES]
     for node, vector in zip(nodes, EMBEDDER.embed_documents([passage.text for passage in PASSAGES]), strict=True):
         node.embedding = vector.tolist()
-    store.add(nodes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Qdrant's local mode has no payload indexes
+        store.add(nodes)
     return LlamaPassages(store)
+
+
+def qdrant() -> PassageIndex:
+    from llama_index.vector_stores.qdrant import QdrantVectorStore
+    from qdrant_client import QdrantClient
+
+    return llama_index(QdrantVectorStore("passages", client=QdrantClient(":memory:")))
 
 
 INDEXES: dict[str, Callable[[], PassageIndex]] = {
     "langchain": lambda: langchain_index(FilteredStore),
     "langchain in memory": lambda: langchain_index(InMemoryVectorStore),
-    "llama-index": llama_index,
+    "llama-index": lambda: llama_index(TextStore()),
+    "qdrant": qdrant,
 }
 
 
@@ -136,6 +151,7 @@ def test_stores_that_cannot_be_searched_by_vector_or_have_no_texts_raise_at_cons
 
 FILTERS = (
     {"lang": "de"},
+    {"source": "cats.txt"},
     {"lang": {"$ne": "de"}},
     {"number": {"$gt": 3, "$lte": 9}},
     {"number": {"$in": [1, 5, 99]}},
@@ -146,7 +162,7 @@ FILTERS = (
 )
 
 
-@pytest.mark.parametrize("name", ["langchain", "llama-index"])
+@pytest.mark.parametrize("name", ["langchain", "llama-index", "qdrant"])
 @pytest.mark.parametrize("where", FILTERS)
 def test_a_filter_reaches_the_store(name: str, where: dict[str, Any]) -> None:
     index, condition = INDEXES[name](), parse_filter(where)
@@ -172,11 +188,5 @@ def test_a_store_without_similarities_gives_scores_by_rank() -> None:
         def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
             return VectorStoreQueryResult(nodes=list(super().query(query, **kwargs).nodes or ()))
 
-    store = Unscored()
-    vectors = EMBEDDER.embed_documents([passage.text for passage in PASSAGES])
-    nodes = [node_of(passage).node for passage in PASSAGES]
-    for node, vector in zip(nodes, vectors, strict=True):
-        node.embedding = vector.tolist()
-    store.add(nodes)
-    found = LlamaPassages(store).vector_search(EMBEDDER.embed_queries(["all about cats"])[0], 4)
+    found = llama_index(Unscored()).vector_search(EMBEDDER.embed_queries(["all about cats"])[0], 4)
     assert [passage.score for passage in found] == [1.0, 0.75, 0.5, 0.25]

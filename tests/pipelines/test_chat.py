@@ -11,7 +11,6 @@ import pytest
 
 from antiphon.accel import LanguageModel, Stream
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Answer, Chat, Rag, SessionStore
 from antiphon.retrieval import HashEmbedder, Passage, Retriever
 from tests.accel.oracles import expect_plain_logits
@@ -100,16 +99,6 @@ def test_the_oldest_turns_that_do_not_fit_are_left_out(retriever: Retriever, typ
     assert dropped[0] == 0 < dropped[-1] < 12
 
 
-def test_if_no_turn_fits_passages_are_left_out(retriever: Retriever) -> None:
-    small = LanguageModel(tiny_model(max_position_embeddings=512), byte_tokenizer(), name="small")
-    chat = Chat(Rag(retriever, small, k=3))
-    for turn, question in enumerate(QUESTIONS):
-        answer = chat.ask(question, max_new_tokens=190)
-        assert answer.usage.total_tokens <= 512
-        assert 1 <= len(answer.passages) < 3
-        assert chat.dropped_turns == turn
-
-
 def test_a_follow_up_question_is_searched_with_the_question_that_it_refers_to(
     passages: list[Passage], typist: LanguageModel
 ) -> None:
@@ -145,11 +134,6 @@ def test_the_model_can_rewrite_a_question_for_the_search_only(
     assert REWRITTEN not in turn
 
 
-def test_a_model_that_only_quotes_is_not_asked_to_rewrite(passages: list[Passage], reader: LanguageModel) -> None:
-    with pytest.raises(ValueError, match="only quotes and cannot rewrite questions"):
-        Rag(RecordingSearcher(passages), reader, rewrite=True)
-
-
 def test_the_text_of_a_closed_stream_becomes_a_turn(retriever: Retriever, typist: LanguageModel) -> None:
     chat = Chat(Rag(retriever, typist, k=1))
     with chat.stream(QUESTIONS[0]) as stream:
@@ -159,15 +143,6 @@ def test_the_text_of_a_closed_stream_becomes_a_turn(retriever: Retriever, typist
     assert len(chat.turns) == 1
     follow = chat.ask(QUESTIONS[1], max_new_tokens=9)
     assert follow.steps.prefill_tokens < follow.usage.prompt_tokens
-
-
-def test_a_question_without_passages_does_not_become_a_turn(passages: list[Passage], typist: LanguageModel) -> None:
-    search = RecordingSearcher(passages)
-    chat = Chat(Rag(search, typist, k=1))
-    search.passages = []
-    with pytest.raises(ValueError, match="found no passage"):
-        chat.ask(QUESTIONS[0])
-    assert chat.turns == []
 
 
 def test_a_refused_question_does_not_change_the_conversation(passages: list[Passage], typist: LanguageModel) -> None:
@@ -205,12 +180,6 @@ def test_a_failed_answer_becomes_neither_a_turn_nor_a_session(
     assert (len(chat.turns), len(store)) == (1, 1)
 
 
-def test_an_empty_answer_does_not_become_a_turn(retriever: Retriever, typist: LanguageModel) -> None:
-    chat = Chat(Rag(retriever, typist, k=1))
-    chat.stream(QUESTIONS[0]).close()
-    assert chat.turns == []
-
-
 def test_a_conversation_reads_and_writes_the_sessions(
     retriever: Retriever, typist: LanguageModel, tmp_path: Any
 ) -> None:
@@ -226,22 +195,3 @@ def test_a_conversation_reads_and_writes_the_sessions(
     steps = [sum(answer.steps.steps for answer in answers) for answers in (cold, warm, off)]
     assert steps[1] < steps[0]
     assert len(store) == 3
-
-
-def test_a_session_is_stored_under_the_rewritten_question(
-    retriever: Retriever, rewriting: LanguageModel, tmp_path: Any
-) -> None:
-    store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
-    chat = Chat(Rag(retriever, rewriting, k=1, sessions=store, rewrite=True))
-    chat.ask(QUESTIONS[0], max_new_tokens=9)
-    chat.ask(QUESTIONS[1], max_new_tokens=9)
-    assert chat.search_query != QUESTIONS[1]
-    assert [store.forget(question) for question in (QUESTIONS[1], chat.search_query)] == [False, True]
-
-
-def test_a_prompt_without_messages_asks_the_complete_question(passages: list[Passage]) -> None:
-    base = LanguageModel(tiny_model(), byte_tokenizer(chat=False), name="base")
-    chat = Chat(Rag(RecordingSearcher(passages), base, k=1))
-    chat.ask(QUESTIONS[0], max_new_tokens=9)
-    plan = chat.stream(QUESTIONS[1], max_new_tokens=9).plan
-    assert f"\nquery: {QUESTIONS[0]} {QUESTIONS[1]}\n" in str(plan.prompt.content)

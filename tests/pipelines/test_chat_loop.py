@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -16,9 +17,8 @@ from typer.testing import CliRunner, Result
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import SessionStore
 from antiphon.pipelines.cli import app
+from antiphon.pipelines.cli.chat_loop import hold_conversation
 from antiphon.retrieval import HashEmbedder
-
-pytestmark = pytest.mark.slow
 
 QUESTION = "How many eggs does a queen lay?"
 
@@ -27,6 +27,7 @@ def antiphon(*arguments: object, said: str | None = None) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=said)
 
 
+@pytest.mark.slow
 def test_answers_are_kept_in_the_file_that_is_named(index_folder: Path, tiny_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "sessions.sqlite"
     command = ("ask", QUESTION, "--index", index_folder, "--model", tiny_folder, "--max-new-tokens", 30, "--json")
@@ -40,6 +41,7 @@ def test_answers_are_kept_in_the_file_that_is_named(index_folder: Path, tiny_fol
     assert refused.stderr.strip().endswith("cannot be opened: unable to open database file.")
 
 
+@pytest.mark.slow
 def test_questions_are_answered_one_after_the_other_until_the_input_ends(index_folder: Path, tiny_folder: Path) -> None:
     command = ("chat", "--index", index_folder, "--model", tiny_folder, "--k", 1, "--max-new-tokens", 9)
     shown = antiphon(*command, said=f"{QUESTION}\n \nAnd {'how long ' * 120}is that?\nAnd in winter?\n")
@@ -51,6 +53,7 @@ def test_questions_are_answered_one_after_the_other_until_the_input_ends(index_f
     assert "exceeds the context window" in shown.stderr  # only the long question is refused
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp_path: Path) -> None:
     # Room for an answer that the signal interrupts.
     tiny_model(max_position_embeddings=32_768).save_pretrained(tmp_path)
@@ -58,7 +61,7 @@ def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # background jobs ignore SIGINT
     script = f"{heard}; from antiphon.pipelines.cli import app; app()"
     options = ["--index", str(index_folder), "--model", str(tmp_path), "--k", "1", "--max-new-tokens", "20000"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [sys.executable, "-c", script, "chat", *options], env=environment, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -80,3 +83,26 @@ def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp
     found = re.search(rb"(\d+) tokens in ", shown)
     assert found is not None
     assert 0 < int(found[1]) < 20_000
+
+
+class Asked:
+    """A chat that records questions and answers none."""
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+        self.dropped_turns = 0
+
+    def stream(self, question: str, **generation: Any) -> Any:
+        """Record a question and refuse it."""
+        self.questions.append(question)
+        raise ValueError("not answered")
+
+
+@pytest.mark.parametrize("farewell", ["quit", "exit", "/quit", "/exit", " Quit ", ":q"])
+def test_quit_and_exit_end_a_conversation(farewell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["How do I quit vim?", farewell, "Is this read?"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    chat: Any = Asked()
+    hold_conversation(chat)
+    assert chat.questions == ["How do I quit vim?"]
+    assert next(lines) == "Is this read?"

@@ -52,11 +52,6 @@ def test_a_short_answer_is_cited_if_all_of_it_is_quoted() -> None:
     assert cite("Foxes, he says.", [passage(DOCUMENT)]) == ()
 
 
-def test_an_answer_without_words_has_no_citation() -> None:
-    assert cite("", [passage(DOCUMENT)]) == cite(" … ", [passage(DOCUMENT)]) == ()
-    assert cite("The quick brown fox jumps over", []) == ()
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -70,17 +65,9 @@ def test_text_that_differs_in_more_than_white_space_is_not_cited(answer: str) ->
     assert cite(answer, [passage("The quick brown fox jumps over")]) == ()
 
 
-def test_all_white_space_is_equal() -> None:
-    assert len(cite("one\ttwo  three\n\nfour five six", [passage("one two\nthree four\r\nfive six")])) == 1
-
-
 def test_the_longer_quote_wins_from_any_passage() -> None:
     shorter, longer = passage("b c d e f g"), passage("a b c d e f g h")
     assert [(c.passage, c.text) for c in cite("x a b c d e f g h y", [shorter, longer])] == [(2, "a b c d e f g h")]
-
-
-def test_of_equally_long_quotes_the_one_from_the_earlier_passage_wins() -> None:
-    assert [c.passage for c in cite("a b c d e f", [passage("a b c d e f"), passage("a b c d e f")])] == [1]
 
 
 def test_a_quote_that_overlaps_a_longer_one_keeps_its_free_part() -> None:
@@ -100,12 +87,6 @@ def test_repetitive_texts_take_linear_time() -> None:
     words = " ".join(["ha"] * 20_000)
     (found,) = cite(words, [passage(words), passage(words)])
     assert (found.start, found.end, found.passage) == (0, len(words), 1)
-
-
-def test_the_minimum_number_of_words_can_be_lowered_to_one() -> None:
-    assert [c.text for c in cite("so one two it is", [passage("one two")], words=2)] == ["one two"]
-    with pytest.raises(ValueError, match="words is 0; a citation has at least 1 word"):
-        cite("one", [passage("one")], words=0)
 
 
 texts = st.lists(st.sampled_from(["a", "b", "a,", "c"]), max_size=30).flatmap(
@@ -153,17 +134,6 @@ def test_a_short_quote_is_cited_only_from_the_named_passage() -> None:
     assert cite("[2] It is not red. And more of this and that.", passages) == ()
 
 
-def test_a_longer_quote_replaces_a_short_one_inside_it() -> None:
-    longer = passage("He said: [1] it is red and it is old and large.")
-    found = cite("[1] it is red and it is old and large", [longer])
-    assert [each.text for each in found] == ["it is red and it is old and large"]
-
-
-def test_many_short_quotes_take_linear_time() -> None:
-    found = cite("[1] ha\n" * 20_000, [passage("ha " * 20_000)])
-    assert len(found) == 20_000
-
-
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
@@ -196,11 +166,6 @@ def test_equal_texts_in_other_characters_are_cited_with_the_offsets_of_the_docum
 def test_a_citation_ends_after_a_whole_character(text: str) -> None:
     [citation] = cite(text, [passage(f"{text} x")])
     assert [citation.text, citation.end] == [text, len(text)]
-
-
-def test_each_character_counts_as_a_word_in_thai() -> None:
-    [citation] = cite("เขาบอกว่า ที่จอดรถอยู่ด้านหลัง ครับ", [passage("รู้ไหม ที่จอดรถอยู่ด้านหลัง อาคาร")])
-    assert citation.text == "ที่จอดรถอยู่ด้านหลัง"
 
 
 def test_of_equal_quotes_the_one_from_the_named_passage_is_cited() -> None:

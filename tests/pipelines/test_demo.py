@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from antiphon.pipelines import Rag
 from antiphon.pipelines.benchmark.run import Job
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents
-from antiphon.pipelines.models.bundled import BUNDLED
-from antiphon.pipelines.request_plan import RequestPlan
 from antiphon.retrieval import Retriever, build_index, load_embedder
 
 pytestmark = pytest.mark.slow
@@ -54,29 +51,6 @@ def test_the_demo_answers_cites_and_compares(
     assert sum(line.strip().endswith("yes") for line in shown.splitlines()) == 3
 
 
-@pytest.mark.usefixtures("reader_folder")
-@pytest.mark.exhaustive
-def test_the_reader_answers_by_quoting(
-    some_documents: list[Path], index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    raced: list[tuple[str, int]] = []
-
-    def race_nothing(model: LanguageModel, plans: Sequence[RequestPlan]) -> bool:
-        raced.append((Path(model.name).name, len(plans)))
-        return True
-
-    monkeypatch.setattr(demo, "_race", race_nothing)
-    questions = ("What is garbage collection?", "What is a virtual environment?")
-    assert demo.run_demo("reader", paths=some_documents, folder=index, questions=questions, engine="torch")
-    shown = capsys.readouterr().out
-    assert "small extractive model" in shown
-    assert "Quoted sentences are not generated" in shown
-    assert shown.count("tokens quoted, not generated") == len(questions)
-    assert "A race: smollm2 answers freely" in shown
-    [(name, plans)] = raced
-    assert (name.startswith("smollm2"), plans) == (True, 1)
-
-
 RIGHT = ("has nothing to do with reptiles", "use collections.deque", "You can't use lists as keys")
 
 
@@ -100,10 +74,6 @@ def test_the_questions_of_the_demo_are_answered_right(
     rag = Rag(some_pages, LanguageModel.from_pretrained(reader_folder, dtype=dtype, engine="torch"))
     for question, right in zip(demo.QUESTIONS, RIGHT, strict=True):
         assert right in rag.ask(question, max_new_tokens=demo.MAX_NEW_TOKENS).text
-
-
-def test_every_embedded_model_is_introduced_by_name() -> None:
-    assert all(demo.NOTES[model].startswith(f"{model} is ") for model in BUNDLED)
 
 
 def test_all_programs_of_the_race_generate_the_same_tokens(tiny: LanguageModel) -> None:

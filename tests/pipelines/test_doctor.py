@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -14,35 +13,9 @@ from tests.families.table import tiny_model
 
 pytestmark = pytest.mark.slow
 
-PAGE = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
-
 
 def doctor(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
-
-
-def test_a_card_says_what_the_model_can_do_and_why_and_what_a_forward_costs(tiny_folder: Path) -> None:
-    shown = doctor(tiny_folder)
-    assert shown.exit_code == 0, shown.stderr
-    card = " ".join(shown.stdout.split())
-    assert "level tree (any draft: branches share one forward pass)" in card
-    assert "because its layers take the masks and positions" in card
-    assert "LlamaForCausalLM, 95,168 parameters, float32 on cpu" in card
-    assert "attention sdpa; one boolean mask" in card
-    assert "layers 2 full_attention: looks back to the start" in card
-    assert "context 1,024 tokens" in card
-    assert "heads 2 query heads to each key head" in card
-    assert "packing yes: their keys are read once, not copied" in card
-    assert "compiling yes: steps of fixed shapes, by itself on a GPU" in card
-    assert "system role yes" in card
-    assert "thinking no thinking" in card
-    assert "template takes question, two turns, schema, system only, two users" in card
-    assert "tools: The chat template of" in card
-    assert "One forward after 64 and 918 tokens" in card
-    assert [line.split()[0] for line in shown.stdout.splitlines() if re.match(r" +\d+ ", line)] == [
-        "1", "2", "4", "8", "16", "32", "64",
-    ]  # fmt: skip
-    assert shown.stdout.splitlines()[-1] == "→ Nothing to change."
 
 
 def test_json_is_one_line_with_all_facts(tiny_folder: Path) -> None:

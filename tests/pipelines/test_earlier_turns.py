@@ -13,7 +13,7 @@ from antiphon.pipelines import Chat, Rag, SessionStore
 from antiphon.pipelines.prompt import prompt_format
 from antiphon.retrieval import HashEmbedder, Retriever
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 QUESTION = "How many eggs can a queen bee lay on a day in summer?"
 PARAPHRASE = "How many eggs does a queen lay in a day?"

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 from antiphon.pipelines import Chat, Rag
 from antiphon.pipelines.answer import QUOTED_ONLY, REFUSED_ONLY
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.cli.preparation import load_language_model
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
-from antiphon.pipelines.prompt import REFUSAL, chat_prompt
+from antiphon.pipelines.prompt import REFUSAL
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
@@ -70,27 +69,6 @@ def test_a_question_that_the_documents_do_not_answer_is_refused(rag: Rag) -> Non
     assert answer.caption == REFUSED_ONLY
 
 
-def test_json_is_refused_because_nothing_is_written(rag: Rag) -> None:
-    with pytest.raises(ValueError, match=r"quotes lines of the passages .* for JSON choose a language model"):
-        rag.ask(QUESTION, json_schema={"type": "object"})
-    with pytest.raises(TypeError, match="max_token"):
-        rag.ask(QUESTION, max_token=3)
-
-
-def test_what_only_a_language_model_can_follow_is_refused(rag: Rag) -> None:
-    with pytest.raises(ValueError, match="for a response_prefix choose a language model"):
-        rag.ask(QUESTION, response_prefix="Answer: ")
-    with pytest.raises(ValueError, match="for a prompt of your own choose a language model"):
-        Rag(rag.retriever, prompt=chat_prompt)
-
-
-def test_the_view_of_the_decoding_is_replaced_by_a_note(index: Path) -> None:
-    shown = CliRunner().invoke(app, ["ask", QUESTION, "--index", str(index), "--drafting"])
-    assert shown.exit_code == 0
-    assert "--drafting has no effect" in shown.stderr
-    assert "Each bar starts a forward pass" not in shown.stdout
-
-
 def test_commands_and_the_server_give_the_same_answer(rag: Rag, index: Path, client: TestClient) -> None:
     text = rag.ask(QUESTION).text
     command = ["ask", QUESTION, "--index", str(index), "--k", "3", "--json"]
@@ -119,8 +97,3 @@ def test_the_server_has_no_model_that_writes_and_says_so(client: TestClient) -> 
     assert refused.status_code == 400
     assert "language model" in refused.json()["error"]["message"]
     assert ask_server(client, QUESTION, logprobs=True).status_code == 200
-
-
-def test_commands_that_need_a_language_model_say_so() -> None:
-    with pytest.raises(ValueError, match="this command needs a language model: reader"):
-        load_language_model(EXTRACTIVE)

@@ -1,32 +1,104 @@
-"""Passage selection: the answer starts with the best lines, whose passages come first, or is a refusal."""
+"""Which passages answer a question: the filters that are given, and the lines that start the answer or refuse it."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Sequence
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.accel import LanguageModel, PrefixCache
+from antiphon.accel import LanguageModel
 from antiphon.accel.text.messages import Message
-from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.pipelines import Rag
+from antiphon.pipelines.chat import Chat
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.cli.ask import ask
+from antiphon.pipelines.cli.where_option import where_filter
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.passage_selection import MIN_SCORE, known_share, select_lines
 from antiphon.pipelines.prompt import REFUSAL, reader_prompt
 from antiphon.pipelines.question import Question
 from antiphon.pipelines.quotes import quotable_lines
 from antiphon.pipelines.relevance import LineEncoder, LineScores, line_scores
-from antiphon.pipelines.request_plan import MAX_NEW_TOKENS, plan_request
-from antiphon.retrieval import Passage, Retriever
+from antiphon.pipelines.request_plan import plan_request
+from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.pipelines.quoting import passages_of, scores_of
+
+FACTS = {"bees.txt": {"year": 2019, "lang": "en"}, "owls.txt": {"year": 2021, "lang": "de"}}
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    folder = tmp_path_factory.mktemp("filtered") / "index"
+    passages = [Passage.at(source, 0, f"What {source} says of honey.", facts) for source, facts in FACTS.items()]
+    index_passages(passages, folder, HashEmbedder())
+    return Retriever.open(folder, embedder=HashEmbedder())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], None),
+        (["lang=de"], {"lang": "de"}),
+        (["year=2021"], {"year": 2021}),
+        (['year="2021"'], {"year": "2021"}),
+        (["open=true", "closed=null"], {"$and": [{"open": True}, {"closed": None}]}),
+        (["a=[1]", "b={}", "c=NaN"], {"$and": [{"a": "[1]"}, {"b": "{}"}, {"c": "NaN"}]}),
+        (["source=a=b.txt", "title ="], {"$and": [{"source": "a=b.txt"}, {"title": ""}]}),
+        (['{"year": {"$gte": 2020}}'], {"year": {"$gte": 2020}}),
+    ],
+)
+def test_the_option_gives_the_filter_that_it_describes(given: list[str], expected: Any) -> None:
+    assert where_filter(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("lang", "--where is 'lang'; give FIELD=VALUE"),
+        ("=de", "give FIELD=VALUE"),
+        ("{", "is not valid JSON"),
+        ('{"a": {"$near": 1}}', "no operator '$near'"),
+        ('{"a": {"$in": 1}}', "a list of values is needed"),
+    ],
+)
+@pytest.mark.parametrize("command", [["ask", "What?"], ["chat"]])
+def test_a_malformed_option_is_refused_before_anything_is_loaded(command: list[str], given: str, message: str) -> None:
+    result = CliRunner().invoke(app, [*command, "--index", "none", "--where", given])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_answers_and_conversations_come_from_passages_that_match(dated: Retriever, typist: LanguageModel) -> None:
+    rag = Rag(dated, typist)
+    for asked in (rag.ask, Chat(rag).ask):
+        for year, source in ((2019, "bees.txt"), (2021, "owls.txt")):
+            answer = asked("What of honey?", where={"year": year}, max_new_tokens=1)
+            assert [passage.source for passage in answer.passages] == [source]
+    assert len(rag.ask("What of honey?", max_new_tokens=1).passages) == 2
+
+
+def test_a_filter_that_nothing_matches_is_an_error_that_says_so(dated: Retriever, typist: LanguageModel) -> None:
+    with pytest.raises(ValueError, match=r"no passage that matches where for 'Honey\?'"):
+        Rag(dated, typist).ask("Honey?", where={"year": 1})
+
+
+def serve(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["serve", "--model", "extractive", "--port", "0", *arguments])
+    assert result.exit_code == 2
+    return " ".join(result.output.split())
+
+
+def test_a_server_refuses_collections_that_it_cannot_serve(tmp_path: Path) -> None:
+    file = tmp_path / "collections.toml"
+    file.write_text('[collections.law]\nindex = "missing"')
+    assert "The collection 'law' cannot be opened:" in serve("--collections", str(file))
+    assert "--index and --collections are given" in serve("--collections", str(file), "--index", str(tmp_path))
+    file.write_text("[collections.law]")
+    assert "collections.law.index: Field required" in serve("--collections", str(file))
+    assert "No such file" in serve("--collections", str(tmp_path / "none.toml"))
+
 
 QUESTION = "How many eggs does a queen lay?"
 WAX, HONEY, BEES = "Wax melts.", "Honey keeps for years.", "Bees fly."
@@ -52,11 +124,6 @@ def test_if_no_line_is_good_enough_the_nearest_passage_is_shown_without_lines() 
     scores = scores_of(Wax=best - 0.1, Honey=best)
     assert select_lines(Question(ALL_KNOWN), passages, scores=scores) == ((passages[1],), ())
     assert selected(passages, Wax=best - 0.1, Honey=best + 0.02) == [f"[1] {HONEY}", f"[2] {WAX}"]
-
-
-def test_a_passage_without_quotable_lines_is_a_refusal() -> None:
-    passages = passages_of("# Wax", "----")
-    assert select_lines(Question(ALL_KNOWN), passages, scores=scores_of()) == ((passages[0],), ())
 
 
 @pytest.mark.parametrize(("stop", "stops"), [(None, ("\n",)), ("!", ("!", "\n")), (["!"], ("!", "\n"))])
@@ -138,15 +205,6 @@ def test_a_requested_format_is_kept(options: dict[str, Any], reader: LanguageMod
     assert plan.parameters.get("json_schema") == options.get("json_schema")
 
 
-def test_the_answer_has_the_prefix_cache_of_its_first_passage(reader: LanguageModel, retriever: Retriever) -> None:
-    prefixes: dict[str, PrefixCache] = {}
-    asked, found = Question(QUESTION), retriever.search(QUESTION, 3)
-    plan = plan_request(reader, asked, found, prefix_of=lambda passage: prefixes.setdefault(passage.id, PrefixCache()))
-    assert plan.prefix is prefixes.pop(plan.passages[0].id)
-    assert not prefixes, "only the first passage's cache is used"
-    assert plan_request(ExtractiveModel(), asked, found, prefix_of=lambda _: PrefixCache()).prefix is None
-
-
 def test_the_answer_starts_with_the_best_line_and_continues_freely(
     reader: LanguageModel, retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,57 +228,3 @@ def test_the_answer_starts_with_the_best_line_and_continues_freely(
     assert set(answer.passages) == set(found)
     assert rag.ask(QUESTION, max_new_tokens=120, drafter="nothing").text == answer.text
     assert "".join(rag.stream(QUESTION, max_new_tokens=120)) == answer.text
-
-
-def test_lines_of_two_passages_with_equal_scores_start_one_answer(
-    reader: LanguageModel, retriever: Retriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = retriever.search(QUESTION, 3)
-    wanted = {passage.text: quotable_lines([passage])[0][0].sentence for passage in found[1:]}
-
-    def scores(encoder: LineEncoder, question: str, passages: Sequence[Passage]) -> LineScores:
-        return [
-            [99.0 if wanted.get(passage.text) == quote.sentence else 0.0 for quote in own]
-            for passage, own in zip(passages, quotable_lines(passages), strict=True)
-        ]
-
-    monkeypatch.setattr(LineEncoder, "scores", scores)
-    answer = Rag(retriever, reader, k=3).ask(QUESTION, max_new_tokens=300)
-    said = answer.passages[:2]
-    assert {passage.text for passage in said} == set(wanted)
-    assert set(answer.passages) == set(found)
-    begins = "\n".join(f"[{number}] {wanted[passage.text]}" for number, passage in enumerate(said, start=1))
-    assert (
-        answer.text
-        == reader.generate(reader_prompt(QUESTION, said).content, max_new_tokens=300, response_prefix=begins).text
-    )
-    assert answer.text.startswith(begins)
-    assert {each.passage for each in answer.citations} >= {1, 2}
-    chain = ChatAntiphon(language_model=reader, max_tokens=300).with_retriever(
-        AntiphonRetriever(retriever=retriever, k=3)
-    )
-    assert chain.invoke(QUESTION)["answer"].content == answer.text
-    kept = Rag(retriever, reader, k=3, passage_cache_tokens=100_000)
-    assert [kept.ask(QUESTION, max_new_tokens=300).text for _ in range(2)] == [answer.text] * 2
-
-
-def test_a_custom_prompt_has_all_passages_at_once(reader: LanguageModel, retriever: Retriever) -> None:
-    stream = Rag(retriever, reader, k=3, prompt=reader_prompt).stream(QUESTION, max_new_tokens=4)
-    assert stream.plan.prompt == reader_prompt(QUESTION, stream.passages)
-
-
-def test_the_command_gives_the_same_answer_as_python(tiny_folder: Path, index_folder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "reader"
-    shutil.copytree(tiny_folder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"prompt_format": "reader"}))
-    command = ["ask", QUESTION, "--index", index_folder, "--model", folder, "--max-new-tokens", 12, "--json"]
-    shown = CliRunner().invoke(app, [str(each) for each in command])
-    rag = Rag(Retriever.open(index_folder), LanguageModel.from_pretrained(folder))
-    answer = rag.ask(QUESTION, max_new_tokens=12)
-    told = json.loads(shown.stdout)
-    assert told["text"] == answer.text
-    assert [passage["id"] for passage in told["passages"]] == [passage.id for passage in answer.passages]
-    assert told["usage"]["prompt_tokens"] == answer.usage.prompt_tokens
-    assert signature(ask).parameters["k"].default == rag.k
-    assert signature(ask).parameters["max_new_tokens"].default == MAX_NEW_TOKENS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
 from typer.testing import CliRunner, Result
 
 from antiphon.pipelines.cli import app
@@ -95,6 +92,7 @@ def test_documents_are_indexed_listed_described_asked_and_removed(url: str) -> N
     assert run("index", "--list", url).stdout.splitlines() == ["      1  ants/farms.txt"]
 
 
+@pytest.mark.exhaustive
 def test_two_servers_answer_from_one_table_and_see_additions(url: str, server: Any, tmp_path: Path) -> None:
     run("index", "bees", "--out", url, "--embedder", "minilm")
     logs = [tmp_path / "first.log", tmp_path / "second.log"]
@@ -126,76 +124,3 @@ def test_two_servers_answer_from_one_table_and_see_additions(url: str, server: A
         text = log.read_text()
         assert SECRET not in text
         assert "Uploads are disabled: add documents to PostgreSQL" in text
-
-
-@pytest.mark.exhaustive
-async def test_an_agent_searches_the_table_and_reads_its_passages(url: str, tmp_path: Path) -> None:
-    run("index", "bees", "ants", "--out", url, "--embedder", "minilm")
-    arguments = ["-m", "antiphon.pipelines.cli", "mcp", "--index", url]
-    parameters = StdioServerParameters(command=sys.executable, args=arguments, cwd=tmp_path)
-    with (tmp_path / "stderr").open("w") as stderr:
-        async with Client(stdio_client(parameters, errlog=stderr)) as client:
-            found = await client.call_tool("search", {"query": QUESTION, "k": 1, "where": {"lang": "en"}})
-            passage = found.structured_content["passages"][0]
-            read = await client.call_tool("read_passage", {"id": passage["id"]})
-            resources = (await client.list_resources()).resources
-    assert (passage["source"], read.structured_content["text"]) == ("bees/eggs.md", passage["text"])
-    assert sorted(resource.name for resource in resources) == ["eggs.md", "farms.txt"]
-    assert SECRET not in (tmp_path / "stderr").read_text()
-
-
-@pytest.mark.exhaustive
-def test_a_collection_of_a_key_file_is_a_table(url: str, tmp_path: Path) -> None:
-    run("index", "bees", "--out", url, "--embedder", "minilm")
-    (tmp_path / "keys.toml").write_text(f'[collections.bees]\nindex = "{url}"\n')
-    command = Command.antiphon("extractive", ("--collections", str(tmp_path / "keys.toml")))
-    with serving(command, tmp_path / "log") as running:
-        [collection] = httpx.get(f"{running.url}/collections").json()["data"]
-    assert collection == {"name": "bees", "documents": 1, "may_write": False}
-
-
-def test_every_command_says_that_the_table_is_missing_or_the_database_away(server: Any, url: str) -> None:
-    commands = [
-        ("index", "bees", "--remove", "--out"),
-        ("index", "--list"),
-        ("index", "--describe"),
-        ("ask", QUESTION, "--index"),
-        ("chat", "--index"),
-        ("serve", "--model", "extractive", "--index"),
-    ]
-    for command in commands:
-        missing = one_line(run(*command, url, code=2).stderr)
-        assert "holds no index, because the table does not exist; make one: antiphon index PATH..." in missing, command
-    server.stop()
-    for command in (*commands, ("index", "bees", "--embedder", "hash", "--out")):
-        away = one_line(run(*command, url, code=2).stderr)
-        assert "&table=docs does not answer: " in away, command
-        assert away.endswith("Is PostgreSQL running, and is this its address?"), command
-
-
-@pytest.mark.parametrize("command", [("ask", QUESTION, "--index"), ("index", "bees", "--out"), ("serve", "--index")])
-def test_a_malformed_address_is_refused_without_repeating_it(command: tuple[str, ...], documents: Path) -> None:
-    for address in (f"postgresql://me:{SECRET}/1@h/db", f"mysql://me:{SECRET}@h/db", f"me:{SECRET}@h/db"):
-        assert "The address of the index cannot be read" in one_line(run(*command, address, code=2).stderr)
-    assert sorted(path.name for path in documents.iterdir()) == ["ants", "bees"]
-
-
-@pytest.mark.exhaustive
-def test_a_conversation_goes_on_after_the_database_was_away(
-    url: str, server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run("index", "bees", "--out", url, "--embedder", "minilm")
-    questions = iter([QUESTION, QUESTION, "exit"])
-
-    def next_question(_: str) -> str:
-        question = next(questions)
-        if question == QUESTION:
-            server.stop() if not stopped else server.start()
-            stopped.append(True)
-        return question
-
-    stopped: list[bool] = []
-    monkeypatch.setattr("builtins.input", next_question)
-    shown = run("chat", "--index", url)
-    assert "does not answer" in shown.stderr
-    assert "two thousand eggs" in shown.stdout

@@ -26,13 +26,10 @@ def turns(*questions: str) -> list[Message]:
     "question",
     [
         "And how do I turn it off?",
-        "how do i turn it off",
         "Why?",
         "What about Windows machines in a cluster?",
         "Which of them is the fastest one here?",
         "Does that also work for the test server?",
-        "Who maintains this?",
-        "Are these settings kept after a restart?",
         "Why is wireless internet not allowed there?",
         "What else does the server log to the disk?",
     ],
@@ -48,10 +45,8 @@ def test_a_question_with_a_connective_or_a_pronoun_is_a_follow_up(question: str)
         FIRST,
         "Which option sets the port that the server listens on?",
         "How often are API keys rotated?",
-        "What does the item limit do?",
         "Are there limits on the size of uploads?",
         "What does --mlock do?",
-        "What does SIGHUP do?",
     ],
 )
 def test_a_question_that_says_what_it_is_about_is_unchanged(question: str) -> None:
@@ -68,15 +63,6 @@ def test_an_empty_question_is_refused(text: str) -> None:
 def test_a_question_that_is_not_utf_8_is_refused_with_its_bytes() -> None:
     with pytest.raises(ValueError, match=r"not UTF-8 \(b'\\xe9' after 3 characters\)"):
         Question("Caf\udce9?")
-
-
-def test_the_first_question_is_unchanged() -> None:
-    assert Question.of(" Why? ").complete == " Why? "
-    assert not Question.of("Why?", [{"role": "system", "content": FIRST}]).is_follow_up
-
-
-def test_a_question_that_was_made_without_its_conversation_is_made_complete_with_it() -> None:
-    assert Question.of(Question("Why?"), turns(FIRST)) == Question("Why?", f"{FIRST} Why?")
 
 
 def test_a_follow_up_of_a_follow_up_refers_to_the_question_before_both() -> None:

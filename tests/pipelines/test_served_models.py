@@ -40,7 +40,8 @@ def server() -> Iterator[FakeServer]:
 def client(retriever: Retriever, server: FakeServer) -> Iterator[OpenAI]:
     model = RemoteLanguageModel(server.url)
     service = make_service(model, ServerSettings(), name="qwen3:4b", rag=Rag(retriever, model, k=2))
-    with TestClient(create_app(service)) as transport:
+    with TestClient(create_app(service)) as client:
+        transport: Any = client
         yield OpenAI(base_url="http://testserver/v1", api_key="none", http_client=transport, max_retries=0)
 
 
@@ -68,7 +69,8 @@ def test_the_model_alone_takes_tools_schemas_and_texts(client: OpenAI, server: F
     client.completions.create(model="qwen3:4b", prompt="Bees")
     client.chat.completions.create(model="qwen3:4b", messages=messages, response_format=schema)
     server.pieces, server.calls = (), ({"index": 0, "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}},)
-    called = client.chat.completions.create(model="qwen3:4b", messages=messages, tools=[tool], tool_choice="required")
+    asked: Any = {"model": "qwen3:4b", "messages": messages, "tools": [tool], "tool_choice": "required"}
+    called: Any = client.chat.completions.create(**asked)
     [call] = called.choices[0].message.tool_calls or []
     assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Bonn"})
     text, formed, offered = server.requests

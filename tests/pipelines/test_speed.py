@@ -1,27 +1,31 @@
-"""Speed benchmark: every method emits the model's own greedy output, and the figures are consistent."""
+"""Speed benchmark: every method gives the model's own greedy output, the figures are consistent, and both are shown."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.processor import processor_name
 from antiphon.accel.testing.tiny import byte_tokenizer
+from antiphon.pipelines.benchmark import speed
 from antiphon.pipelines.benchmark.jobs import make_jobs
 from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
     methods_by_name,
-    parse_num_draft_tokens,
 )
 from antiphon.pipelines.benchmark.run import Job, MethodRun
-from antiphon.pipelines.benchmark.speed import measure_speed
+from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
+from antiphon.pipelines.benchmark.speed import MethodFigures, Speed, measure_speed
+from antiphon.pipelines.cli.bench import is_lossless
+from benchmarks.record import as_line
 from tests.families.table import tiny_model
-from tests.pipelines.recorded import HILL, SAMPLES
-
-pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+from tests.pipelines.recorded import SAMPLES, antiphon
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,8 @@ def _plain(language_model: LanguageModel, job: Job) -> list[int]:
     return list(map(int, output[0]))
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_methods_give_the_model_s_own_greedy_output(follower_model: LanguageModel) -> None:
     jobs = make_jobs(follower_model, SAMPLES[:2], limit=12)
     measured = measure_speed(follower_model, jobs, methods_by_name(NAMES, 8), limit=12, rounds=1)
@@ -64,6 +70,8 @@ class Noting:
 TWO_JOBS = [Job((1,)), Job((1, 2))]
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_methods_take_turns(follower_model: LanguageModel) -> None:
     order: list[tuple[str, int]] = []
     methods = [Noting(GREEDY, order), Noting("blend", order)]
@@ -72,6 +80,8 @@ def test_methods_take_turns(follower_model: LanguageModel) -> None:
     assert order == [(GREEDY, 1), ("blend", 1), *one_round, *one_round]
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("calls", "rounds", "jobs"), [(3, 1, 1), (7, 1, 2), (9, 2, 2)])
 def test_an_interruption_keeps_what_every_method_has_decoded(
     calls: int, rounds: int, jobs: int, follower_model: LanguageModel
@@ -82,48 +92,89 @@ def test_an_interruption_keeps_what_every_method_has_decoded(
     assert [[len(each) for each in figures.rounds] for figures in measured] == [[jobs] * rounds] * 2
 
 
-def test_methods_are_distinct_with_greedy_decoding_first() -> None:
-    methods: Any = methods_by_name(["blend:16", "hf-lookup", "blend", "blend:auto", "blend"], 8)
-    assert [method.name for method in methods] == [GREEDY, "blend:16", "hf-lookup", "blend", "blend:auto"]
-    assert [getattr(method, "num_draft_tokens", None) for method in methods] == [None, 16, None, 8, None]
-    assert (parse_num_draft_tokens("auto"), parse_num_draft_tokens("12")) == (None, 12)
+SHORT = ("--num-draft-tokens", 8, "--limit", 1, "--max-new-tokens", 2, "--rounds", 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("bushel", "There is no method 'bushel'; choose from hf-greedy, hf-lookup"),
-        ("hf-lookup:8", "There is no method 'hf-lookup:8'"),
-        ("blend:many", "num_draft_tokens is 'many'; give a number, or auto"),
-    ],
-)
-def test_an_invalid_method_is_refused(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        methods_by_name([name], 8)
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("speed") / "rows.jsonl"
+    path.write_text("\n".join(map(as_line, SAMPLES)), encoding="utf-8")
+    return path
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"limit": 0}, "max_new_tokens is 0"),
-        ({"passages": -1}, "passages is -1"),
-        ({"limit": 1000}, r"exceed the context window of 'tiny' \(1024 tokens\)"),
-    ],
-)
-def test_invalid_job_options_are_refused(how: dict[str, Any], message: str, follower_model: LanguageModel) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_jobs(follower_model, SAMPLES, **{"limit": 10, **how})
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_speed_is_shown_as_tables_and_one_line(file: Path, tiny_folder: Path) -> None:
+    options = ("--num-draft-tokens", 8, "--task", "rag", "--limit", 2, "--max-new-tokens", 6, "--rounds", 1, "--json")
+    shown = antiphon("bench", "speed", file, "--model", tiny_folder, *options)
+    assert shown.exit_code == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    facts = json.loads(lines[-1])
+    assert all(any(f" {name} " in line for line in lines) for name in NAMES)
+    assert (facts["kind"], facts["file"], facts["task"], facts["samples"]) == ("speed", "rows.jsonl", "rag", 2)
+    assert (facts["replayed"], facts["dtype"], facts["device"], facts["rows"]) == (False, "float32", "cpu", "8")
+    assert facts["processor"] == processor_name()
+    assert any(processor_name() in line for line in lines)
+    assert [each["method"] for each in facts["methods"]] == list(NAMES)
+    assert all(each["identical"] == 1 and each["tokens_per_s"] > 0 for each in facts["methods"])
 
 
-def said(job: Job) -> str:
-    return bytes(token for token in job.prompt if token < 256).decode()
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_different_outputs_in_float32_end_with_exit_code_1(
+    file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "_identical", lambda one, other: 0.5)
+    options = (*SHORT, "--method", "nothing")
+    assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "float32").exit_code == 1
+    assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "bfloat16").exit_code == 0
 
 
-def test_prompts_are_recorded_or_built_over_passages_or_without(follower_model: LanguageModel) -> None:
-    recorded_, one, none = (make_jobs(follower_model, SAMPLES, limit=4, passages=count)[0] for count in (None, 1, 0))
-    assert (said(recorded_), recorded_.references) == (f"{HILL} Where?", SAMPLES[0].references)
-    assert HILL in said(one)
-    assert "It opens at nine." not in said(one)
-    assert said(one).count("Question: Where?") == 2
-    assert one.references == (HILL,)
-    assert (said(none), none.references) == ("user\nWhere?\nassistant\n", ())
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_samples_are_found_by_name(name: str) -> None:
+    samples = load_samples(name)
+    assert len(samples) == {"python-docs": 40, "translation": 12, "genres": 12, "edits": 21}[name]
+    assert all(sample.prompt and sample.response for sample in samples)
+    if name == "python-docs":
+        assert all(len(sample.references) == 3 and sample.query in sample.prompt for sample in samples)
+
+
+def run_of(tokens: int, seconds: float, first: float, **more: Any) -> MethodRun:
+    return MethodRun(
+        tuple(range(tokens)), seconds, first, more.pop("steps", tokens - 1), more.pop("drafted", 0), **more
+    )
+
+
+def test_figures_are_medians_of_rounds_summed_over_jobs() -> None:
+    rounds = [[run_of(11, 6.0, 1.0), run_of(21, 3.0, 1.0)], [run_of(11, 3.0, 1.0), run_of(21, 9.0, 1.0)]]
+    rounds.append([run_of(11, 2.0, 1.0), run_of(21, 5.0, 1.0)])
+    figures = MethodFigures("hf-greedy", rounds)
+    assert figures.total(lambda run: run.decode_seconds) == 2.0 + 4.0
+    assert figures.seconds_per_token == 6.0 / 30
+    assert figures.end_to_end_seconds_per_token == 8.0 / 32
+    shown = figures.as_dict()
+    assert (shown["tokens"], shown["steps"], shown["tokens_per_step"]) == (32, 30, 1.0)
+    assert (shown["tokens_per_s"], shown["ms_per_step"], shown["prefill_seconds"]) == (5.0, 200.0, 2.0)
+    assert shown["draft_ms_per_step"] is None
+
+
+def test_speed_ups_are_relative_to_greedy_decoding_and_to_the_faster_prompt_lookup() -> None:
+    times = {"hf-greedy": 9.0, "hf-lookup": 5.0, "hf-lookup-n3": 3.0, "blend": 2.0}
+    speed = Speed(tuple(MethodFigures(name, [[run_of(9, 1 + time, 1.0)]]) for name, time in times.items()))
+    blend = speed.as_dict()[-1]
+    assert (blend["speedup"], blend["speedup_lookup"], blend["speedup_whole"]) == (4.5, 1.5, round(10 / 3, 3))
+    assert blend["speedup_rounds"] == [4.5]
+    alone = Speed((speed.methods[0], speed.methods[-1])).as_dict()[-1]
+    assert alone["speedup_lookup"] is None
+
+
+def test_only_our_own_outputs_must_be_identical() -> None:
+    one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
+    plain = MethodFigures(GREEDY, [[one]], True)
+    theirs = Speed((plain, MethodFigures("genai", [[other]], True))).as_dict()
+    ours = Speed((plain, MethodFigures("blend", [[other]]))).as_dict()
+    assert theirs[1]["identical"] == ours[1]["identical"] == 0
+    assert is_lossless("float32", theirs)
+    assert not is_lossless("float32", ours)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
-import timeit
 from collections.abc import Iterator
-from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from threading import Thread
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.pipelines import Rag
-from antiphon.pipelines.answer import AnswerStream
-from antiphon.pipelines.question import Question
-from antiphon.pipelines.tracing import Span, start_generation
+from antiphon.pipelines.cli import app
+from antiphon.pipelines.cli.trace_option import start_traces
+from antiphon.pipelines.tracing import Span, use_tracer_provider
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.pipelines.recorded_spans import are_consecutive, attributes, named, recorded_spans, seconds, texts, tree
 
@@ -85,14 +87,6 @@ def test_stages_follow_each_other_within_the_time_of_the_answer(spans: InMemoryS
     assert seconds(named(found, "prefill")) == pytest.approx(answer.steps.prefill_seconds, abs=0.001)
 
 
-def test_an_answer_without_a_language_model_has_no_decoding(spans: InMemorySpanExporter, retriever: Retriever) -> None:
-    answer = Rag(retriever).ask(QUESTION)
-    found = spans.get_finished_spans()
-    assert tree(found)["answer"] == ["retrieve", "prompt", "chat extractive", "cite"]
-    assert "chat extractive" not in tree(found)
-    assert attributes(named(found, "chat extractive"))["antiphon.refusal"] is answer.is_refusal
-
-
 def test_a_closed_stream_ends_its_trace_as_cancelled(spans: InMemorySpanExporter, rag: Rag) -> None:
     with rag.stream(QUESTION, max_new_tokens=64) as stream:
         next(stream)
@@ -110,33 +104,6 @@ def test_a_failed_stage_has_the_type_of_the_error_and_not_its_message(spans: InM
     assert [span.name for span in failed] == ["chat typist", "answer"]
     assert {attributes(span)["error.type"] for span in failed} == {"ValueError"}
     assert [(span.status.description, span.events) for span in failed] == [(None, ())] * 2
-
-
-class BrokenStream(TextStream):
-    """A stream that fails at its first piece."""
-
-    def next_piece(self) -> Piece | None:
-        raise ConnectionError(QUESTION)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    @property
-    def completion(self) -> Any:
-        raise RuntimeError
-
-
-def test_an_error_while_generating_ends_the_trace_once(spans: InMemorySpanExporter, rag: Rag) -> None:
-    root = Span("answer")
-    with root.activated():
-        plan = rag.plan(Question(QUESTION))
-        chat = start_generation("chat", plan.model, plan.model, plan.parameters)
-    stream = AnswerStream(Question(QUESTION), plan, BrokenStream(), spans=(root, chat))
-    with pytest.raises(ConnectionError), stream:
-        next(stream)
-    for name in ("chat typist", "answer"):
-        assert attributes(named(spans.get_finished_spans(), name))["error.type"] == "ConnectionError"
-    assert QUESTION not in texts(spans.get_finished_spans())
 
 
 WORDS = st.lists(st.text("bcdfghjklmnpqrstvwxz", min_size=7, max_size=9), min_size=4, max_size=8, unique=True)
@@ -165,12 +132,6 @@ def test_an_answer_is_the_child_of_the_span_of_its_caller(spans: InMemorySpanExp
     assert tree(spans.get_finished_spans())["caller"] == ["answer"]
 
 
-def test_without_a_tracer_provider_nothing_is_recorded(rag: Rag) -> None:
-    with Span("answer") as span:
-        rag.ask(QUESTION, max_new_tokens=4)
-    assert not span.is_recorded
-
-
 def test_opentelemetry_is_not_imported_if_nothing_is_traced() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None; from antiphon.pipelines.tracing import Span, current_ids\n"
@@ -180,14 +141,76 @@ def test_opentelemetry_is_not_imported_if_nothing_is_traced() -> None:
     assert (run.stdout.strip(), run.stderr) == ("False {}", "")
 
 
-def test_a_stage_that_is_not_traced_costs_as_much_as_some_function_calls() -> None:
-    def record() -> None:
-        with Span("retrieve"):
-            pass
+STAGES = ["retrieve", "embed", "search", "rerank", "prompt"]
 
-    def pass_by() -> None:
-        with contextmanager(iter)([None]):
-            pass
 
-    recording, passing = (min(timeit.repeat(each, number=1000, repeat=5)) for each in (record, pass_by))
-    assert recording < 10 * passing
+@pytest.fixture(autouse=True)
+def _not_traced_afterwards() -> Iterator[None]:
+    yield
+    use_tracer_provider(None)
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
+    """A collector at a free port: its address, and the requests that it has received."""
+    received: list[ExportTraceServiceRequest] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/v1/traces":
+                received.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write no log."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_collector_receives_the_spans_of_an_answer(
+    index_folder: Path, collector: tuple[str, list[ExportTraceServiceRequest]]
+) -> None:
+    address, received = collector
+    variables = {
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": address,
+        "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
+    }
+    command = [sys.executable, "-m", "antiphon.pipelines.cli", "ask", QUESTION, "--index", str(index_folder)]
+    subprocess.run(command, env=os.environ | variables, check=True, capture_output=True)
+    [resource] = [each for request in received for each in request.resource_spans]
+    values = {each.key: each.value.string_value for each in resource.resource.attributes}
+    assert (values["service.name"], values["deployment.environment.name"]) == ("antiphon", "test")
+    names = [span.name for scope in resource.scope_spans for span in scope.spans]
+    assert sorted(names) == sorted(["answer", *STAGES, "chat extractive", "cite"])
+
+
+def test_ask_prints_its_trace_on_standard_error(index_folder: Path) -> None:
+    shown = CliRunner().invoke(app, ["ask", QUESTION, "--index", str(index_folder), "--trace", "console"])
+    assert shown.exit_code == 0, shown.stderr
+    lines = [line.split() for line in shown.stderr.splitlines() if line.rpartition(" ms")[0].strip()[-1:].isdigit()]
+    found = [line[1:] for line in lines if re.fullmatch("[0-9a-f]{8}", line[0])]
+    assert [line[0] for line in found] == ["embed", "search", "rerank", "retrieve", "prompt", "chat", "cite", "answer"]
+    assert len({line[0] for line in lines}) == 1
+    assert "passages=3" in found[3]
+    assert "embed" not in shown.stdout
+
+
+def test_the_variable_of_opentelemetry_is_the_default_of_the_option(
+    index_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    shown = CliRunner().invoke(app, ["ask", QUESTION, "--index", str(index_folder)])
+    assert "There is no exporter of traces 'zipkin'; choose 'otlp', 'console' or" in shown.stderr
+    start_traces("none")
+    assert not Span("answer").is_recorded

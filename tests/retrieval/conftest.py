@@ -1,14 +1,27 @@
 """Embedders and toy models that several tests share."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder
+from tests.child_process import _child_processes_find_our_modules
+from tests.retrieval.servers import postgres
+
+__all__ = ["_child_processes_find_our_modules"]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCAB_SIZE = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Any]:
+    """A PostgreSQL server for all tests that use tables of their own in it."""
+    with postgres() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -43,15 +43,7 @@ def markdown_without_bars(folder: Path) -> Path:
     return path
 
 
-def html(folder: Path) -> Path:
-    head = "".join(f"<th>{name}" for name in NAMES.split(" | "))
-    rows = "".join(f"<tr><td>{'<td>'.join(row)}" for row in ROWS)
-    path = folder / "stock.html"
-    path.write_text(f"<table><tr>{head}{rows}</table>", encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize("make", [csv, excel, markdown_without_bars, html])
+@pytest.mark.parametrize("make", [csv, excel, markdown_without_bars])
 def test_each_passage_of_a_long_table_has_its_column_names(make: Callable[[Path], Path], tmp_path: Path) -> None:
     document = read_document(make(tmp_path))
     passages = [each for each in chunk_document(document, count, max_tokens=60) if "Gadget" in each.text]
@@ -117,19 +109,3 @@ def test_a_part_of_a_wide_row_has_the_names_of_its_own_columns() -> None:
         for number in numbers:
             assert f"name{number}" in part.column_names.split(" | ")
         assert len(part.column_names.split(" | ")) <= len(numbers) + 2
-
-
-def test_rows_below_a_long_rule_that_is_cut_have_column_names() -> None:
-    table = f"| name | value |\n|{'-' * 300}|{'-' * 300}|\n| pump | 12 bar |\n| fan | 40 watts |\n"
-    passages = chunk_document(Document(table, "a.md"), lambda text: len(text) // 4, max_tokens=40)
-    [found] = [each for each in passages if "pump" in each.text]
-    assert found.column_names == "name | value"
-
-
-def test_text_with_bars_that_is_no_table_has_no_column_names() -> None:
-    text = "Use a | b to choose.\n\nRun x | grep y.\n" * 30
-    assert not any(each.column_names for each in chunk_document(Document(text, "notes.md"), count, max_tokens=20))
-
-
-def test_front_matter_named_column_names_is_no_header() -> None:
-    assert Passage.at("a.md", 0, "Text.", {"column_names": ["a", "b"]}).text_with_headings == "Text."

@@ -71,11 +71,6 @@ def test_equal_text_below_other_headings_stays_apart() -> None:
     assert [(each.source, each.also_in) for each in kept] == [("0.md", ("2.md",)), ("1.md", ())]
 
 
-def test_a_repetition_in_the_same_document_is_no_further_source() -> None:
-    twice = [Passage.at("a.txt", start, "The same words.") for start in (0, 100)]
-    assert [each.also_in for each in merge_duplicates(twice)] == [()]
-
-
 @pytest.mark.parametrize("reranker", [None, MaxSimReranker(HashEmbedder(), depth=3)])
 def test_copies_do_not_crowd_out_other_passages(reranker: MaxSimReranker | None, tmp_path: Path) -> None:
     copies = [Passage.at(f"copy{n}.txt", 0, "The pump is switched off at the panel.") for n in range(250)]

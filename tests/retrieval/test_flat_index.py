@@ -1,10 +1,6 @@
 """The contract of vector indexes, checked for each kind: exact and sorted results, invalid vectors refused."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.retrieval import FlatIndex, build_vector_index
-from antiphon.retrieval.vector_index import flat
 from antiphon.retrieval.vector_index.build import LocalVectorIndex
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
@@ -46,20 +41,6 @@ def test_scores_are_cosines_whatever_the_lengths(index: Index) -> None:
     assert hits.rows.tolist() == [0, 1, 2]
     assert np.allclose(hits.scores, [0.6, 0, -1])
     assert (len(made), made.dim) == (3, 2)
-
-
-@every_index
-def test_a_k_above_the_number_of_rows_returns_all_and_never_row_minus_one(
-    index: Index,
-) -> None:
-    hits = index(random_vectors(3)).search(random_vectors(2), 100)
-    assert [sorted(hit.rows.tolist()) for hit in hits] == [[0, 1, 2], [0, 1, 2]]
-
-
-def test_padding_of_faiss_is_dropped() -> None:
-    lowest = float(np.finfo(np.float32).min)
-    hits = flat.drop_padding(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
-    assert (hits.rows.tolist(), hits.scores.tolist()) == ([4, 0], [0.5, 0.25])
 
 
 def test_equal_scores_keep_the_order_of_rows() -> None:
@@ -99,52 +80,3 @@ def test_invalid_vectors_are_refused_as_content_and_as_queries(index: Index, cas
 def test_k_must_be_an_integer_from_one(index: Index, k: object) -> None:
     with pytest.raises(ValueError, match=f"k is {k!r}; the number of hits is a whole number from 1."):
         index(random_vectors(5)).search(random_vectors(1), k)  # type: ignore[arg-type]
-
-
-def test_without_faiss_exact_search_works_and_other_settings_are_an_error_with_the_command(tmp_path: Path) -> None:
-    """A new interpreter cannot import ``faiss``, as after a broken installation."""
-    (tmp_path / "faiss.py").write_text("raise ImportError('no faiss')")
-    script = f"""
-import sys; sys.path.insert(0, {str(tmp_path)!r})
-import numpy as np
-from antiphon.retrieval.vector_index.build import build_vector_index, check_setting
-assert len(build_vector_index(np.ones((50_001, 1), np.float32)).search(np.ones((1, 1), np.float32), 2)[0].rows) == 2
-for setting, count, dim in (("auto", 50_000_000, 1), ("flat", 50_000, 1024)):
-    assert check_setting(setting, count, dim).is_flat
-for setting, count, dim in (("auto", 50_000_001, 1), ("auto", 50_000, 1024), ("compact", 100, 8)):
-    try:
-        check_setting(setting, count, dim)
-    except ImportError as error:
-        print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
-    told, advice = zip(*(line.split(". ") for line in run.stdout.splitlines()), strict=True)
-    assert told == (
-        "50000001 passages need FAISS (without it at most 50000000, or the setting flat)",
-        "50000 passages need FAISS (without it at most 48828, or the setting flat)",
-        "The setting 'compact' needs FAISS",
-    )
-    assert set(advice) == {"FAISS is not installed: pip install faiss-cpu"}
-
-
-def test_two_faiss_packages_are_an_error_with_the_commands_that_repair_it(tmp_path: Path) -> None:
-    """Both distributions install the same files, so only their metadata shows that both are installed."""
-    for name in ("faiss_cpu", "faiss_gpu"):
-        folder = tmp_path / f"{name}-1.0.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    script = f"""
-import sys; sys.path.insert(0, {str(tmp_path)!r})
-from antiphon.retrieval.vector_index.faiss_library import import_faiss
-try:
-    import_faiss()
-except ImportError as error:
-    print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
-    assert run.stdout.startswith("faiss-cpu and faiss-gpu are both installed and overwrite each other's files: pip un")
-
-
-def environment() -> dict[str, str]:
-    """Return an environment in which a child process finds the modules of this one."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

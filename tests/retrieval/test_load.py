@@ -3,13 +3,25 @@
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pypdf import PdfWriter
 
-from antiphon.retrieval import load_documents, read_document
+from antiphon.retrieval import (
+    HashEmbedder,
+    Passage,
+    SkippedFile,
+    build_index,
+    index_passages,
+    load_documents,
+    read_document,
+    read_index,
+)
 from antiphon.retrieval.formats import ocr
+from antiphon.retrieval.vector_index.flat import Vectors
+from tests.retrieval.pdf_files import lines, pages_of, shown
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -19,35 +31,16 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def pdf(*pages: str, title: str = "", password: str = "") -> bytes:
-    """A PDF with one line of Helvetica on each page."""
-    objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"", b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
-    kids = []
-    for text in pages:
-        content = f"BT /F1 12 Tf 50 700 Td ({text}) Tj ET".encode()
-        objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content))
-        page = f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {len(objects)} 0 R "
-        objects.append((page + "/Resources << /Font << /F1 3 0 R >> >> >>").encode())
-        kids.append(f"{len(objects)} 0 R")
-    objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>".encode()
-    out = io.BytesIO(b"%PDF-1.4\n")
-    out.seek(0, os.SEEK_END)
-    places = []
-    for number, content in enumerate(objects, 1):
-        places.append(out.tell())
-        out.write(b"%d 0 obj\n%s\nendobj\n" % (number, content))
-    table = out.tell()
-    out.write(b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1))
-    out.write(b"".join(b"%010d 00000 n \n" % place for place in places))
-    out.write(b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (len(objects) + 1, table))
+    """A PDF with one line on each page."""
+    data = pages_of(*(shown(lines(text)) for text in pages))
     if not title and not password:
-        return out.getvalue()
-    writer = PdfWriter(clone_from=out)
+        return data
+    writer, out = PdfWriter(clone_from=io.BytesIO(data)), io.BytesIO()
     writer.add_metadata({"/Title": title})
     if password:
         writer.encrypt(password, algorithm="RC4-128")
-    result = io.BytesIO()
-    writer.write(result)
-    return result.getvalue()
+    writer.write(out)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".md", ""])
@@ -55,10 +48,6 @@ def pdf(*pages: str, title: str = "", password: str = "") -> bytes:
 def test_text_formats_keep_every_character_of_the_file(tmp_path: Path, suffix: str, text: str) -> None:
     path = write(tmp_path / f"file{suffix}", text)
     assert read_document(path).text == path.read_bytes().decode()
-
-
-def test_utf16_is_detected_by_its_byte_order_mark(tmp_path: Path) -> None:
-    assert read_document(write(tmp_path / "a.txt", "Grüße.".encode("utf-16"))).text == "Grüße."
 
 
 def test_markdown_headings_are_found_but_not_in_code(tmp_path: Path) -> None:
@@ -101,31 +90,6 @@ def test_html_gives_text_title_and_headings_without_scripts_and_navigation(tmp_p
     assert [(h.level, document.text[h.start : h.end]) for h in document.headings] == [(1, "First"), (2, "Second")]
 
 
-def test_only_the_one_main_part_of_a_page_is_read(tmp_path: Path) -> None:
-    markup = "<body><div>menu</div><div role='main'><p>text</p></div></body>"
-    assert read_document(write(tmp_path / "a.htm", markup)).text == "text"
-
-
-def test_a_page_nested_deeper_than_the_recursion_limit_is_read(tmp_path: Path) -> None:
-    depth = 3 * sys.getrecursionlimit()
-    assert read_document(write(tmp_path / "a.html", "<div>" * depth + "deep" + "</div>" * depth)).text == "deep"
-
-
-@pytest.mark.parametrize(
-    ("markup", "text"),
-    [
-        (b'<meta charset="iso-8859-1"><p>Gr\xfc\xdfe</p>', "Grüße"),
-        ('<meta charset="iso-8859-1"><p>Grüße</p>'.encode(), "Grüße"),
-        (b'<?xml version="1.0" encoding="utf-8"?><html><body><p>text</p></body></html>', "text"),
-        (b"https://example.org/page", "https://example.org/page"),
-        (b"<p>one</p>two<div>three <i>f</i>our</div>", "one\n\ntwo\n\nthree four"),
-        (b"<custom-tag>a</custom-tag><p>b", "a\n\nb"),
-    ],
-)
-def test_pages_are_decoded_as_they_declare(tmp_path: Path, markup: bytes, text: str) -> None:
-    assert read_document(write(tmp_path / "a.xhtml", markup)).text == text
-
-
 def test_pdf_gives_text_pages_and_title(tmp_path: Path) -> None:
     document = read_document(write(tmp_path / "a.pdf", pdf("Page one.", "Page two.", title="Report")))
     assert document.text == "Page one.\n\nPage two."
@@ -150,13 +114,6 @@ def test_sources_are_the_paths_as_they_were_given(tmp_path: Path, monkeypatch: p
     write(tmp_path / "docs" / "a.txt", "text")
     monkeypatch.chdir(tmp_path)
     assert [document.source for document in load_documents(["docs"]).documents] == [str(Path("docs", "a.txt"))]
-
-
-def test_a_named_file_is_read_whatever_its_ending(tmp_path: Path) -> None:
-    path = write(tmp_path / "notes.log", "text")
-    write(tmp_path / "a.txt", "other")
-    assert [document.text for document in load_documents([path]).documents] == ["text"]
-    assert [skipped.reason for skipped in load_documents([tmp_path]).skipped] == [".log files are not read"]
 
 
 BAD = {
@@ -217,15 +174,87 @@ def test_no_readable_file_is_an_error_that_names_the_first(tmp_path: Path) -> No
         load_documents([tmp_path])
 
 
-@pytest.mark.parametrize("paths", [[], "a.txt"])
-def test_paths_must_be_a_nonempty_list(paths: list[str]) -> None:
-    with pytest.raises(ValueError, match="a list of at least one file or folder is needed"):
-        load_documents(paths)
+OUTSIDE = "it is a link to a {} outside of what is indexed; to read it, follow links or name it"
 
 
-def test_progress_counts_the_files(tmp_path: Path) -> None:
-    for name in "abc":
-        write(tmp_path / f"{name}.txt", name)
-    seen: list[tuple[str, int, int]] = []
-    load_documents([tmp_path], progress=lambda *step: seen.append(step))
-    assert seen == [("load", 0, 3), ("load", 1, 3), ("load", 2, 3), ("load", 3, 3)]
+class Unused(HashEmbedder):
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        raise AssertionError("nothing is to be embedded")
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "good.txt").write_text("good")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.txt").write_text("secret")
+    return tmp_path / "docs"
+
+
+def reasons(docs: Path) -> dict[str, str]:
+    return {os.path.relpath(skipped.path, docs): skipped.reason for skipped in load_documents([docs]).skipped}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and names of POSIX")
+def test_links_that_lead_to_themselves_are_skipped(docs: Path) -> None:
+    (docs / "self.txt").symlink_to(docs / "self.txt")
+    (docs / "one.txt").symlink_to(docs / "two.txt")
+    (docs / "two.txt").symlink_to(docs / "one.txt")
+    assert reasons(docs) == dict.fromkeys(["self.txt", "one.txt", "two.txt"], "Too many levels of symbolic links")
+    with pytest.raises(ValueError, match=r"1 skipped, the first is .*self\.txt: Too many levels of symbolic links"):
+        load_documents([docs / "self.txt"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and names of POSIX")
+def test_links_that_lead_out_are_followed_on_request(docs: Path) -> None:
+    outside = docs.parent / "outside"
+    (docs / "file.txt").symlink_to(outside / "secret.txt")
+    (docs / "folder").symlink_to(outside)
+    (docs / "inside.txt").symlink_to(docs / "good.txt")
+    loaded = load_documents([docs])
+    assert [document.text for document in loaded.documents] == ["good"]
+    assert reasons(docs) == {"file.txt": OUTSIDE.format("file"), "folder": OUTSIDE.format("folder")}
+    followed = load_documents([docs], follow_links=True)
+    assert sorted(document.text for document in followed.documents) == ["good", "secret"]
+    assert followed.skipped == ()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and names of POSIX")
+def test_a_link_is_followed_if_it_or_its_target_is_named(docs: Path) -> None:
+    (docs / "file.txt").symlink_to(docs.parent / "outside" / "secret.txt")
+    assert [document.text for document in load_documents([docs / "file.txt"]).documents] == ["secret"]
+    both = load_documents([docs, docs.parent / "outside"])
+    assert (sorted(document.text for document in both.documents), both.skipped) == (["good", "secret"], ())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and names of POSIX")
+def test_following_links_between_folders_terminates(docs: Path) -> None:
+    (docs / "loop").symlink_to(docs)
+    (docs / "deep").mkdir()
+    (docs / "deep" / "up").symlink_to(docs.parent)
+    followed = load_documents([docs], follow_links=True)
+    assert sorted(document.text for document in followed.documents) == ["good", "secret"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and names of POSIX")
+def test_a_name_that_is_not_utf_8_is_skipped_before_anything_is_embedded(docs: Path) -> None:
+    path = docs / os.fsdecode(b"caf\xe9.txt")
+    try:
+        path.write_text("coffee")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    report = build_index([docs], docs.parent / "index", embedder="hash")
+    assert report.skipped == (SkippedFile(str(path), "its name is not UTF-8; rename it"),)
+    assert [passage.text for passage in read_index(docs.parent / "index").passages] == ["good"]
+    with pytest.raises(ValueError, match="its name is not UTF-8"):
+        load_documents([str(path)])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and names of POSIX")
+@pytest.mark.parametrize("field", ["text", "id", "source", "metadata"])
+def test_passages_that_utf_8_cannot_encode_are_refused_before_embedding(tmp_path: Path, field: str) -> None:
+    values = {"text": "a", "id": "b", "source": "c", "start": 0, "end": 1}
+    values |= {"metadata": {"title": "\udc80"}} if field == "metadata" else {field: "x\udc80"}
+    with pytest.raises(ValueError, match=rf"holds half a character \(a lone surrogate\) in its {field}"):
+        index_passages([Passage(**values)], tmp_path / "index", Unused())  # type: ignore[arg-type]
+    assert not (tmp_path / "index").exists()

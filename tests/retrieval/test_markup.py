@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from pathlib import Path
 
@@ -33,12 +32,6 @@ def test_front_matter_becomes_metadata_and_its_title_that_of_the_document(matter
     assert document.text == "\nBees dance.\n"
     assert document.metadata == {"title": "The Hive", "year": 1998}
     assert [passage.metadata["title"] for passage in chunk_document(document, count)] == ["The Hive"]
-
-
-def test_front_matter_keeps_dates_and_lists() -> None:
-    document = markdown("\ufeff---\ndate: 2024-05-06\ntags: [bees, wax]\n---\nText.")
-    assert document.metadata == {"date": datetime.date(2024, 5, 6), "tags": ["bees", "wax"]}
-    assert document.text == "Text."
 
 
 @pytest.mark.parametrize(
@@ -135,13 +128,6 @@ def test_admonitions_of_myst_are_prose_and_their_code_is_code() -> None:
         "After code.",
         "End.",
     ]
-
-
-def test_sentences_in_an_admonition_are_cut_like_prose() -> None:
-    document = markdown("```{note}\n" + "Bees dance in the hive. " * 40 + "\n```\n")
-    passages = chunk_document(document, count, max_tokens=30)
-    assert len(passages) > 1
-    assert all(passage.text.endswith("hive.") for passage in passages)
 
 
 def test_includes_are_reported(tmp_path: Path) -> None:

@@ -1,17 +1,17 @@
-"""`build_index` downloads the weights of the embedder, and of the reranker that questions will need, with progress."""
+"""Weights are downloaded from the hub with progress, continued, and refused if the disk is too small."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval.rerankers import by_name
-from antiphon.retrieval.rerankers.by_name import hub_models
-from tests.fake_hub import NAME, fake_hub, run_with_hub
+from tests.fake_hub import NAME, FakeHub, fake_hub, run_with_hub
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
 
 SCRIPT = """
 import json, sys
@@ -28,7 +28,6 @@ print(json.dumps(said))
 """
 
 IN_A_FOLDER = "import os\nos.chdir({!r})\n"
-FULL_DISK = "import shutil\nshutil.disk_usage = lambda path: type('Usage', (), {'free': 10})\n"
 DOWNLOAD = f"Downloading {NAME}, MB"
 
 
@@ -59,15 +58,6 @@ def test_an_embedder_is_downloaded_before_the_first_stage(
         assert DOWNLOAD not in reports
 
 
-@pytest.mark.slow
-def test_a_disk_that_is_too_small_is_named_before_the_download(files: dict[str, bytes], tmp_path: Path) -> None:
-    script = IN_A_FOLDER.format(str(tmp_path)) + FULL_DISK + SCRIPT
-    with fake_hub(files) as (address, handler):
-        error, _ = run_with_hub(address, tmp_path / "hub", script)
-        assert error.startswith(f"The weights of '{NAME}' need 0.0 GB, and 0.0 GB are free in ")
-        assert handler.downloaded() == []
-
-
 @pytest.mark.exhaustive
 def test_a_model_that_the_hub_does_not_have_is_named(tmp_path: Path) -> None:
     script = IN_A_FOLDER.format(str(tmp_path)) + SCRIPT
@@ -76,10 +66,60 @@ def test_a_model_that_the_hub_does_not_have_is_named(tmp_path: Path) -> None:
         assert error.startswith(f"The embedder '{NAME}' cannot be loaded from the hub or its cache; check the name")
 
 
-def test_the_models_of_an_index_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [hub_models(name, "cpu") for name in ("auto", "minilm", "hash")] == [[], [], []]
-    assert hub_models("bge-m3", "cpu") == ["BAAI/bge-m3"]
-    assert hub_models(NAME, "cpu") == [NAME]
-    monkeypatch.setattr(by_name, "pick_device", lambda device: "cuda")
-    assert hub_models("bge-m3", "cuda") == ["BAAI/bge-m3", "BAAI/bge-reranker-v2-m3"]
-    assert hub_models(NAME, "cuda") == [NAME]
+PARTS = {"model-1.safetensors": b"a" * 3_000_000, "model-2.safetensors": b"b" * 2_500_000}
+INDEX = {"weight_map": {"first": "model-1.safetensors", "second": "model-2.safetensors"}}
+HUB_FILES = PARTS | {
+    "config.json": b"{}",
+    "model.safetensors.index.json": json.dumps(INDEX).encode(),
+    "consolidated.safetensors": b"c" * 1000,
+}
+
+RESOLVING = """
+import json, sys
+from antiphon.pipelines import resolve_model
+said = []
+try:
+    print(resolve_model("someone/model", progress=lambda *report: said.append(report)))
+except ValueError as error:
+    print(error)
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, type[FakeHub]]]:
+    with fake_hub(HUB_FILES) as found:
+        yield found
+
+
+def resolve(address: str, cache: Path, prelude: str = "") -> tuple[str, list[tuple[str, int, int]]]:
+    """Return the result or the error of `resolve_model`, and its progress reports, in a new process."""
+    answer, reports = run_with_hub(address, cache, prelude + RESOLVING)
+    return answer, [(stage, done, total) for stage, done, total in json.loads(reports)]
+
+
+def test_the_parts_of_the_weights_are_downloaded_with_progress(hub: tuple[str, type[FakeHub]], tmp_path: Path) -> None:
+    address, handler = hub
+    answer, reports = resolve(address, tmp_path)
+    assert answer == NAME
+    assert {stage for stage, _, _ in reports} == {"Downloading someone/model, MB"}
+    assert [done for _, done, _ in reports] == sorted(done for _, done, _ in reports)
+    assert reports[-1][1:] == (5, 5)
+    assert {*handler.downloaded()} == {*PARTS, "model.safetensors.index.json"}  # not the same weights in one file
+    handler.requests.clear()
+    assert resolve(address, tmp_path)[1] == []
+    assert handler.downloaded() == []
+
+
+def test_after_an_interrupted_download_only_the_rest_is_fetched(hub: tuple[str, type[FakeHub]], tmp_path: Path) -> None:
+    address, handler = hub
+    handler.broken.add("model-2.safetensors")
+    answer, _ = resolve(address, tmp_path)
+    assert answer.startswith("The weights of 'someone/model' cannot be downloaded (")
+    assert answer.endswith("What has arrived is kept: run the command again.")
+    handler.broken.clear()
+    handler.requests.clear()
+    answer, reports = resolve(address, tmp_path)
+    assert answer == NAME
+    assert reports[-1][1:] == (2, 2)
+    assert handler.downloaded() == ["model-2.safetensors"]

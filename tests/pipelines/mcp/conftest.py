@@ -118,13 +118,7 @@ def text_of(result: Any) -> str:
 
 
 def index_of_documents(folder: Path, documents: dict[str, str], **metadata: Any) -> Path:
-    """Write an index of documents that are one passage each, and return its folder.
-
-    Args:
-        folder: the folder of the index.
-        documents: the texts by source.
-        **metadata: metadata of all passages.
-    """
+    """Write an index of documents that are one passage each, and return its folder."""
     passages = [Passage.at(source, 0, text, metadata) for source, text in documents.items()]
     index_passages(passages, folder, HashEmbedder())
     return folder

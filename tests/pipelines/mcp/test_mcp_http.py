@@ -134,16 +134,6 @@ async def test_a_cancelled_call_stops_decoding_and_reports_its_progress_until_th
     assert gate.steps - before <= 3, "only the forward pass in progress is finished, of up to 200"
 
 
-async def test_the_server_of_the_page_also_serves_mcp(service: Service) -> None:
-    with live_server(app_with_mcp(service)) as address:
-        async with connected(address) as client:
-            assert not (await client.call_tool("search", {"query": "bees"})).is_error
-        models = httpx2.get(f"{address}/v1/models", headers=headers())
-        metrics = httpx2.get(f"{address}/metrics", headers=headers())
-    assert models.status_code == 200
-    assert 'path="/mcp",status="200"' in metrics.text
-
-
 def test_a_stream_that_is_open_at_the_shutdown_ends_without_an_error(
     quoting: Service, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -68,12 +68,7 @@ def address(service: Service) -> Iterator[str]:
 
 
 class KeyHolder:
-    """A client with one key, and everything that it received without asking for it by name.
-
-    Args:
-        client: the client.
-        number: the number of its key.
-    """
+    """A client with one key, and everything that it received without asking for it by name."""
 
     def __init__(self, client: Client, number: int) -> None:
         self.client, self.number, self.other = client, number, (number + 1) % KEYS

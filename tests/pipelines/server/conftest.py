@@ -22,14 +22,7 @@ Serve = Callable[..., Any]
 
 
 def tiny_service(language_model: LanguageModel, folder: Path, *, k: int = 2, **settings: Any) -> Service:
-    """Return a service of the tiny model.
-
-    Args:
-        language_model: the model.
-        folder: the folder of its index.
-        k: passages per answer.
-        **settings: fields of `ServerSettings`.
-    """
+    """Return a service of the tiny model."""
     limits = ServerSettings(**{"max_running": 4, "max_waiting": 4, "max_output_tokens": 64, **settings})
     retriever = Retriever.open(folder)
     return make_service(

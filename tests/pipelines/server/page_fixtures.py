@@ -49,12 +49,7 @@ def scripted(prompt: str) -> str:
 
 
 def served_collections(folder: Path, model: Any) -> list[Collection]:
-    """Return a collection that can be changed and one that is read-only.
-
-    Args:
-        folder: the folder of their files.
-        model: the language model.
-    """
+    """Return a collection that can be changed and one that is read-only."""
     (folder / "guide.pdf").write_bytes(pages_of(shown(lines("A guide.")), shown(lines(*GUIDE_PAGE))))
     passages = [Passage.at("docs/handbook.md", 100 * place, text) for place, text in enumerate(HANDBOOK)]
     passages.append(Passage.at(str(folder / "guide.pdf"), 8, "\n".join(GUIDE_PAGE), {"page": "2"}))
@@ -69,12 +64,7 @@ def served_collections(folder: Path, model: Any) -> list[Collection]:
 
 @contextmanager
 def library(folder: Path, **settings: Any) -> Iterator[str]:
-    """Serve the collections and yield the address.
-
-    Args:
-        folder: the folder of their files.
-        **settings: fields of `ServerSettings`.
-    """
+    """Serve the collections and yield the address."""
     model = ScriptedModel(answer=scripted)
     service = make_service(
         model,
@@ -115,13 +105,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
 
 @contextmanager
 def open_page(browser: Any, address: str, **options: Any) -> Iterator[Any]:
-    """Open the page in a new browser profile.
-
-    Args:
-        browser: the browser.
-        address: the server's address.
-        **options: options of the profile.
-    """
+    """Open the page in a new browser profile."""
     context = browser.new_context(**{"viewport": {"width": 1100, "height": 800}, **options})
     opened = context.new_page()
     problems: list[str] = []

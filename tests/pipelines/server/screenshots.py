@@ -69,13 +69,7 @@ def main(folder: Path) -> None:
 
 @contextmanager
 def served(model: Any, name: str, work: Path) -> Iterator[str]:
-    """Serve the documents of the demo with a model, and yield the address.
-
-    Args:
-        model: the model.
-        name: its name.
-        work: a folder for a copy of the index, and for uploads.
-    """
+    """Serve the documents of the demo with a model, and yield the address."""
     index = work / name / "index"
     shutil.copytree(demo_index(), index)
     rag = Rag(Retriever.open(index), model)
@@ -88,13 +82,7 @@ def served(model: Any, name: str, work: Path) -> Iterator[str]:
 
 @contextmanager
 def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
-    """Open the page.
-
-    Args:
-        browser: the browser.
-        address: the server's address.
-        **options: options of the browser profile.
-    """
+    """Open the page."""
     context = browser.new_context(**{"viewport": WIDE, "device_scale_factor": SCALE, **options})
     page = context.new_page()
     page.set_default_timeout(120_000)
@@ -111,14 +99,7 @@ def save(page: Any, path: Path) -> None:
 
 
 def take_answers(browser: Any, address: str, scheme: str, folder: Path) -> None:
-    """Take a wide and a small screenshot of two answers with their sources.
-
-    Args:
-        browser: the browser.
-        address: the server's address.
-        scheme: "light" or "dark".
-        folder: where to save them.
-    """
+    """Take a wide and a small screenshot of two answers with their sources."""
     with opened(browser, address, color_scheme=scheme) as page:
         for question in QUESTIONS:
             ask(page, question)
@@ -130,14 +111,7 @@ def take_answers(browser: Any, address: str, scheme: str, folder: Path) -> None:
 
 
 def take_source(browser: Any, address: str, work: Path, folder: Path) -> None:
-    """Take a screenshot of a quote on the page of a PDF file.
-
-    Args:
-        browser: the browser.
-        address: the server's address.
-        work: a folder for the file.
-        folder: where to save it.
-    """
+    """Take a screenshot of a quote on the page of a PDF file."""
     heading: Text = (72, 700, 20, "Bees in summer and in winter")
     (work / "Bees.pdf").write_bytes(pages_of(shown([heading, *lines(*PAGE, top=660, pitch=18, size=12)])))
     with opened(browser, address) as page:
@@ -149,13 +123,7 @@ def take_source(browser: Any, address: str, work: Path, folder: Path) -> None:
 
 
 def take_speed(browser: Any, address: str, folder: Path) -> None:
-    """Take a screenshot of the speed view with a comparison.
-
-    Args:
-        browser: the browser.
-        address: the server's address.
-        folder: where to save it.
-    """
+    """Take a screenshot of the speed view with a comparison."""
     with opened(browser, address) as page:
         ask(page, SPEED_QUESTION)
         page.click("#speed")

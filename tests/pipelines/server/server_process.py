@@ -15,12 +15,7 @@ from tests.load.servers import Command, RunningServer, serving
 
 @contextmanager
 def tiny_server(log: Path, **settings: Any) -> Iterator[RunningServer]:
-    """Run a server until the ``with`` block exits.
-
-    Args:
-        log: the file of its output.
-        **settings: fields of `ServerSettings`, and ``drain``, in seconds.
-    """
+    """Run a server until the ``with`` block exits."""
     arguments = [f"{name}={value}" for name, value in settings.items()]
     with serving(
         Command("tiny", (sys.executable, "-m", "tests.pipelines.server.tiny_server", *arguments)), log

@@ -64,11 +64,6 @@ def test_every_parameter_is_listed_with_what_the_server_does(endpoint: str) -> N
     assert not {name for name, status in listed.items() if status == "ignored"} & {*UNSUPPORTED, *STATEFUL}
 
 
-def test_every_refused_parameter_is_listed() -> None:
-    listed = {name for endpoint in ENDPOINTS for name, status in table(endpoint).items() if status == "refused"}
-    assert listed == {*UNSUPPORTED, *STATEFUL}
-
-
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_refused_parameters_are_refused_by_name_and_ignored_ones_accepted(http: TestClient, endpoint: str) -> None:
     body = {"model": "tiny", **ENDPOINTS[endpoint][2]}

@@ -119,16 +119,6 @@ def grow_index(folder: Path, documents: Path) -> None:
         time.sleep(0.1)
 
 
-def test_a_backup_of_a_folder_without_an_index_fails_and_leaves_nothing(script: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for folder in ("empty", "missing"):
-        done = subprocess.run(
-            ["sh", script, tmp_path / folder, tmp_path / "b.tar.gz"], capture_output=True, check=False
-        )
-        assert done.returncode != 0
-    assert {path.name for path in tmp_path.iterdir()} == {"empty", "backup.sh"}
-
-
 def test_a_change_while_another_process_holds_the_lock_is_to_be_tried_again(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,6 @@ from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from antiphon.retrieval.rerankers.maxsim import MaxSimReranker
-from tests.pipelines.server.conftest import Serve
 
 NAMES = ("law", "team", "wiki")
 QUESTION = [{"role": "user", "content": "Who keeps the keys?"}]
@@ -125,12 +124,6 @@ def test_models_and_collections_are_listed_exactly_if_they_may_be_read(service: 
     assert [*service.readable_models(access)] == ["tiny", *(f"tiny+{name}" for name in NAMES if name in read)]
 
 
-def test_one_index_is_a_collection_that_every_key_may_change(serve: Serve) -> None:
-    with serve(api_keys=("one",)) as client:
-        listed = client.get("/collections", headers={"Authorization": "Bearer one"}).json()
-    assert listed == {"object": "list", "data": [{"name": "docs", "documents": 1, "may_write": True}]}
-
-
 def test_a_body_names_its_collection_in_a_field_or_in_the_model(client: TestClient) -> None:
     for named in ({"model": "tiny", "collection": "team"}, {"model": "tiny+team"}):
         answer = client.post("/v1/chat/completions", json={"messages": QUESTION, **named}).json()
@@ -138,14 +131,6 @@ def test_a_body_names_its_collection_in_a_field_or_in_the_model(client: TestClie
         assert client.post("/v1/responses", json={"input": "Keys?", **named}).json()["model"] == "tiny+team"
     both = {"model": "tiny+team", "collection": "law", "messages": QUESTION}
     assert "no model 'tiny+team+law'" in message(client.post("/v1/chat/completions", json=both), 404)
-
-
-def test_the_caches_of_a_key_are_separate_for_each_collection(service: Service) -> None:
-    law, team = (service.tenants.of("key", None, name) for name in ("law", "team"))
-    assert service.tenants.of("key", None, "law") is law
-    assert law.table is not team.table
-    assert law.take([1, 2]).tenant is not team.take([1, 2]).tenant
-    assert law.name == team.name, "in the queue they are one tenant"
 
 
 def test_a_key_that_sends_too_many_requests_is_told_when_to_retry(client: TestClient, key_file: Path) -> None:
@@ -175,20 +160,6 @@ def test_an_upload_beyond_the_quota_is_refused_with_the_figures(client: TestClie
     assert sorted(each["name"] for each in listed if each["uploaded"]) == ["a.txt", "b.txt", "c.txt"]
     client.delete("/documents", params={"collection": "team", "id": "uploaded/b.txt"})
     assert upload(client, "d.txt", b"e").status_code == 200
-
-
-def test_a_file_that_no_list_would_show_is_refused(client: TestClient, service: Service) -> None:
-    assert "it holds no text" in message(upload(client, "white.txt", "\u3000\u2003".encode() * 9), 400)
-    folder = service.collections["team"].uploads
-    assert folder is not None
-    listed = client.get("/documents", params={"collection": "team"}).json()["data"]
-    assert len([*folder.iterdir()]) == len([each for each in listed if each["uploaded"]])
-
-
-def nested_filter(depth: int) -> dict[str, Any]:
-    """Return a filter of `depth` operators in each other that the year 1999 matches."""
-    inner = nested_filter(depth - 1) if depth else {}
-    return {"$or" if depth % 2 else "$and": [{"year": 1999}, inner]} if depth else {"year": 1999}
 
 
 def negated_filter(depth: int) -> dict[str, Any]:
@@ -226,26 +197,6 @@ def test_a_filter_that_cannot_be_used_is_refused_with_the_reason(
     response = cited(client, where)
     assert reason in message(response, 400)
     assert response.json()["error"]["param"] == "where"
-
-
-def test_the_largest_filter_is_evaluated(client: TestClient) -> None:
-    for where in (
-        nested_filter(16),
-        negated_filter(16),
-        {"year": {"$in": [*range(1901, 2000)]}},
-        {"$or": [{"year": {"$gt": n}} for n in range(99)]},
-    ):
-        assert cited(client, where).status_code == 200
-
-
-def test_a_model_without_documents_refuses_a_filter(client: TestClient) -> None:
-    body = {"model": "tiny", "messages": QUESTION, "where": {"year": 1999}}
-    assert "has none" in message(client.post("/v1/chat/completions", json=body), 400)
-
-
-def test_indexes_of_one_embedder_share_it(service: Service) -> None:
-    embedders = {id(each.retriever.embedder) for each in service.collections.values() if each.retriever}
-    assert len(embedders) == 1
 
 
 def test_an_index_that_cannot_be_opened_is_named_with_its_collection(folders: dict[str, Path], tmp_path: Path) -> None:

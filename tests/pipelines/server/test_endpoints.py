@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import zipfile
-from email.message import EmailMessage
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.http_server import JsonLogFormatter
-from antiphon.retrieval import HashEmbedder, Passage, index_passages
-from tests.pipelines.server.conftest import Serve, tiny_service
+from antiphon.retrieval import HashEmbedder, Passage
+from tests.pipelines.server.conftest import Serve
 from tests.pipelines.server.test_chat_completions import chat, events
 
 QUESTION = [{"role": "user", "content": "How long does honey keep?"}]
@@ -45,17 +40,6 @@ def test_completions_continue_texts_and_token_ids(client: TestClient, typist: La
     assert streamed[-1]["usage"]["completion_tokens"] == 8
 
 
-def test_models_are_listed_as_our_own_client_expects(client: TestClient) -> None:
-    listed = client.get("/v1/models").json()["data"]
-    assert [each["id"] for each in listed] == ["tiny", "tiny+docs"]
-    assert {each["owned_by"] for each in listed} == {"antiphon"}
-    assert listed[0]["max_model_len"] == 2048
-    kinds = [(each["id"], each["collection"], each["extractive"]) for each in listed]
-    assert kinds == [("tiny", None, False), ("tiny+docs", "docs", False)]
-    assert client.get("/v1/models/tiny+docs").json()["id"] == "tiny+docs"
-    assert client.get("/v1/models/none").status_code == 404
-
-
 def test_a_model_with_documents_answers_from_them(client: TestClient, passages: list[Passage]) -> None:
     result = chat(client, model="tiny+docs", messages=QUESTION)
     assert result["usage"]["prompt_tokens"] > 100, "the passages are in the prompt"
@@ -69,14 +53,6 @@ def test_a_model_with_documents_answers_from_them(client: TestClient, passages: 
     assert client.get("/passages/none").status_code == 404
 
 
-def test_a_conversation_with_documents_has_earlier_turns_in_the_prompt(client: TestClient) -> None:
-    earlier = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}]
-    alone = chat(client, model="tiny+docs", messages=QUESTION)["usage"]["prompt_tokens"]
-    assert chat(client, model="tiny+docs", messages=[*earlier, *QUESTION])["usage"]["prompt_tokens"] > alone + 12
-    refused = client.post("/v1/chat/completions", json={"model": "tiny+docs", "messages": earlier})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
-
-
 def test_embeddings_are_those_of_the_index(client: TestClient) -> None:
     own = HashEmbedder().embed_documents(["bees", "honey"])
     result = post(client, "/v1/embeddings", input=["bees", "honey"])
@@ -86,32 +62,11 @@ def test_embeddings_are_those_of_the_index(client: TestClient) -> None:
     assert client.post("/v1/embeddings", json={"input": []}).status_code == 400
 
 
-def test_token_ids_are_refused_and_errors_name_the_parameter_as_the_client_wrote_it(client: TestClient) -> None:
-    result = client.post("/v1/embeddings", json={"input": [[1, 2], [3]]}).json()["error"]
-    assert (result["param"], result["code"]) == ("input", "unsupported_parameter")
-    assert "check_embedding_ctx_length" in result["message"]
-    result = client.post("/v1/embeddings", json={"input": {"a": 1}}).json()["error"]
-    assert result["param"] == "input"
-    assert result["message"].startswith("input: Input should be a valid string; or: Input should be a valid list")
-    message = {"role": "user", "content": 5}
-    body = {"model": "tiny", "messages": [message], "tool_choice": 3}
-    result = client.post("/v1/chat/completions", json=body).json()["error"]
-    assert result["param"] == "messages.0.content"
-
-
 def test_paths_of_the_machine_are_not_revealed(serve: Serve, passages: list[Passage]) -> None:
     with serve() as client:
         listed = client.get("/documents").json()["data"]
     assert [each["name"] for each in listed] == ["bees.txt"]
     assert [each["id"].partition("/")[0] for each in listed] == ["indexed"]
-
-
-def test_reranking_returns_the_best_document_first(client: TestClient) -> None:
-    result = post(
-        client, "/v1/rerank", query="honey keeps", documents=["ants", {"text": "honey keeps for years"}], top_n=1
-    )
-    assert [each["index"] for each in result["results"]] == [1]
-    assert result["results"][0]["document"] == {"text": "honey keeps for years"}
 
 
 def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
@@ -166,17 +121,6 @@ def test_an_uploaded_archive_gives_several_documents_and_reports_what_is_skipped
         assert [each["name"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
 
 
-def test_attachments_of_an_uploaded_mailbox_are_indexed(serve: Serve) -> None:
-    mail = EmailMessage()
-    mail["Subject"], mail["From"], mail["To"] = "Hive plan", "a@example.org", "b@example.org"
-    mail.set_content("The plan is attached.")
-    mail.add_attachment("frames,wax\n12,3 kg\n", subtype="csv", filename="plan.csv")
-    mailbox = b"From a@example.org Thu Jan  1 00:00:00 2026\n" + bytes(mail) + b"\n"
-    with serve() as client:
-        added = client.post("/documents", files={"file": ("all.mbox", mailbox)}).json()
-        assert [added["documents"], added["skipped"]] == [2, []]
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [("virus.exe", b"x"), ("empty.txt", b" "), ("binary.txt", b"\0\1\2"), ("broken.pdf", b"%PDF-1.4 nothing")],
@@ -187,27 +131,6 @@ def test_unreadable_files_are_refused_and_not_stored(client: TestClient, name: s
     message = response.json()["error"]["message"]
     assert "uploads" not in message, "the path of the file on the server is not revealed"
     assert [each["name"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
-
-
-def test_the_error_of_an_unwritable_folder_does_not_name_it(
-    typist: LanguageModel,
-    passages: list[Passage],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    index_passages(passages, tmp_path / "index", HashEmbedder())
-    service = tiny_service(typist, tmp_path / "index")
-    monkeypatch.setattr(caplog.handler, "formatter", JsonLogFormatter())  # the handler is shared by all tests
-    (tmp_path / "uploads").write_text("This file is in the place of the folder.")
-    with TestClient(create_app(service)) as client:
-        headers = {"X-Request-ID": "mine-7"}
-        response = client.post("/documents", files={"file": ("a.txt", b"Bees.")}, headers=headers)
-    assert response.status_code == 500
-    assert response.json()["error"]["message"] == "The server cannot change its documents: File exists."
-    [line] = [line for line in caplog.text.splitlines() if "FileExistsError" in line]
-    assert str(tmp_path) in line
-    assert json.loads(line)["request"] == "mine-7", "the log has the id of the request"
 
 
 def test_metrics_are_counted(serve: Serve) -> None:

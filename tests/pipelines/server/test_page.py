@@ -25,31 +25,21 @@ INJECTIONS = (
     "<svg><script>window.hit=1</script></svg>",
     "<iframe src=javascript:parent.hit=1>",
     "<iframe srcdoc='<script>parent.hit=1</script>'>",
-    "<body onload=window.hit=1>",
-    "<input autofocus onfocus=window.hit=1>",
     "<details open ontoggle=window.hit=1>",
-    "<video><source onerror=window.hit=1></video>",
-    "<audio src=x onerror=window.hit=1>",
     "<object data=javascript:window.hit=1>",
-    "<embed src=javascript:window.hit=1>",
     "<a href=javascript:window.hit=1 autofocus>x</a>",
-    "<math><mi xlink:href=javascript:window.hit=1>x</mi></math>",
     "<link rel=stylesheet href=javascript:window.hit=1>",
     "<style>@import 'javascript:window.hit=1'</style>",
     "<meta http-equiv=refresh content='0;url=javascript:window.hit=1'>",
-    "<base href=javascript:window.hit=1//>",
     "<form action=javascript:window.hit=1><button>x</button></form>",
-    "<marquee onstart=window.hit=1>x</marquee>",
     '"><script>window.hit=1</script>',
     "'-window.hit=1-'",
     "</textarea><script>window.hit=1</script>",
-    "</title><script>window.hit=1</script>",
     "<!--><script>window.hit=1</script>-->",
     "<![CDATA[<script>window.hit=1</script>]]>",
     "${window.hit=1}",
     "{{constructor.constructor('window.hit=1')()}}",
     "&lt;script&gt;window.hit=1&lt;/script&gt;",
-    "<template><script>window.hit=1</script></template>",
     "\u202e<script>window.hit=1</script>",
 )
 EMOJI = "🐝👩‍👧 Honey 𝒌eeps."
@@ -95,14 +85,6 @@ def answer_event(texts: tuple[str, ...], ids: tuple[str, ...]) -> dict[str, Any]
     return {"passages": passages, "segments": segments, "choices": choices, "caption": texts[0]}
 
 
-def figures(steps: int, tokens: int) -> dict[str, Any]:
-    """Return the figures of an event."""
-    metrics = {"steps": steps, "tokens_per_step": tokens / max(steps, 1), "seconds": 1.3}
-    metrics["time_to_first_token_seconds"] = 0.3
-    details = {"response_prefix_tokens": 0}
-    return {"usage": {"completion_tokens": tokens, "prompt_tokens_details": details}, "metrics": metrics}
-
-
 def test_a_question_is_answered_and_followed_up(page: Any) -> None:
     page.select_option("#model", "tiny")
     turn = ask(page, "How do bees live?")
@@ -113,22 +95,6 @@ def test_a_question_is_answered_and_followed_up(page: Any) -> None:
     page.click("#new-conversation")
     assert page.locator(".turn").count() == 0
     assert page.locator("#welcome").is_visible()
-
-
-def test_the_speed_view_is_off_at_first_and_one_click_away(page: Any) -> None:
-    page.select_option("#model", "tiny")
-    turn = ask(page, "How do bees live?")
-    assert not turn.locator(".stats").is_visible()
-    assert not turn.get_by_text("Compare with plain decoding").is_visible()
-    page.click("#speed")
-    assert page.get_attribute("#speed", "aria-pressed") == "true"
-    for part in ("tokens in", "forward passes", "tokens per second"):
-        assert part in turn.locator(".stats").inner_text()
-    assert turn.locator(".answer-runs").inner_text() == turn.locator(".answer-text").evaluate(
-        "each => each.textContent"
-    )
-    page.reload()
-    page.wait_for_selector("#speed[aria-pressed=true]")
 
 
 def test_plain_decoding_is_compared_after_the_answer_and_has_the_same_text(page: Any) -> None:
@@ -142,37 +108,6 @@ def test_plain_decoding_is_compared_after_the_answer_and_has_the_same_text(page:
     texts = turn.locator(".answer-runs").all_inner_texts()
     assert len(texts) == 2
     assert texts[0] == texts[1], "drafting changes no word"
-
-
-def test_an_answer_without_a_forward_pass_is_shown_as_quoted(page: Any) -> None:
-    page.evaluate(SHOW, {"choices": [{"delta": {"content": "It keeps."}}], **figures(0, 0)})
-    assert page.locator(".answer .caption:not(.speed-only)").inner_text() == "Quoted from the documents in 1.3 s"
-    page.click("#speed")
-    assert page.locator(".stats").inner_text() == "Quoted without a language model: no token was generated."
-
-
-def test_a_refusal_is_shown_as_one_and_not_as_quoted(page: Any) -> None:
-    event = answer_event(("a.md",), (HOSTILE[0].id,))
-    event["choices"] = [{"delta": {"content": "The passages do not say. Ask in English."}, "refused": True}]
-    page.evaluate(SHOW, {**event, **figures(0, 0)})
-    shown = page.locator(".answer.refusal")
-    assert shown.locator(".answer-text").inner_text() == "No answer in these documents\nAsk in English."
-    assert "Closest passages" in shown.inner_text()
-    assert "Searched the documents in 1.3 s" in shown.inner_text()
-    assert "uoted" not in shown.inner_text()
-
-
-def test_a_model_that_only_quotes_is_not_offered_a_comparison(page: Any) -> None:
-    offered = page.evaluate("""async () => {
-        const { isExtractive, listModels } = await import('/static/models.js');
-        const original = window.fetch;
-        const data = [{ id: 'x+docs', collection: 'docs', extractive: true }, { id: 'x', extractive: false }];
-        window.fetch = async () => new Response(JSON.stringify({ data }));
-        await listModels();
-        window.fetch = original;
-        return [isExtractive('x+docs'), isExtractive('x')];
-    }""")
-    assert offered == [True, False]
 
 
 def test_document_text_is_never_markup(page: Any) -> None:
@@ -229,24 +164,3 @@ def test_thinking_is_folded_above_the_answer(page: Any) -> None:
         }"""
     )
     assert found == [False, "<b>Hm.", "So.", None]
-
-
-def test_dark_light_and_small_screens(page: Any) -> None:
-    page.emulate_media(color_scheme="dark")
-    page.locator("#theme[aria-pressed=true]").wait_for()  # the page receives the emulated setting asynchronously
-    background = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(background)
-    page.click("#theme")
-    assert page.evaluate(background) != dark
-    assert page.get_attribute("#theme", "aria-pressed") == "false"
-    page.set_viewport_size({"width": 360, "height": 640})
-    page.evaluate(SHOW, answer_event(INJECTIONS, tuple(each.id for each in HOSTILE)))
-    for name in ("#speed", "#menu"):
-        assert page.evaluate("document.documentElement.scrollWidth <= 360"), "no horizontal scrolling"
-        page.click(name)
-    assert page.evaluate("document.documentElement.scrollWidth <= 360")
-    assert page.locator("#new-conversation").is_visible()
-    page.keyboard.press("Escape")
-    assert not page.locator("#new-conversation").is_visible()
-    unnamed = "[...document.querySelectorAll('button, input, select, textarea')].filter((each) => !each.labels?.length"
-    assert page.evaluate(f"{unnamed} && !each.textContent.trim() && !each.ariaLabel).length") == 0

@@ -17,8 +17,6 @@ CHAT = "**/v1/chat/completions"
 HALF = 'data: {"choices": [{"delta": {"content": "Half an"}}]}\n\n'
 NO_STORAGE = """for (const name of ['localStorage', 'sessionStorage'])
     Object.defineProperty(window, name, { get() { throw new DOMException('not here', 'SecurityError'); } });"""
-COMPOSING = """document.getElementById('question').dispatchEvent(
-    new KeyboardEvent('keydown', { key: 'Enter', isComposing: true, bubbles: true, cancelable: true }))"""
 
 
 def test_an_unreachable_server_is_reported_and_the_question_kept(page: Any) -> None:
@@ -37,29 +35,6 @@ def test_an_answer_that_breaks_off_is_not_part_of_the_conversation(page: Any) ->
     with page.expect_request(CHAT) as sent:
         page.click("#send")
     assert len(json.loads(sent.value.post_data)["messages"]) == 1, "the interrupted answer is not sent again"
-
-
-def test_a_new_conversation_stops_and_discards_the_current_answer(page: Any) -> None:
-    waiting: list[Any] = []
-    page.route(CHAT, lambda route: waiting.append(route))
-    send(page, "How do bees live?")
-    wait_for_text(page, "#status", "Answering")
-    page.click("#new-conversation")
-    assert page.locator(".turn").count() == 0
-    assert page.locator("#status").inner_text() == ""
-    assert page.is_enabled("#send")
-    page.unroute(CHAT)
-    with page.expect_request(CHAT) as sent:
-        send(page, "And wasps?")
-    wait_for_text(page, "#status", "Answered")
-    assert [each["content"] for each in json.loads(sent.value.post_data)["messages"]] == ["And wasps?"]
-
-
-def test_enter_during_text_composition_does_not_send(page: Any) -> None:
-    page.fill("#question", "みつばち")
-    page.evaluate(COMPOSING)
-    assert page.input_value("#question") == "みつばち"
-    assert page.locator(".turn").count() == 0
 
 
 def test_the_page_works_without_browser_storage(browser: Any, address: str) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +12,13 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.server import passage_views
 from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.passage_views import MAX_PAGES, parts_by_page
+from antiphon.pipelines.server.passage_views import parts_by_page
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import tiny_service
 from tests.retrieval.pdf_files import lines, pages_of, shown
 
 PDF = pages_of(shown(lines("Bees live in colonies.")), shown(lines("Keys are rotated", "once a year.")))
-SHORT_PAGES = tuple(f"Rule {number} is short." for number in range(10, 10 + MAX_PAGES + 2))
 TEXTS = tuple(f"Sentence number {number} of the notes." for number in range(9))
 
 
@@ -34,25 +29,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("keys.pdf", "replaced.pdf"):
         (folder / name).write_bytes(PDF)
     (folder / "keys.txt").write_bytes(PDF)
-    (folder / "rules.pdf").write_bytes(pages_of(*(shown(lines(text)) for text in SHORT_PAGES)))
     passages = [Passage.at("notes.txt", 100 * number, text) for number, text in enumerate(TEXTS)]
     for source in ("keys.pdf", "keys.txt", "missing.pdf"):
         passages.append(page_two(str(folder / source), "Keys are rotated\nonce a year."))
     passages.append(page_two(str(folder / "replaced.pdf"), "Locks are changed every month."))
-    passages.append(many_pages(str(folder / "rules.pdf")))
     index_passages(passages, folder / "index", HashEmbedder())
     return folder
 
 
 def page_two(source: str, text: str) -> Passage:
     return Passage.at(source, 30, text, {"page": "2"})
-
-
-def many_pages(source: str) -> Passage:
-    """Return a passage of all short pages."""
-    length = len(SHORT_PAGES[0]) + 1
-    starts = [length * place for place in range(1, len(SHORT_PAGES))]
-    return Passage.at(source, 0, "\n".join(SHORT_PAGES), {"page": f"1-{len(SHORT_PAGES)}", "page_starts": starts})
 
 
 @pytest.fixture(scope="module")
@@ -86,16 +72,6 @@ def test_the_page_of_an_indexed_pdf_is_drawn_with_the_boxes_of_the_quote(client:
     assert Image.open(io.BytesIO(image.content)).size == (1224, 1584)
 
 
-def test_the_first_pages_of_a_passage_on_many_pages_are_shown(client: TestClient, folder: Path) -> None:
-    identifier = many_pages(str(folder / "rules.pdf")).id
-    pages = client.get(f"/passages/{identifier}/pages").json()["data"]
-    assert [each["page"] for each in pages] == list(range(1, MAX_PAGES + 1))
-    assert all(each["boxes"] for each in pages)
-    start = len("\n".join(SHORT_PAGES)) - len(SHORT_PAGES[-1])
-    [last] = client.get(f"/passages/{identifier}/pages", params={"start": start}).json()["data"]
-    assert last["page"] == MAX_PAGES + 2
-
-
 def test_an_uploaded_pdf_has_its_page_until_it_is_removed(client: TestClient) -> None:
     added = client.post("/documents", files={"file": ("up.pdf", PDF)}).raise_for_status().json()
     body: dict[str, Any] = {"model": "tiny+docs", "messages": [{"role": "user", "content": "When are keys rotated?"}]}
@@ -111,22 +87,6 @@ def test_an_uploaded_pdf_has_its_page_until_it_is_removed(client: TestClient) ->
     assert all(each["boxes"] for each in pages)
     client.delete("/documents", params={"id": added["id"]}).raise_for_status()
     assert client.get(f"/passages/{identifier}/page.png", params={"page": 1}).status_code == 404
-
-
-def test_at_most_two_pdf_files_are_in_memory(client: TestClient, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    three, met = threading.Barrier(3), threading.Event()
-
-    def draw(data: bytes, page: int) -> bytes:
-        with suppress(threading.BrokenBarrierError):
-            three.wait(timeout=0.3)
-            met.set()
-        return b""
-
-    monkeypatch.setattr(passage_views, "draw_page", draw)
-    path = f"/passages/{passage_id(folder, 'keys.pdf')}/page.png?page=2"
-    with ThreadPoolExecutor(6) as pool:
-        assert [each.status_code for each in pool.map(client.get, [path] * 6)] == [200] * 6
-    assert not met.is_set()
 
 
 @pytest.mark.parametrize("name", ["keys.txt", "missing.pdf"])

@@ -63,17 +63,6 @@ def test_a_limit_above_the_window_is_reduced_and_none_is_no_limit(client: OpenAI
     assert usage.total_tokens == WINDOW
 
 
-def test_responses_and_completions_reduce_limits_too(client: OpenAI) -> None:
-    response = client.responses.create(
-        model="tiny", input="Bees", max_output_tokens=-1, extra_body={"ignore_eos": True}
-    )
-    assert response.usage is not None
-    assert response.usage.total_tokens == WINDOW
-    text = client.completions.create(model="tiny", prompt="Bees", max_tokens=9999, extra_body={"ignore_eos": True})
-    assert text.usage is not None
-    assert text.usage.total_tokens == WINDOW
-
-
 @pytest.mark.parametrize("seed", [0, -1, 2**63, -(2**70), 2**80])
 def test_any_integer_is_a_seed(client: OpenAI, seed: int) -> None:
     first, second = (chat(client, seed=seed, temperature=1.0, n=2).choices[index].message.content for index in range(2))
@@ -123,7 +112,7 @@ def joined(entries: Any) -> str:
     return b"".join(bytes(each.bytes or ()) for each in entries).decode(errors="replace")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_bytes_of_logprobs_are_those_of_the_text(client: OpenAI, seed: int) -> None:
     asked: Any = {"temperature": 1.5, "seed": seed, "max_tokens": 40, "logprobs": True, "top_logprobs": 2}
     choice = chat(client, **asked).choices[0]
@@ -164,9 +153,3 @@ def test_embeddings_refuse_input_that_would_be_cut_unless_the_client_allows_it(c
     assert cut.usage.model_dump() == {"prompt_tokens": 512, "total_tokens": 512, "truncated_tokens": 88}
     with pytest.raises(BadRequestError, match="truncate_prompt_tokens is 10; only -1 is supported"):
         client.embeddings.create(model="tiny", input=long, extra_body={"truncate_prompt_tokens": 10})
-
-
-@pytest.mark.parametrize("prompt", [[], "", [-1], [2**40]], ids=["no prompt", "no text", "negative", "too large"])
-def test_prompts_without_text_and_impossible_token_ids_are_refused(client: OpenAI, prompt: Any) -> None:
-    with pytest.raises(BadRequestError, match="prompt"):
-        client.completions.create(model="tiny", prompt=prompt)

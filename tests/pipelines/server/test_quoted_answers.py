@@ -11,10 +11,11 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, Origin
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Rag
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.text_segments import SegmentTracker
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.pipelines.server.conftest import tiny_service
 
@@ -80,20 +81,6 @@ def test_the_quoted_lines_are_the_first_segments_of_the_stream(client: TestClien
     assert any("passage" in segment for segment in quoted)
 
 
-def test_a_follow_up_question_is_answered_in_its_complete_form(client: TestClient) -> None:
-    history = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "Two thousand."}]
-    follow_up = {"role": "user", "content": "And when?"}
-    system = {"role": "system", "content": "You are a helpful assistant."}
-    complete = {"role": "user", "content": f"{QUESTION} And when?"}
-    answers = [
-        client.post("/v1/chat/completions", json={**BODY, "messages": messages}).raise_for_status().json()["usage"]
-        for messages in ([system, *history, follow_up], [complete])
-    ]
-    assert answers[0]["prompt_tokens"] - answers[0]["prompt_tokens_details"]["response_prefix_tokens"] == (
-        answers[1]["prompt_tokens"] - answers[1]["prompt_tokens_details"]["response_prefix_tokens"]
-    )
-
-
 def test_a_refusal_is_reported_as_one(reader: LanguageModel, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.pipelines.passage_selection.known_share", lambda *_: -99.0)
     with TestClient(create_app(tiny_service(reader, index))) as client:
@@ -105,3 +92,21 @@ def test_a_refusal_is_reported_as_one(reader: LanguageModel, index: Path, monkey
     assert refused["refused"] is True
     assert '"refused":true' in streamed.replace(" ", "")
     assert "refused" not in plain, "there are no documents that it could be missing in"
+
+
+@pytest.mark.parametrize(
+    ("passage", "answer", "expected"),
+    [
+        ("🐝 Honey keeps\nfor years.", "keeps for", "keeps\nfor"),
+        ("The eﬃcient ﬁlter ﬂoats.", "efficient filter", "eﬃcient ﬁlter"),
+        ("The cafe\u0301 is open.", "café is", "cafe\u0301 is"),
+        ("Ｃｏｄｅ ＡＢＣ is old.", "Code ABC is", "Ｃｏｄｅ ＡＢＣ is"),
+        ("He said “no way” twice.", '"no way" twice', "“no way” twice"),
+        ("यह पुस्तकालय है।", "पुस्तकालय", "पुस्तकालय"),
+    ],
+)
+def test_a_drafted_segment_has_its_span_in_the_passage(passage: str, answer: str, expected: str) -> None:
+    tracker = SegmentTracker([Passage.at("a.txt", 0, "Another text."), Passage.at("b.txt", 0, passage)])
+    [segment] = tracker.push(answer, [Origin(0, len(answer), 1, True)])
+    assert segment["passage"] == 2
+    assert passage[segment["start"] : segment["end"]] == expected

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -21,7 +21,7 @@ from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.http_server import DrainingServer, listen_address, make_server
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
-from antiphon.pipelines.server.systemd import inherited_socket, notify_service_manager
+from antiphon.pipelines.server.systemd import inherited_socket
 from tests.load.servers import free_port
 
 KEY = {"Authorization": "Bearer KEY"}
@@ -78,25 +78,6 @@ def test_readiness_and_liveness_need_no_key(typist: LanguageModel) -> None:
         assert [client.get(path).status_code for path in ("/ready", "/health")] == [200, 200]
 
 
-def test_systemd_may_name_a_socket_in_the_abstract_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = f"antiphon-test-{free_port()}"
-    monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
-    with suppress(FileNotFoundError), listener(f"\0{name}") as manager:
-        notify_service_manager("READY=1")
-        assert manager.recv(100) == b"READY=1"
-
-
-def test_a_missing_socket_is_logged_and_does_not_stop_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    notify_service_manager("READY=1")
-    assert "systemd is not told READY=1" in caplog.text
-    monkeypatch.delenv("NOTIFY_SOCKET")
-    notify_service_manager("READY=1")
-    assert len(caplog.records) == 1
-
-
 @pytest.fixture
 def activated(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A listening socket that is passed to this process as systemd does."""
@@ -124,11 +105,3 @@ def test_a_client_that_connects_during_a_restart_is_answered_by_the_new_process(
             with running(make_server(app, *address, drain_seconds=5), [inherited]):
                 answers.append(client.recv(100).partition(b"\r\n")[0])
     assert answers == [b"HTTP/1.1 200 OK"] * 2
-
-
-def test_a_socket_for_another_process_is_not_taken(activated: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LISTEN_FDS", "2")
-    with pytest.raises(ValueError, match="systemd passes 2 sockets"):
-        inherited_socket()
-    monkeypatch.setenv("LISTEN_PID", "1")
-    assert inherited_socket() is None

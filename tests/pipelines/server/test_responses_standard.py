@@ -47,7 +47,6 @@ WEATHER = {
     "parameters": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
 }
 TIME = {"type": "function", "name": "get_time"}
-FORMAT = {"type": "json_schema", "name": "bee", "schema": {"type": "object", "properties": {"queen": {"const": True}}}}
 SUNNY = [
     {"type": "message", "role": "user", "content": "Is it sunny in Rome?"},
     {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"location": "Rome"}'},
@@ -193,17 +192,6 @@ def test_a_truncated_text_and_its_response_are_incomplete(typist: LanguageModel)
         assert post(client, **body)["output"][0]["content"][0]["logprobs"] == [], "only if the request includes them"
 
 
-def test_a_json_answer_repeats_its_format() -> None:
-    """OpenAI's types include the JSON schema in the response, which clients use; Open Responses' types do not."""
-    service = make_service(ScriptedModel(), ServerSettings(), name="scripted")
-    with TestClient(create_app(service)) as client:
-        body = {"model": "scripted", "input": "A bee", "text": {"format": FORMAT}, "max_output_tokens": 60}
-        answer = client.post("/v1/responses", json=body).json()
-    assert answer["text"]["format"] == FORMAT | {"description": None, "strict": False}
-    assert json.loads(answer["output"][0]["content"][0]["text"]).get("queen", True) is True
-    Response.model_validate(answer)
-
-
 class Failing(ScriptedModel):
     """A model that fails after some tokens."""
 
@@ -233,30 +221,3 @@ def test_an_error_during_the_stream_is_an_event_and_a_failed_response(caplog: py
         assert "a request failed" in caplog.text
         answer = client.post("/v1/responses", json={"model": "scripted", "input": "Hello"})
         assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
-
-
-IMAGE = [turn("user", [{"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}])]
-UNKNOWN_TOOL = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "elsewhere"}]}
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "param"),
-    [
-        ({"input": IMAGE}, 400, "messages.0.content"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, 400, "input.0"),
-        ({"input": "Hello", "tools": [{"type": "web_search", "name": "w"}]}, 400, "tools"),
-        ({"input": "Hello", "tools": [WEATHER], "tool_choice": UNKNOWN_TOOL}, 400, "tool_choice"),
-        ({"input": "Hello", "background": True}, 400, "background"),
-        ({"input": "Hello", "previous_response_id": "resp_1"}, 400, "previous_response_id"),
-        ({"input": "Hello", "model": "none"}, 404, "model"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-def test_unsupported_values_are_refused_before_a_stream_starts(
-    served: TestClient, body: dict[str, Any], status: int, param: str, stream: bool
-) -> None:
-    answer = served.post("/v1/responses", json={"model": "scripted", "stream": stream, **body})
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
-    assert error["param"] == param
-    openresponses_types.ErrorPayload.model_validate(error)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import socket
 import threading
 from collections.abc import AsyncIterator, MutableMapping
 from functools import partial
@@ -13,14 +11,11 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.cli import app as cli
 from antiphon.pipelines.server.access_control import check_listen_address
 from antiphon.pipelines.server.access_keys import AccessKeys
 from antiphon.pipelines.server.errors import to_api_error
-from antiphon.pipelines.server.http_server import check_port_is_free
 from antiphon.pipelines.server.request_queue import Delta, Finished, GenerationJob, RequestQueue, Started
 from antiphon.pipelines.server.settings import ServerSettings
 from tests.pipelines.server.conftest import Serve
@@ -133,15 +128,6 @@ def test_invalid_json_is_an_error_in_openais_format(client: TestClient, body: by
     assert client.get("/v1/completions").status_code == 405
 
 
-def test_the_error_of_a_body_that_is_not_an_object_says_what_to_send(client: TestClient) -> None:
-    for kind in ("application/x-www-form-urlencoded", "text/plain"):
-        response = client.post("/v1/chat/completions", content=json.dumps(REQUEST), headers={"Content-Type": kind})
-        assert response.status_code == 400
-        assert response.json()["error"]["message"].endswith(f"Content-Type: application/json; that header was: {kind}.")
-    assert "JSON object" in client.post("/v1/responses").json()["error"]["message"]
-    assert "/v1" in client.post("/chat/completions", json=REQUEST).json()["error"]["message"]
-
-
 def test_every_response_has_security_headers_and_a_request_id(client: TestClient) -> None:
     for path in ("/", "/docs", "/static/app.js", "/v1/models", "/nowhere"):
         headers = client.get(path, headers={"X-Request-ID": "mine-1"}).headers
@@ -180,16 +166,6 @@ def test_listening_for_other_machines_needs_a_key_or_an_explicit_option(host: st
     check_listen_address(host, ServerSettings(), allow_without_key=True)
     for own in ("127.0.0.1", "127.8.9.1", "localhost", "::1"):
         check_listen_address(own, ServerSettings(), allow_without_key=False)
-
-
-def test_an_address_in_use_is_refused_before_anything_is_loaded() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        result = CliRunner().invoke(cli, ["serve", "--model", "no/such/model", "--port", str(port)])
-        assert result.exit_code == 2
-        assert f"cannot listen at 127.0.0.1, port {port}" in " ".join(result.output.split())
-    check_port_is_free("127.0.0.1", port)
-    check_port_is_free("localhost", 0)
 
 
 def test_the_log_contains_no_texts_and_no_keys(locked: TestClient, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,9 @@ from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters import Blend, RecyclingTable
 from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.tenants import Tenant
+from antiphon.pipelines.server.tenants import Tenant, Tenants
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import tiny_service
-
-pytestmark = pytest.mark.slow
 
 TENANTS = 40
 SECRET = re.compile(r"secret-(\d{3})")
@@ -110,14 +109,8 @@ class TenantClient:
         found = self.client.get(f"/passages/of secret-{(self.number + 1) % TENANTS:03d}", headers=self.headers)
         assert found.status_code == 404, "a reference is not a passage of the index"
 
-    def upload(self) -> None:
-        """Upload the secret to the index, which all tenants share."""
-        file = (f"secret-{self.number:03d}.txt", secret(self.number).encode())
-        response = self.client.post("/documents", files={"file": file}, headers=self.headers)
-        assert response.status_code == 200, response.text
-        assert tenants_in(response.text) == {self.number}
 
-
+@pytest.mark.slow
 def test_forty_tenants_at_every_endpoint_receive_nothing_of_each_other(client: TestClient, log: DraftingLog) -> None:
     clients = [TenantClient(client, number) for number in range(TENANTS)]
     with ThreadPoolExecutor(TENANTS) as pool:
@@ -130,6 +123,7 @@ def test_forty_tenants_at_every_endpoint_receive_nothing_of_each_other(client: T
         assert references == prompt, "in the scheduler, too, a request has its own tenant's references only"
 
 
+@pytest.mark.slow
 def test_the_kv_cache_of_a_prompt_is_reused_for_the_same_key_and_user_only(client: TestClient) -> None:
     def cached(number: int, user: str) -> int:
         turns = [{"role": "user", "content": "How do bees live?"}]
@@ -141,16 +135,7 @@ def test_the_kv_cache_of_a_prompt_is_reused_for_the_same_key_and_user_only(clien
     assert cached(0, "ana") > 10
 
 
-def test_forty_concurrent_uploads_are_all_complete(client: TestClient) -> None:
-    clients = [TenantClient(client, number) for number in range(TENANTS)]
-    with ThreadPoolExecutor(TENANTS) as pool:
-        list(pool.map(TenantClient.upload, clients))
-    listed = client.get("/documents", headers=clients[0].headers).json()["data"]
-    uploaded = [each for each in listed if each["uploaded"]]
-    assert sorted(each["name"] for each in uploaded) == [f"secret-{number:03d}.txt" for number in range(TENANTS)]
-    assert all(each["passages"] == 1 for each in uploaded)
-
-
+@pytest.mark.slow
 def test_an_engines_own_prefix_cache_is_separate_for_each_tenant() -> None:
     one, other = (Tenant(name, RecyclingTable("typist", entries=8)) for name in ("one", "other"))
     first = one.take([1, 2, 3])
@@ -158,3 +143,49 @@ def test_an_engines_own_prefix_cache_is_separate_for_each_tenant() -> None:
     assert one.take([7, 8]).tenant is first.tenant
     assert other.take([1, 2, 3]).tenant is not first.tenant
     assert PrefixCache().tenant is not PrefixCache().tenant
+
+
+def tenants_of(max_tenants: int = 10, prefix_cache_tokens: int = 10) -> Tenants:
+    return Tenants(RecyclingTable, max_tenants=max_tenants, prefix_cache_tokens=prefix_cache_tokens)
+
+
+def cache_of(size: int) -> Any:
+    return SimpleNamespace(size=size)
+
+
+def test_a_tenant_is_one_key_user_and_collection() -> None:
+    tenants = tenants_of()
+    asked = [
+        ("key", None, None),
+        ("key", "user", None),
+        ("key", None, "docs"),
+        ("key", None, "more"),
+        ("", "key", None),
+    ]
+    found = [tenants.of(*each) for each in asked]
+    assert [tenants.of(*each) for each in asked] == found
+    assert len({id(tenant) for tenant in found}) == len({id(tenant.table) for tenant in found}) == len(asked)
+    assert found[0].name == found[2].name != found[1].name, "requests of a key take turns whatever they ask"
+
+
+def test_the_least_recent_tenant_is_dropped() -> None:
+    tenants = tenants_of(max_tenants=2)
+    first, second = tenants.of("first", None), tenants.of("second", None)
+    assert tenants.of("first", None) is first
+    tenants.of("third", None)
+    assert tenants.of("first", None) is first
+    assert tenants.of("second", None) is not second
+
+
+def test_prefix_caches_of_all_tenants_together_stay_within_the_limit() -> None:
+    tenants = tenants_of(prefix_cache_tokens=10)
+    one, other = tenants.of("one", None), tenants.of("other", None)
+    tenants.keep(one, [1, 2], cache_of(6))
+    tenants.keep(other, [1, 3], cache_of(4))
+    assert tenants.cached_tokens == 10
+    newest = cache_of(5)
+    tenants.keep(other, [1, 4], newest)
+    assert tenants.cached_tokens == 9
+    assert one.cached_tokens == 0
+    assert other.take([1, 4, 7]) is newest, "the longest common prefix"
+    assert other.take([9]).size == 0

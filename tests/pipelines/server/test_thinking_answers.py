@@ -121,17 +121,6 @@ def test_a_response_has_a_reasoning_item_before_its_message(client: TestClient) 
     assert found["usage"]["output_tokens_details"]["reasoning_tokens"] > len("Bees do.")
 
 
-def test_a_response_takes_the_switch_and_the_limit_of_thinking(client: TestClient) -> None:
-    def input_tokens(**fields: Any) -> int:
-        count: int = post(client, "/v1/responses", input="Why?", max_output_tokens=1, **fields)["usage"]["input_tokens"]
-        return count
-
-    off = input_tokens(chat_template_kwargs={"enable_thinking": False})
-    assert off - input_tokens() == len("<think>\n\n</think>\n\n")
-    thought, message = post(client, "/v1/responses", input="Why?", max_output_tokens=3, max_thinking_tokens=5)["output"]
-    assert (thought["content"][0]["text"], len(message["content"][0]["text"])) == ("Bees", 3)
-
-
 def test_a_streamed_response_ends_the_reasoning_item_before_its_message(client: TestClient) -> None:
     streamed = events(client, "/v1/responses", input="Why?", reasoning={"effort": "high"})
     thought = [each["delta"] for each in streamed if each["type"] == "response.reasoning_text.delta"]
@@ -142,19 +131,3 @@ def test_a_streamed_response_ends_the_reasoning_item_before_its_message(client: 
     done = [each["item"]["type"] for each in streamed if each["type"] == "response.output_item.done"]
     assert done == ["reasoning", "message"]
     assert streamed[-1]["response"]["reasoning"]["effort"] == "high"
-
-
-def test_earlier_thinking_is_written_as_the_template_does(client: TestClient) -> None:
-    turns = [*QUESTION, {"role": "assistant", "content": "So."}, *QUESTION]
-    thought = [*QUESTION, {"role": "assistant", "content": "So.", "reasoning_content": "Bees."}, *QUESTION]
-    counts = [
-        post(client, "/v1/chat/completions", messages=messages, max_tokens=1)["usage"]["prompt_tokens"]
-        for messages in (turns, thought)
-    ]
-    assert counts[0] == counts[1]  # this template drops it
-    items = [
-        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Bees."}]},
-        {"type": "message", "role": "assistant", "content": "So."},
-        {"role": "user", "content": "Why?"},
-    ]
-    assert post(client, "/v1/responses", input=items, max_output_tokens=1)["status"] == "incomplete"

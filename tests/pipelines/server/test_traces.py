@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.conftest import TEXTS
-from tests.pipelines.recorded_spans import are_consecutive, attributes, named, recorded_spans, texts, tree
+from tests.pipelines.recorded_spans import attributes, named, recorded_spans, texts, tree
 from tests.pipelines.server.live_server import live_server
 from tests.pipelines.server.test_disconnect import becomes, occupied, send
 
@@ -85,27 +85,6 @@ def test_a_request_has_a_span_for_each_stage_below_that_of_http(
     assert attributes(named(found, "cite"))["antiphon.citations"] == cited
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_stages_of_a_request_follow_each_other(
-    spans: InMemorySpanExporter, client: TestClient, stream: bool
-) -> None:
-    ask(client, max_tokens=64, stream=stream)
-    found = spans.get_finished_spans()
-    assert all(are_consecutive(found, named(found, name)) for name in (CHATS, "chat tiny"))
-
-
-def test_a_request_without_a_language_model_has_no_decoding(
-    spans: InMemorySpanExporter, typist: LanguageModel, index: Path
-) -> None:
-    with TestClient(create_app(service_with(typist, Rag(Retriever.open(index))))) as client:
-        ask(client)
-        spans.clear()
-        ask(client)
-    found = spans.get_finished_spans()
-    assert attributes(named(found, "chat tiny"))["gen_ai.response.model"] == "extractive"
-    assert "chat tiny" not in tree(found)
-
-
 def test_the_span_of_the_client_is_the_parent(spans: InMemorySpanExporter, client: TestClient) -> None:
     trace_id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     headers = {**HEADERS, "traceparent": f"00-{trace_id}-{parent}-01"}
@@ -116,21 +95,6 @@ def test_the_span_of_the_client_is_the_parent(spans: InMemorySpanExporter, clien
     assert http.parent is not None
     assert f"{http.parent.span_id:016x}" == parent
     assert tree(found)[CHATS] == ["queue", "prompt", "chat tiny"]
-
-
-def test_a_client_that_does_not_sample_is_followed(spans: InMemorySpanExporter, client: TestClient) -> None:
-    headers = {**HEADERS, "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
-    client.post("/v1/chat/completions", json={"model": "tiny", **CHAT}, headers=headers).raise_for_status()
-    assert spans.get_finished_spans() == ()
-
-
-def test_each_choice_has_its_own_stages(spans: InMemorySpanExporter, client: TestClient) -> None:
-    ask(client, n=2, temperature=1, seed=3)
-    chats = [span for span in spans.get_finished_spans() if span.name == "chat tiny"]
-    assert len(chats) == 2
-    assert {span.parent.span_id for span in chats if span.parent} == {
-        named(spans.get_finished_spans(), CHATS).context.span_id
-    }
 
 
 def test_nothing_that_a_client_or_a_document_wrote_is_in_a_trace(
@@ -157,23 +121,6 @@ def test_errors_have_a_type_and_only_those_of_the_server_fail_the_request(
     assert named(found, CHATS).status.status_code is StatusCode.UNSET
     assert attributes(named(found, "retrieve"))["error.type"] == "ValueError"
     assert named(found, "retrieve").status.description is None
-
-
-def test_a_failed_generation_has_status_500(
-    spans: InMemorySpanExporter, typist: LanguageModel, index: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    class BrokenSearch:
-        def search(self, question: str, k: int = 5) -> list[Passage]:
-            raise RuntimeError(question)
-
-    with TestClient(create_app(service_with(typist, Rag(BrokenSearch(), typist)))) as client:
-        request = {"model": f"tiny+{COLLECTION}", **CHAT}
-        assert client.post("/v1/chat/completions", json=request).status_code == 500
-    found = spans.get_finished_spans()
-    for name, error in ((CHATS, "500"), ("retrieve", "RuntimeError")):
-        assert named(found, name).status.status_code is StatusCode.ERROR
-        assert attributes(named(found, name))["error.type"] == error
-    assert [text for text in texts(found) if "queen" in text] == []
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -227,28 +174,9 @@ def test_log_lines_have_the_ids_of_the_trace(
     assert attributes(named(spans.get_finished_spans(), CHATS))["antiphon.request_id"] == line["request"]
 
 
-def test_log_lines_without_a_trace_have_no_ids(client: TestClient, log: pytest.LogCaptureFixture) -> None:
-    ask(client)
-    [line] = lines_of_requests(log)
-    assert set(line) == {"time", "level", "request", "method", "path", "status", "seconds"}
-
-
-def test_the_page_and_the_checks_of_load_balancers_are_not_traced(
-    spans: InMemorySpanExporter, client: TestClient
-) -> None:
-    for path in ("/", "/health", "/ready", "/metrics", "/static/app.js"):
-        client.get(path, headers=HEADERS)
-    assert spans.get_finished_spans() == ()
-    client.get("/v1/models", headers=HEADERS)
-    assert [span.name for span in spans.get_finished_spans()] == ["GET /v1/models"]
-
-
 def test_traces_of_concurrent_requests_do_not_mix(spans: InMemorySpanExporter, client: TestClient) -> None:
-    threads = [threading.Thread(target=ask, args=(client,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, [client] * 4))
     by_trace: dict[int, list[ReadableSpan]] = {}
     for span in spans.get_finished_spans():
         by_trace.setdefault(span.context.trace_id, []).append(span)

@@ -1,0 +1,18 @@
+"""An environment in which the Python processes that tests start find the modules of this one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _child_processes_find_our_modules() -> Iterator[None]:
+    """Put the folders that this process imports from, and this one's, into PYTHONPATH."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
+        yield
