@@ -86,6 +86,7 @@ class RemoteLanguageModel:
         self.tokenizer = tokenizer
         self.prompt_format = prompt_format
         self.takes_messages = True
+        self.num_parameters = None
         self._model = model
         self._context_window = context_window
         self._lock = Lock()

@@ -19,8 +19,9 @@ from antiphon.pipelines.cli.options import (
     FewBits,
     Index,
     Precision,
+    PromptFile,
 )
-from antiphon.pipelines.cli.preparation import check_model_fits, is_address
+from antiphon.pipelines.cli.preparation import check_model_fits, is_address, read_template
 from antiphon.pipelines.cli.serve import Collections, Passages, load_service
 from antiphon.pipelines.cli.served_documents import served_documents
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
@@ -42,11 +43,13 @@ def mcp(
     device: Device = None,
     engine: EngineOption = "auto",
     weights: FewBits = None,
+    prompt: PromptFile = None,
     trace: Trace = "none",
 ) -> None:
     """Serve search and cited answers to an agent over MCP, on standard input and output."""
     if is_address(model):
         raise ValueError(REMOTE.format(model))
+    template = read_template(prompt)
     location = index if collections is not None else find_index(index)
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     documents = served_documents(location, collections, (), read_only=True)
@@ -61,7 +64,9 @@ def mcp(
         with console.status(documents.status):
             console.quiet_libraries()
             documents.open(None, device)
-        return load_service(model, ServerSettings(read_only=True), documents, k=k, **runs)
+        return load_service(
+            model, ServerSettings(read_only=True), documents, k=k, template=template, quote_first=False, **runs
+        )
 
     start_traces(trace)
     from antiphon.pipelines.mcp.server import make_mcp_server

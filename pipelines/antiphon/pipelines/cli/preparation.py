@@ -133,6 +133,22 @@ def note_missing_switch(language_model: TextModel, thinking: bool | None) -> Non
         )
 
 
+def read_template(file: Path | None) -> str | None:
+    """Return the text of a file that `template_prompt` takes; None without a file.
+
+    Raises:
+        ValueError: the file is not UTF-8, or has no place for the passages or the question.
+    """
+    from antiphon.pipelines.prompt import check_template
+
+    if file is None:
+        return None
+    try:
+        return check_template(file.read_text("utf-8"))
+    except ValueError as error:  # of which UnicodeDecodeError is one
+        raise ValueError(f"{file} cannot be used as --prompt: {error}") from error
+
+
 def sessions_in(file: Path | None, retriever: Retriever) -> SessionStore | None:
     """Open the session store in a file, with the embedder of the index; return None without a file.
 

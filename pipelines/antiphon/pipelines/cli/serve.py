@@ -22,8 +22,10 @@ from antiphon.pipelines.cli.options import (
     EngineOption,
     FewBits,
     Precision,
+    PromptFile,
+    Quote,
 )
-from antiphon.pipelines.cli.preparation import check_model_fits, dtype_named, load_language_model
+from antiphon.pipelines.cli.preparation import check_model_fits, dtype_named, load_language_model, read_template
 from antiphon.pipelines.cli.served_documents import ServedDocuments, name_for_clients, served_documents
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
 from antiphon.pipelines.models.bundled import STOPS
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from antiphon.pipelines.server.settings import ServerSettings
 
 NO_INDEX = "The model 'extractive' quotes documents: give an index (--index), or a language model (--model)."
+NO_DOCUMENTS = "--prompt is the prompt of answers from documents: give an index (--index), or leave it out."
 
 Served = Annotated[
     str | None,
@@ -114,9 +117,12 @@ def serve(
     engine: EngineOption = "auto",
     weights: FewBits = None,
     embedder: EmbedderName = None,
+    prompt: PromptFile = None,
+    quote: Quote = True,
     trace: Trace = "none",
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
+    template = read_template(prompt)
     documents = served_documents(index, collections, keys or (), read_only=read_only)
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():
@@ -142,7 +148,7 @@ def serve(
             console.quiet_libraries()
             documents.open(embedder, device)
         runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
-        service = load_service(model, settings, documents, k=k, **runs)
+        service = load_service(model, settings, documents, k=k, template=template, quote_first=quote, **runs)
         _show_addresses(service, host, port)
         run_server(_application(service), host, port, drain_seconds=drain, drain_delay=drain_delay)
 
@@ -163,6 +169,8 @@ def load_service(
     documents: ServedDocuments,
     *,
     k: int,
+    template: str | None,
+    quote_first: bool,
     drafter: Any,
     dtype: Any,
     **runs: Any,
@@ -170,13 +178,16 @@ def load_service(
     """Load the language model and return the service of opened documents.
 
     Args:
+        template: the prompt, see `template_prompt`; None: that of the model.
+        quote_first: as in `Rag`.
         **runs: where and how the model runs; see `load_language_model`.
 
     Raises:
-        ValueError: there is no such model, or the model needs documents and there are none.
+        ValueError: there is no such model, the model needs documents and there are none, or it takes no prompt.
     """
     from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.models.drafters import resolve_drafter
+    from antiphon.pipelines.prompt import template_prompt
     from antiphon.pipelines.server.service import make_service
 
     chosen = resolve_drafter(drafter)
@@ -189,6 +200,9 @@ def load_service(
     else:
         language_model = load_language_model(model, dtype=dtype_named(dtype), drafter=chosen, **runs)
         language_model.name = name  # error messages contain the name; clients need not see the folder
+    if template and not documents.locations:
+        raise ValueError(NO_DOCUMENTS)
+    form = template_prompt(template, language_model) if template else None
     return make_service(
         language_model,
         settings,
@@ -196,7 +210,7 @@ def load_service(
         stop=STOPS.get(model, ()),
         embedder=documents.embedder,
         reranker=documents.reranker,
-        collections=documents.collections(language_model, k),
+        collections=documents.collections(language_model, k=k, prompt=form, quote_first=quote_first),
         keys=documents.keys,
     )
 
