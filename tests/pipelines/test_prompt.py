@@ -41,7 +41,7 @@ def model_that_names(prompt_format: str) -> LanguageModel:
 class LargeModel(LanguageModel):
     """A random model that claims to have four billion parameters, and so is expected to follow instructions."""
 
-    num_parameters = 4_000_000_000  # type: ignore[assignment]
+    num_parameters = 4_000_000_000
 
 
 def test_the_prompt_depends_on_template_and_size(tiny: LanguageModel, passages: list[Passage]) -> None:
@@ -89,7 +89,7 @@ def test_recorded_templates_write_instructions_conversation_passages_and_questio
         plans = [plan_request(model, each, passages, context=context, max_new_tokens=9) for each in questions]
         parts = [SYSTEM, *(turn["content"] for turn in earlier), *(each.text for each in passages)]
         for plan, question in zip(plans, questions, strict=True):
-            text = str(model.tokenizer.decode(plan.prompt_tokens))
+            text = str(model.tokenizer.decode(list(plan.prompt_tokens)))
             places = [text.index(part) for part in (*parts, f"Question: {question.text}")]
             assert places == sorted(places), text
             assert [text.count(part) for part in parts] == [1] * len(parts)

@@ -120,6 +120,12 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     return Prompt(({"role": "system", "content": SYSTEM}, {"role": "user", "content": turn}), has_markers=True)
 
 
+TAKES_NO_PROMPT = (
+    "The model {!r} takes no prompt of yours: lines of the passages are selected for it, and its prompt, if it has any, "
+    "is the one that it was trained for. Choose another model, such as an instruct model, or leave out the prompt."
+)
+
+
 def template_prompt(template: str, language_model: TextModel) -> PromptFormat:
     """Return the prompt format of a text in which ``{passages}`` and ``{question}`` stand for these.
 
@@ -130,10 +136,7 @@ def template_prompt(template: str, language_model: TextModel) -> PromptFormat:
     """
     check_template(template)
     if language_model.prompt_format is not None:
-        raise ValueError(
-            f"The model {language_model.name!r} takes no prompt of yours: lines of the passages are selected for it, "
-            "without a prompt or in the one that it was trained for. Choose another model, or leave out the prompt."
-        )
+        raise ValueError(TAKES_NO_PROMPT.format(language_model.name))
 
     def fill(question: str, passages: Sequence[Passage]) -> Prompt:
         values = {"{passages}": _numbered(passages), "{question}": question}

@@ -81,7 +81,7 @@ def ask(
     """Answer a question: stream the answer, then print its citations and its cost."""
     stopwatch = Stopwatch(seconds_since_process_start())
     asked = Question(question)  # checked before anything is loaded
-    condition, template = where_filter(where), read_template(prompt)
+    condition, template = where_filter(where), read_template(prompt, model)
     location = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
     start_traces(trace)

@@ -59,7 +59,7 @@ def chat(
         from antiphon.pipelines.question_rewriting import CANNOT_REWRITE
 
         raise ValueError(CANNOT_REWRITE.format(model))
-    condition, template = where_filter(where), read_template(prompt)
+    condition, template = where_filter(where), read_template(prompt, model)
     location = find_index(index)
     check_model_fits(model, device=device, engine=engine, weights=weights)
     with console.status(f"Opening {shown_location(location)}"):

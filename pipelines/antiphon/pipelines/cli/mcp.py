@@ -49,7 +49,7 @@ def mcp(
     """Serve search and cited answers to an agent over MCP, on standard input and output."""
     if is_address(model):
         raise ValueError(REMOTE.format(model))
-    template = read_template(prompt)
+    template = read_template(prompt, model)
     location = index if collections is not None else find_index(index)
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     documents = served_documents(location, collections, (), read_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import EXTRACTIVE
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, EXTRACTIVE
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel, TextModel
@@ -133,16 +133,18 @@ def note_missing_switch(language_model: TextModel, thinking: bool | None) -> Non
         )
 
 
-def read_template(file: Path | None) -> str | None:
+def read_template(file: Path | None, model: str) -> str | None:
     """Return the text of a file that `template_prompt` takes; None without a file.
 
     Raises:
-        ValueError: the file is not UTF-8, or has no place for the passages or the question.
+        ValueError: the file is not UTF-8, it has no place for the passages or the question, or the model takes none.
     """
-    from antiphon.pipelines.prompt import check_template
+    from antiphon.pipelines.prompt import TAKES_NO_PROMPT, check_template
 
     if file is None:
         return None
+    if model in (EXTRACTIVE, DEFAULT_MODEL):
+        raise ValueError(TAKES_NO_PROMPT.format(model))
     try:
         return check_template(file.read_text("utf-8"))
     except ValueError as error:  # of which UnicodeDecodeError is one

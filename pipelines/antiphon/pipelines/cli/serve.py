@@ -122,7 +122,7 @@ def serve(
     trace: Trace = "none",
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
-    template = read_template(prompt)
+    template = read_template(prompt, model)
     documents = served_documents(index, collections, keys or (), read_only=read_only)
     check_model_fits(model, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():

@@ -98,7 +98,7 @@ def quoted_segments(
     spans = sorted(
         (each.source_start - passage.start, each.source_end - passage.start, index)
         for index, each in enumerate(citations)
-        if each.passage == number
+        if each.passage == number and not each.unsupported
     )
     return _split(passage.text, ((start, end, citations[index]) for start, end, index in spans))
 
