@@ -17,7 +17,7 @@ from rich.table import Table
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.errors import CommandGroup
-from antiphon.pipelines.cli.options import AsJson, Device, MaxNewTokens, Precision
+from antiphon.pipelines.cli.options import AsJson, Device, Precision
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.rendering.tables import result_table
 
@@ -43,7 +43,7 @@ def train(
         typer.Option(help="Prompts, one per line, or JSON lines with a prompt each; default: bundled ones."),
     ] = None,
     prompts: Annotated[int, typer.Option(help="Number of bundled prompts, if there is no --data.")] = 480,
-    max_new_tokens: MaxNewTokens = 160,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")] = 160,
     steps: Annotated[int, typer.Option(help="Number of updates. One takes about 15 seconds on a CPU core.")] = 240,
     answers: Annotated[int, typer.Option(help="Answers per update.")] = 6,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-2,
@@ -98,7 +98,7 @@ def evaluate(
         typer.Option(help="Prompts, one per line, or JSON lines with a prompt each; default: bundled ones."),
     ] = None,
     prompts: Annotated[int, typer.Option(help="Number of prompts; bundled ones are about held-out topics.")] = 40,
-    max_new_tokens: MaxNewTokens = 160,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")] = 160,
     answers: Annotated[Path | None, typer.Option(help="File that stores the model's answers for the next run.")] = None,
     dtype: Precision = "auto",
     device: Device = None,

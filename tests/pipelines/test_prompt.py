@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
 
 import pytest
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, RemoteLanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.pipelines import Rag, chat_prompt, passage_references, plain_prompt
+from antiphon.pipelines import Prompt, Rag, chat_prompt, passage_references, plain_prompt
+from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.prompt import (
     READER_SYSTEM,
     REFUSAL,
+    SYSTEM,
+    is_refusal,
     prompt_format,
     reader_prompt,
+    small_model_prompt,
+    template_prompt,
 )
+from antiphon.pipelines.question import Question
+from antiphon.pipelines.request_plan import TurnContext, default_max_new_tokens, plan_request
 from antiphon.retrieval import Passage, Retriever
 
+RECORDED = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
 QUESTION = "How many queens has a colony?"
 
 
@@ -26,10 +36,92 @@ def model_that_names(prompt_format: str) -> LanguageModel:
     return LanguageModel(tiny_model(prompt_format=prompt_format), byte_tokenizer(), name="taught")
 
 
-def test_a_model_with_a_chat_template_gets_messages(tiny: LanguageModel, passages: list[Passage]) -> None:
-    assert prompt_format(tiny) is chat_prompt
-    content = chat_prompt(QUESTION, passages[:2]).content
-    assert [message["role"] for message in content if not isinstance(message, str)] == ["system", "user"]
+class LargeModel(LanguageModel):
+    """A random model that claims to have four billion parameters, and so is expected to follow instructions."""
+
+    num_parameters = 4_000_000_000
+
+
+def test_the_prompt_depends_on_template_and_size(tiny: LanguageModel, passages: list[Passage]) -> None:
+    assert tiny.num_parameters == sum(each.numel() for each in (*tiny.model.parameters(), *tiny.model.buffers()))
+    assert prompt_format(tiny) is small_model_prompt
+    assert prompt_format(LargeModel(tiny.model, tiny.tokenizer)) is chat_prompt
+    assert prompt_format(RemoteLanguageModel("http://127.0.0.1:1/v1", "unknown")) is chat_prompt
+    assert [default_max_new_tokens(each) for each in (tiny, LargeModel(tiny.model, tiny.tokenizer))] == [256, 1024]
+    for form in (chat_prompt, small_model_prompt):
+        content = form(QUESTION, passages[:2]).content
+        assert [message["role"] for message in content if not isinstance(message, str)] == ["system", "user"]
+
+
+def test_questions_on_the_same_passages_share_everything_before_them(passages: list[Passage]) -> None:
+    one, other = (chat_prompt(question, passages).content for question in (QUESTION, "Wo leben Bienen?"))
+    assert not isinstance(one[0], str)
+    assert one[0] == other[0], "the instructions are constant"
+    shown = "\n\n".join(f"[{number}] {passage.text}" for number, passage in enumerate(passages, start=1))
+    assert one[1] == {"role": "user", "content": f"Passages:\n\n{shown}\n\nQuestion: {QUESTION}"}
+    assert other[1] == {"role": "user", "content": f"Passages:\n\n{shown}\n\nQuestion: Wo leben Bienen?"}
+    assert all(part in str(one[0]) for part in ("in its language", "[1] or [2][3]", REFUSAL))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "google-gemma-2-2b-it",
+        "mistralai-Mistral-7B-Instruct-v0.2",
+        "meta-llama-Llama-3.2-3B-Instruct",
+        "Qwen-Qwen3-0.6B",
+    ],
+)
+def test_recorded_templates_write_instructions_conversation_passages_and_question(
+    name: str, passages: list[Passage]
+) -> None:
+    template = RECORDED / f"{name}.jinja"
+    if not template.exists():
+        pytest.skip("the recorded chat templates are not here")
+    model = LargeModel(tiny_model(max_position_embeddings=8192), byte_tokenizer())
+    model.tokenizer.chat_template = template.read_text("utf-8")
+    history = [{"role": "user", "content": "What is honey?"}, {"role": "assistant", "content": "It is food [1]."}]
+    questions = [Question(QUESTION), Question("Wo leben Bienen?")]
+    for earlier in ([], history):
+        context = TurnContext(earlier)
+        plans = [plan_request(model, each, passages, context=context, max_new_tokens=9) for each in questions]
+        parts = [SYSTEM, *(turn["content"] for turn in earlier), *(each.text for each in passages)]
+        for plan, question in zip(plans, questions, strict=True):
+            text = str(model.tokenizer.decode(list(plan.prompt_tokens)))
+            places = [text.index(part) for part in (*parts, f"Question: {question.text}")]
+            assert places == sorted(places), text
+            assert [text.count(part) for part in parts] == [1] * len(parts)
+        pairs = zip(*(plan.prompt_tokens for plan in plans), strict=False)
+        shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        assert str(model.tokenizer.decode(shared)).endswith("\n\nQuestion: ")
+
+
+def test_a_template_of_the_caller_has_places_for_passages_and_question(passages: list[Passage]) -> None:
+    model = LargeModel(tiny_model(), byte_tokenizer())
+    prompt = template_prompt('{"json"} {question} | {passages}', model)("{passages}?", passages[:1])
+    text = f'{{"json"}} {{passages}}? | [1] {passages[0].text}'
+    assert prompt == Prompt(({"role": "user", "content": text},), has_markers=True)
+    plain = template_prompt("{passages}{question}", LargeModel(tiny_model(), byte_tokenizer(chat=False)))
+    assert plain("?", passages[:1]).content == f"[1] {passages[0].text}?"
+    with pytest.raises(ValueError, match=r"The prompt has no \{passages\} and no \{question\}; write"):
+        template_prompt("Answer!", model)
+    for selecting in (model_that_names("reader"), ExtractiveModel()):
+        with pytest.raises(ValueError, match=f"{selecting.name}' takes no prompt of yours: lines of the passages"):
+            template_prompt("{passages} {question}", selecting)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " \n", REFUSAL, f"{REFUSAL} They are about bees.", "The passages do not say [1].", f"“{REFUSAL}”",
+     f'[1] "**{REFUSAL}**" [2]', "the passages do not say"],
+)  # fmt: skip
+def test_refusals_are_recognised_with_what_models_put_around_them(text: str) -> None:
+    assert is_refusal(text)
+
+
+@pytest.mark.parametrize("text", ["Bees live in colonies [1].", "The passages do not say how many, but [1].", "No."])
+def test_other_answers_are_no_refusals(text: str) -> None:
+    assert not is_refusal(text)
 
 
 def test_a_model_without_a_chat_template_gets_the_plain_text_of_the_paper(passages: list[Passage]) -> None:
@@ -76,7 +168,7 @@ def test_a_given_prompt_overrides_the_named_format(named: str, retriever: Retrie
 
 def question_of(passages: Sequence[Passage]) -> str:
     """Return the content of the user's message."""
-    turn = chat_prompt(QUESTION, passages).content[-1]
+    turn = small_model_prompt(QUESTION, passages).content[-1]
     assert not isinstance(turn, str)
     return str(turn["content"])
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -148,6 +150,11 @@ class LanguageModel:
     def prompt_format(self) -> str | None:
         """The prompt format that the model's configuration names; None if it names none."""
         return getattr(self.model.config, "prompt_format", None)
+
+    @cached_property
+    def num_parameters(self) -> int | None:
+        """Number of the model's weights as they are stored, so that several packed ones count as one."""
+        return sum(weights.numel() for weights in chain(self.model.parameters(), self.model.buffers()))
 
     def generate(
         self,

@@ -89,6 +89,7 @@ class RemoteLanguageModel:
         self.takes_messages = True
         self._model = model or named
         self._habits = ThinkingHabits()
+        self.num_parameters = None
         self._context_window = context_window
         self._lock = Lock()
         self._can_count = True

@@ -32,6 +32,9 @@ KNOWN = {*LENGTHS, *Parameters.__annotations__, "timeout"} - {"logprobs"}
 DESCRIBE_SCHEMA = "describe_schema"
 """The argument of a call that describes its ``json_schema`` to the model."""
 
+NUM_MARKED = "num_marked"
+"""The argument of a call that says how many of its references the answer names by markers."""
+
 MODEL_VARIABLE = "ANTIPHON_MODEL"
 """The environment variable with the default model."""
 
@@ -172,7 +175,7 @@ class GenerationFields(BaseModel):
         """Prepare a call with a prompt.
 
         Args:
-            given: the arguments of the call, which override the fields; ``references`` is ignored.
+            given: the arguments of the call, which override the fields, and `NUM_MARKED`; ``references`` is ignored.
 
         Raises:
             TypeError: a parameter does not exist, or the maximum length is given twice.
@@ -185,7 +188,8 @@ class GenerationFields(BaseModel):
         timeout = given.pop("timeout", self.timeout)
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is {timeout}; it must be above 0 seconds.")
-        return ModelCall(model, name, prompt, passages, self._parameters(given), timeout)
+        marked = {NUM_MARKED: given.pop(NUM_MARKED, 0)}
+        return ModelCall(model, name, prompt, passages, self._parameters(given), timeout, **marked)
 
     def _parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Merge the fields and the arguments of one call to keyword arguments of `LanguageModel.stream`."""

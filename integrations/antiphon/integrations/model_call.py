@@ -16,6 +16,7 @@ from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.tool_calls import ParsedOutput, parse_tool_calls, visible_text
 from antiphon.pipelines import passage_references
+from antiphon.pipelines.markers import MarkedStream
 from antiphon.retrieval import Passage
 
 Result = TypeVar("Result")
@@ -56,6 +57,7 @@ class ModelCall:
         tools: schemas of the arguments of the offered tools, by name.
         assistant_prefix: start of a forced tool call, which the prompt already contains.
         allows_parallel_calls: whether an answer may have several tool calls; else the first one counts.
+        num_marked: the number of first passages that the answer names by markers, such as ``[1]``; 0: it has none.
     """
 
     language_model: TextModel
@@ -67,6 +69,7 @@ class ModelCall:
     tools: Mapping[str, Any] = field(default_factory=dict)
     assistant_prefix: str = ""
     allows_parallel_calls: bool = True
+    num_marked: int = 0
 
     def states(self) -> Iterator[AnswerState]:
         """Generate the answer; yield its state after each new part.
@@ -115,7 +118,8 @@ class ModelCall:
 
     def _stream(self) -> TextStream:
         references = passage_references(self.passages)
-        return self.language_model.stream(self.prompt, references=references, **self.parameters)
+        stream = self.language_model.stream(self.prompt, references=references, **self.parameters)
+        return MarkedStream(stream, self.passages[: self.num_marked]) if self.num_marked else stream
 
 
 class _AnswerReader:

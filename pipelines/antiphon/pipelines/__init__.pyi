@@ -11,6 +11,8 @@ from .prompt import PromptFormat as PromptFormat
 from .prompt import chat_prompt as chat_prompt
 from .prompt import plain_prompt as plain_prompt
 from .prompt import reader_prompt as reader_prompt
+from .prompt import small_model_prompt as small_model_prompt
+from .prompt import template_prompt as template_prompt
 from .rag import Rag as Rag
 from .rag import Searcher as Searcher
 from .references import passage_references as passage_references

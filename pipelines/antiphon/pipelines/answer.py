@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass
+from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,8 @@ class Answer:
     (``rich.print(answer)``).
 
     Attributes:
-        citations: the spans of the text that are quoted verbatim from a passage.
+        text: the answer, without markers of passages that do not exist.
+        citations: the spans of the text that are quoted verbatim from a passage, and its markers of passages.
         passages: the passages of the prompt, best first.
         steps: the summary of the forward passes.
         finish_reason: "stop", "length" or "cancelled".
@@ -131,6 +133,7 @@ class Answer:
         return {
             "question": self.question,
             "text": self.text,
+            "is_refusal": self.is_refusal,
             "citations": [asdict(citation) for citation in self.citations],
             "passages": passages,
             "nearest": [asdict(each) for each in self.nearest],
@@ -173,6 +176,15 @@ class AnswerStream(TextStream):
     def passages(self) -> tuple[Passage, ...]:
         """The passages that the answer may cite, available at once."""
         return self.plan.passages
+
+    @cached_property
+    def quote(self) -> Citation | None:
+        """The best quote of the passages, which has no place in the answer; None if none probably answers the question.
+
+        It is searched when it is first read, some tenths of a second. Read it in a thread to show it while the model
+        reads its prompt. Models that quote or are small have none.
+        """
+        return None if self.plan.quote is None else self.plan.quote()
 
     def next_piece(self) -> Piece | None:
         """Return the next piece of thinking or answer; None at the end."""

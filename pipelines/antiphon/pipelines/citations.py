@@ -1,6 +1,7 @@
-"""Citations: the spans of an answer that are quoted verbatim from a passage.
+"""Citations: the spans of an answer that are quoted verbatim from a passage, and the passages that it names.
 
-They show where words occur, not why the model generated them.
+Verbatim citations show where words occur, not why the model generated them. `markers` finds the passages that an answer
+names.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, takewhile
+from typing import Any, Literal
 
 import regex
 
@@ -34,7 +36,7 @@ _OCCURRENCES = 64  # maximum number of occurrences of one window that are extend
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A span of the answer that is quoted verbatim from a passage, except for white space.
+    """A span of the answer that is quoted verbatim from a passage, except for white space, or that names a passage.
 
     Attributes:
         start: its first character in the answer.
@@ -43,10 +45,12 @@ class Citation:
         source: the document.
         source_start: its first character in the document.
         source_end: its end in the document.
-        text: the quoted text of the document.
+        text: the quoted text of the document; of a marker, the line that shares most words with its sentence.
         location: the place of the quoted text in the file, such as ``page 3``; empty if the format has no places.
         also_in: further documents that have the same passage.
         section: the innermost heading above the quoted text; may be empty.
+        kind: "verbatim", or "marker" for a number in brackets with which the model names a passage.
+        unsupported: whether the passage of a marker shares no content word with the marker's sentence.
     """
 
     start: int
@@ -59,6 +63,28 @@ class Citation:
     location: str = ""
     also_in: tuple[str, ...] = ()
     section: str = ""
+    kind: Literal["verbatim", "marker"] = "verbatim"
+    unsupported: bool = False
+
+
+def cited_span(passage: Passage, number: int, first: int, last: int, **fields: Any) -> Citation:
+    """Return the citation of the characters ``first`` to ``last`` of a passage.
+
+    Args:
+        number: the number of the passage, from 1.
+        **fields: further fields; by default the span has no place in an answer.
+    """
+    first, last = passage.start + first, passage.start + last
+    named = {
+        "source": passage.source,
+        "source_start": first,
+        "source_end": last,
+        "text": passage.text[first - passage.start : last - passage.start],
+        "location": passage.location_of(first, last),
+        "also_in": passage.also_in,
+        "section": str(passage.metadata.get("title") or "").rpartition(TRAIL)[2],
+    }
+    return Citation(**{"start": 0, "end": 0, "passage": number, **named, **fields})
 
 
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
@@ -244,19 +270,8 @@ def _citation(
         reversed(answer_words.text[after:start]), reversed(source.text[:source_start]), allowed=_OPENING
     )
     behind = _shared_markup(answer_words.text[stop:], source.text[source_stop:], allowed=_CLOSING)
-    source_start, source_stop = source_start - before, source_stop + behind
-    return Citation(
-        start=start - before,
-        end=stop + behind,
-        passage=number + 1,
-        source=passage.source,
-        source_start=passage.start + source_start,
-        source_end=passage.start + source_stop,
-        text=passage.text[source_start:source_stop],
-        location=passage.location_of(passage.start + source_start, passage.start + source_stop),
-        also_in=passage.also_in,
-        section=str(passage.metadata.get("title") or "").rpartition(TRAIL)[2],
-    )
+    place = {"start": start - before, "end": stop + behind}
+    return cited_span(passage, number + 1, source_start - before, source_stop + behind, **place)
 
 
 def _shared_markup(one: Iterable[str], other: Iterable[str], *, allowed: Collection[str]) -> int:

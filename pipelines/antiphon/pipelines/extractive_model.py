@@ -30,6 +30,7 @@ class ExtractiveModel:
     tokenizer = None
     context_window = None
     takes_messages = True
+    num_parameters = 0
     prompt_format = "reader"
 
     def tokenize(self, prompt: PromptInput) -> CountedPrompt:

@@ -13,7 +13,7 @@ from math import inf
 from statistics import fmean
 
 from antiphon.accel.text.messages import Message
-from antiphon.pipelines.citations import cite
+from antiphon.pipelines.citations import Citation, cite, cited_span
 from antiphon.pipelines.question import Question, content_stems
 from antiphon.pipelines.quotes import Quote, quotable_lines
 from antiphon.pipelines.relevance import LineScores, line_scores
@@ -26,7 +26,9 @@ MIN_SCORE = -0.1
 MAX_BLOCK_LINES = 12
 """Maximum number of lines of a list, table or code block that are quoted with the line that introduces it."""
 
-_MAX_LINES = 3  # that are quoted, not counting the blocks that they introduce
+MAX_LINES = 3
+"""Maximum number of lines that are quoted, not counting the blocks that they introduce."""
+
 _MAX_GAP = 2.0  # between the relevance of a quoted line and that of the best one, in nats
 _SAME_SECTION = 1.0  # added to the relevance of lines of the latest answer's sections to a follow-up
 _RECORD_PENALTY = 1.0  # subtracted from that of lines of changelogs, issue lists and tests
@@ -41,6 +43,7 @@ def select_lines(
     count_tokens: Callable[[str], int] = len,
     scores: Callable[[str, Sequence[Passage]], LineScores] = line_scores,
     min_score: float = MIN_SCORE,
+    max_lines: int = MAX_LINES,
 ) -> tuple[tuple[Passage, ...], tuple[Quote, ...]]:
     """Select the most relevant lines, or none if the passages probably do not contain an answer.
 
@@ -49,6 +52,7 @@ def select_lines(
         history: the earlier messages, oldest first.
         max_tokens: lines that exceed it are left out, except the first.
         scores: scores the quotable lines of passages.
+        max_lines: lines that are selected, not counting the blocks that they introduce.
 
     Returns:
         The passages of the lines, that of the best line first, and the lines with the numbers of these passages.
@@ -77,7 +81,7 @@ def select_lines(
     # 3. Take the best lines, each with the block that it introduces, as far as they fit.
     selected, count, used = dict[str, Quote](), 0, 0
     for quote in takewhile(lambda quote: relevance[quote] >= best - _MAX_GAP, ranked):
-        if count < _MAX_LINES and quote.sentence not in selected:
+        if count < max_lines and quote.sentence not in selected:
             count += 1
             for line in quoted_block(quote, lines[quote.number - 1]):
                 used += count_tokens(line.line) + 1
@@ -88,6 +92,18 @@ def select_lines(
     ordered = sorted(selected.values(), key=lambda quote: (numbers.index(quote.number), quote.start))
     renumbered = (replace(quote, number=numbers.index(quote.number) + 1) for quote in ordered)
     return tuple(passages[number - 1] for number in numbers), tuple(renumbered)
+
+
+def best_quote(question: Question, passages: Sequence[Passage], history: Sequence[Message] = ()) -> Citation | None:
+    """Return the line that answers a question best, with the block that it introduces; None if none does.
+
+    Args:
+        history: the earlier messages, oldest first.
+    """
+    [passage, *_], lines = select_lines(question, passages, history=history, max_lines=1)
+    if not lines:
+        return None
+    return cited_span(passage, passages.index(passage) + 1, lines[0].start, lines[-1].end)
 
 
 def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:

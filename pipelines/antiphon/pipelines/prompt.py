@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from antiphon.accel.text.messages import Message
+from antiphon.pipelines.markers import MARKER
 from antiphon.pipelines.quotes import headings_of, lines_of
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
     from antiphon.accel import TextModel
 
-SYSTEM = "You answer questions with one or two sentences quoted from the passages."
+REFUSAL = "The passages do not say."
+"""The answer of every model if no passage contains the answer."""
+
+SYSTEM = (
+    "Answer the question from the numbered passages alone, as fully as the question needs, and in its language. After "
+    "each statement put the number of the passage that supports it in square brackets, such as [1] or [2][3]. If the "
+    f"passages do not contain the answer, say only: {REFUSAL}"
+)
+"""The instructions of `chat_prompt`, the same for every question, so that prompts share them."""
+
+SMALL_SYSTEM = "You answer questions with one or two sentences quoted from the passages."
 
 READER_SYSTEM = "You answer with sentences quoted from the passages, each with the number of its passage."
 
 _HEADINGS = 3  # innermost headings shown above a passage
 
-REFUSAL = "The passages do not say."
-"""The answer of `extractive` and `reader` if no passage contains the answer."""
+SMALL = 400_000_000
+"""Models with fewer parameters do not follow the instructions of `chat_prompt`."""
+
+_AROUND = rf"(?:{MARKER}|[\s\"'“”„‟«»‘’*_>])*"  # markers, quotation marks and emphasis
+_REFUSAL = re.compile(rf"{_AROUND}(?:\Z|{re.escape(REFUSAL[:-1])}{_AROUND}(?:\.|\Z))", re.IGNORECASE)
 
 
 def is_refusal(text: str) -> bool:
-    """Return whether an answer is a refusal or empty."""
-    return text.strip().startswith(REFUSAL) or not text.strip()
+    """Return whether an answer starts with `REFUSAL`, with or without markers and quotation marks, or is empty."""
+    return _REFUSAL.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +51,13 @@ class Prompt:
         content: text, or messages.
         stop: strings that end the answer.
         answers: texts that an answer may repeat, exactly as the format writes them; drafted from.
+        has_markers: whether it numbers the passages from 1, and the answer names them by `markers`.
     """
 
     content: str | tuple[Message, ...]
     stop: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
+    has_markers: bool = False
 
 
 PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
@@ -48,14 +65,16 @@ PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
 
 
 def prompt_format(language_model: TextModel) -> PromptFormat:
-    """Return the prompt format that a model's configuration names, else a default, which depends on its chat template.
+    """Return the prompt format that a model's configuration names, else a default by its chat template and size.
 
     Raises:
         ValueError: the configuration names an unknown format.
     """
     named = language_model.prompt_format
     if named is None:
-        return chat_prompt if language_model.takes_messages else plain_prompt
+        if follows_instructions(language_model):
+            return chat_prompt
+        return small_model_prompt if language_model.takes_messages else plain_prompt
     if named != "reader":
         raise ValueError(
             f"The model {language_model.name!r} asks for the prompt format {named!r}; only 'reader' is known. "
@@ -64,8 +83,73 @@ def prompt_format(language_model: TextModel) -> PromptFormat:
     return reader_prompt
 
 
+def follows_instructions(language_model: TextModel) -> bool:
+    """Return whether a model writes answers in its own words: it takes messages and is not `SMALL`, or of unknown size.
+
+    Models with a prompt format of their own do not.
+    """
+    size = language_model.num_parameters
+    return language_model.prompt_format is None and language_model.takes_messages and (size is None or size >= SMALL)
+
+
 def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """Return messages for a model with a chat template: the question, the numbered passages, and the question again.
+    """Return messages for a model that follows instructions: `SYSTEM`, the numbered passages, then the question.
+
+    Prompts of the same passages share a prefix up to the question.
+
+    Args:
+        question: the question.
+        passages: the passages, best first.
+    """
+    turn = f"Passages:\n\n{_numbered(passages)}\n\nQuestion: {question}"
+    return Prompt(({"role": "system", "content": SYSTEM}, {"role": "user", "content": turn}), has_markers=True)
+
+
+TAKES_NO_PROMPT = (
+    "The model {!r} takes no prompt of yours: lines of the passages are selected for it, and its prompt, if any, "
+    "is the one that it was trained for. Choose another model, such as an instruct model, or leave out the prompt."
+)
+
+
+def template_prompt(template: str, language_model: TextModel) -> PromptFormat:
+    """Return the prompt format of a text in which ``{passages}`` and ``{question}`` stand for these.
+
+    It becomes one message of the user, or the whole prompt of a model without a chat template.
+
+    Raises:
+        ValueError: one of the two is missing, or the model has a prompt format of its own.
+    """
+    check_template(template)
+    if language_model.prompt_format is not None:
+        raise ValueError(TAKES_NO_PROMPT.format(language_model.name))
+
+    def fill(question: str, passages: Sequence[Passage]) -> Prompt:
+        values = {"{passages}": _numbered(passages), "{question}": question}
+        text = _PLACES.sub(lambda place: values[place[0]], template)
+        return Prompt(({"role": "user", "content": text},) if language_model.takes_messages else text, has_markers=True)
+
+    return fill
+
+
+def check_template(template: str) -> str:
+    """Return the text of a prompt.
+
+    Raises:
+        ValueError: ``{passages}`` or ``{question}`` is missing.
+    """
+    if missing := [place for place in ("{passages}", "{question}") if place not in template]:
+        raise ValueError(
+            f"The prompt has no {' and no '.join(missing)}; write {{passages}} where the numbered passages stand, and "
+            "{question} where the question stands."
+        )
+    return template
+
+
+_PLACES = re.compile(r"\{passages\}|\{question\}")
+
+
+def small_model_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
+    """Return messages for a small chat model: the question, the numbered passages, and the question again.
 
     With the question before the passages, small models quote more, and more relevant text.
 
@@ -74,7 +158,7 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
         passages: the passages, best first.
     """
     turn = f"Question: {question}\n\nPassages:\n{_numbered(passages)}\n\nQuestion: {question}"
-    return Prompt(({"role": "system", "content": SYSTEM}, {"role": "user", "content": turn}))
+    return Prompt(({"role": "system", "content": SMALL_SYSTEM}, {"role": "user", "content": turn}))
 
 
 def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:

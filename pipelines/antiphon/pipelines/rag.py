@@ -47,11 +47,14 @@ class Rag:
     Args:
         language_model: generates the answer; by default there is none, and answers are quoted (`ExtractiveModel`).
         prompt: makes the prompt of a question and its passages; by default the format that the model's configuration
-            names (``prompt_format``), else messages if its tokenizer has a chat template, else plain text.
+            names (``prompt_format``), else messages if its tokenizer has a chat template, else plain text. See also
+            `template_prompt`.
         sessions: stores every answer; answers to similar questions become references, too. The output stays the same
             (in half precision except at ties) and takes fewer steps.
         passage_cache_tokens: number of tokens of recently used passages whose KV cache is kept, so that later questions
             about them need less prefill (see `PassageCache`); 0: none.
+        quote_first: streams of models that follow instructions have a ``quote``: the best one of the passages, to show
+            while the model reads them.
         rewrite: let the model rewrite a question of a conversation for retrieval, with a short generation. By default,
             and if the model's text is not the question in other words, `Question.of` completes a follow-up.
 
@@ -70,6 +73,7 @@ class Rag:
         prompt: PromptFormat | None = None,
         sessions: SessionStore | None = None,
         passage_cache_tokens: int = 0,
+        quote_first: bool = True,
         rewrite: bool = False,
     ) -> None:
         if k < 1:
@@ -80,6 +84,7 @@ class Rag:
         self.prompt = prompt
         self.sessions = sessions
         self.passage_cache = PassageCache(passage_cache_tokens) if passage_cache_tokens else None
+        self.quote_first = quote_first
         self.rewrite = rewrite
         is_quoting = prompt is None and prompt_format(language_model) is reader_prompt
         if rewrite and is_quoting:
@@ -104,7 +109,8 @@ class Rag:
             k: passages to retrieve; by default those of the constructor.
             where: only passages that match this filter are retrieved.
             sessions: read and write the store of sessions, if there is one.
-            **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ...
+            **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (see
+                `request_plan.default_max_new_tokens`), ``temperature``, ``stop``, ...
         """
         return self.stream(question, k=k, where=where, sessions=sessions, **generation).to_end().answer
 
@@ -177,7 +183,7 @@ class Rag:
             span.set({"antiphon.passages": len(found)})
         with Span("prompt"):
             similar = _similar_answers(self.sessions if sessions else None, question.complete)
-            return plan_request(
+            plan = plan_request(
                 self.language_model,
                 question,
                 found,
@@ -186,6 +192,7 @@ class Rag:
                 prefix_of=self.passage_cache.prefix_of if self.passage_cache else None,
                 **generation,
             )
+            return plan if self.quote_first else replace(plan, quote=None)
 
     def complete_question(self, question: str | Question, context: TurnContext) -> Question:
         """Return the question with its complete form, which depends on the conversation.

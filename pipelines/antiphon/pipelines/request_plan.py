@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING, Any
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import CountedPrompt, Message, PromptInput, ReferenceInput, TokenizedPrompt
 from antiphon.accel.text.thinking_switch import asks_about_thinking
-from antiphon.pipelines.citations import Citation, cite
+from antiphon.pipelines.citations import Citation
 from antiphon.pipelines.fitted_prompt import FittedPrompt, PromptBuilder
-from antiphon.pipelines.passage_selection import select_lines
-from antiphon.pipelines.prompt import REFUSAL, Prompt, PromptFormat, prompt_format, reader_prompt
+from antiphon.pipelines.markers import MarkedStream, cite_all
+from antiphon.pipelines.passage_selection import best_quote, select_lines
+from antiphon.pipelines.prompt import (
+    REFUSAL,
+    Prompt,
+    PromptFormat,
+    chat_prompt,
+    follows_instructions,
+    prompt_format,
+    reader_prompt,
+)
 from antiphon.pipelines.question import Question
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.references import answer_references, passage_references
@@ -26,8 +35,11 @@ from antiphon.retrieval import Passage
 if TYPE_CHECKING:
     from antiphon.accel import PrefixCache, TextModel
 
-MAX_NEW_TOKENS = 256
-"""Default of ``max_new_tokens`` for answers from documents."""
+MAX_NEW_TOKENS = 1024
+"""Default of ``max_new_tokens`` for answers from documents, if the model follows instructions."""
+
+MAX_QUOTED_TOKENS = 256
+"""The default for models that quote, are small, or have no chat template, which often does not end their texts."""
 
 _LETTERS_PER_TOKEN = 4  # estimated, for models whose tokenizer only their server has
 
@@ -43,6 +55,8 @@ class RequestPlan:
         references: what drafts are copied from: spans of the prompt, and texts that are not in it.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
         stop: strings that end the answer.
+        num_marked: the number of first passages that the answer names by `markers`; 0: it has no markers.
+        quote: returns the best quote of the passages; None: this model's answers have none.
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
         dropped_messages: the number of oldest messages of the conversation that did not fit into the prompt.
@@ -56,6 +70,8 @@ class RequestPlan:
     references: tuple[ReferenceInput, ...]
     response_prefix: str = ""
     stop: tuple[str, ...] = ()
+    num_marked: int = 0
+    quote: Callable[[], Citation | None] | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     prefix: PrefixCache | None = None
     dropped_messages: int = 0
@@ -76,17 +92,18 @@ class RequestPlan:
             **parameters: parameters of `LanguageModel.stream` that are not part of the plan.
         """
         own = {"response_prefix": self.response_prefix} if self.response_prefix else {}
-        return language_model.stream(
+        stream = language_model.stream(
             self.tokenized,
             references=self.references,
             prefix=self.prefix if self.prefix is not None else prefix,
             stop=self.stop,
             **{**own, **self.parameters, **parameters},
         )
+        return MarkedStream(stream, self.passages[: self.num_marked]) if self.num_marked else stream
 
     def cite(self, text: str) -> tuple[Citation, ...]:
-        """Return the citations of an answer's text: the spans that are quoted verbatim from a passage."""
-        return cite(text, self.passages)
+        """Return the citations of an answer's text: the spans that are quoted verbatim from a passage, and markers."""
+        return cite_all(text, self.passages, self.num_marked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +188,10 @@ def plan_request(
         passages: the retrieved passages, best first.
         context: the conversation that the question belongs to.
         prompt: the prompt format; by default that of the model, for which passages may then be selected.
-        prefix_of: returns the prefix cache of a passage, used if passages are selected: their prompt starts with the
-            first one. By default there is none.
-        **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ... The
-            model does not think (``thinking=False``) unless they ask for it.
+        prefix_of: returns the prefix cache of a passage, used if the prompt starts with the first one. By default there
+            is none.
+        **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (see `default_max_new_tokens`),
+            ``temperature``, ``stop``, ... The model does not think (``thinking=False``) unless they ask for it.
 
     Raises:
         ValueError: there is no passage, or not even the best one fits the context window.
@@ -182,7 +199,8 @@ def plan_request(
     if not passages:
         raise ValueError(f"The search found no passage for {question.complete!r}; an answer needs at least one.")
     found, form = tuple(passages), prompt or prompt_format(language_model)
-    generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+    if generation.get("max_new_tokens") is None:
+        generation["max_new_tokens"] = default_max_new_tokens(language_model)
     builder = PromptBuilder(
         language_model,
         form,
@@ -203,14 +221,24 @@ def plan_request(
         fitted = builder.build(selected)
         own = fitted.passages  # without those that do not fit
         options = _quoting_options(generation, [quote for quote in quotes if quote.number <= len(own)])
-        # A prompt that another process tokenizes has no KV cache here.
-        is_local = isinstance(fitted.tokenized, TokenizedPrompt)
-        prefix = prefix_of(own[0]) if prefix_of is not None and is_local else None
         citable = (*own, *(each for each in found if not any(each is one for one in own)))
+        best, starts_with_passage = None, True
     else:
         builder, fitted = builder.build_with_history(found)
-        options, prefix, citable = generation, None, fitted.passages
-    return replace(_plan(builder, fitted, options, citable, context), prefix=prefix)
+        options, citable = generation, fitted.passages
+        writes = follows_instructions(language_model)
+        best = partial(best_quote, question, citable, context.history) if writes else None
+        starts_with_passage = form is chat_prompt and not builder.history
+    plan = replace(_plan(builder, fitted, options, citable, context), quote=best)
+    # A prompt that another process tokenizes has no KV cache here.
+    if prefix_of is None or not starts_with_passage or not isinstance(fitted.tokenized, TokenizedPrompt):
+        return plan
+    return replace(plan, prefix=prefix_of(citable[0]))
+
+
+def default_max_new_tokens(language_model: TextModel) -> int:
+    """Return the default of ``max_new_tokens``: `MAX_NEW_TOKENS` if a model follows instructions."""
+    return MAX_NEW_TOKENS if follows_instructions(language_model) else MAX_QUOTED_TOKENS
 
 
 def _quoting_options(generation: Mapping[str, Any], quotes: Sequence[Quote]) -> Mapping[str, Any]:
@@ -261,6 +289,7 @@ def _plan(
         references=tuple(_span_or_text(fitted.tokenized, each) for each in dict.fromkeys(references)),
         response_prefix=parameters.pop("response_prefix", None) or "",
         stop=(*stop, *fitted.prompt.stop),
+        num_marked=len(fitted.passages) if fitted.prompt.has_markers and not parameters.get("json_schema") else 0,
         parameters=parameters,
         dropped_messages=len(context.history) - len(builder.history),
         thinking=builder.thinking,

@@ -40,6 +40,10 @@ class TextModel(Protocol):
     def prompt_format(self) -> str | None:
         """Name of the prompt format that the model was trained for; None if unknown."""
 
+    @property
+    def num_parameters(self) -> int | None:
+        """Number of the model's weights; None if unknown."""
+
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt | CountedPrompt:
         """Return the prompt with its number of tokens; it can be passed on in place of the prompt."""
 

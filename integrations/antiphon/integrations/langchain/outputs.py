@@ -16,7 +16,7 @@ from langchain_core.utils.json import parse_partial_json
 from antiphon.accel import Completion
 from antiphon.integrations.langchain.chat_messages import REASONING
 from antiphon.integrations.model_call import AnswerState, ModelCall
-from antiphon.pipelines import cite
+from antiphon.pipelines.markers import cite_all
 from antiphon.retrieval import Passage
 
 PROVIDER = "antiphon"
@@ -65,8 +65,12 @@ def message_chunk(call: ModelCall, state: AnswerState) -> AIMessageChunk:
     )
 
 
-def annotate(text: str, passages: Sequence[Passage]) -> list[Citation]:
-    """Return the spans of a text that were copied from passages, as LangChain citations."""
+def annotate(text: str, passages: Sequence[Passage], num_marked: int = 0) -> list[Citation]:
+    """Return the spans of a text that were copied from passages, and its markers, as LangChain citations.
+
+    Args:
+        num_marked: the number of first passages that markers name.
+    """
     return [
         Citation(
             type="citation",
@@ -79,10 +83,11 @@ def annotate(text: str, passages: Sequence[Passage]) -> list[Citation]:
                 "passage": found.passage,
                 "source_start": found.source_start,
                 "source_end": found.source_end,
+                **({"kind": "marker", "unsupported": found.unsupported} if found.kind == "marker" else {}),
                 **({"location": found.location} if found.location else {}),
             },
         )
-        for found in cite(text, passages)
+        for found in cite_all(text, passages, num_marked)
     ]
 
 
@@ -127,7 +132,7 @@ register_translator(PROVIDER, content_blocks, content_blocks)
 
 
 def _message_fields(call: ModelCall, text: str, completion: Completion) -> dict[str, Any]:
-    found = annotate(text, call.passages)
+    found = annotate(text, call.passages, call.num_marked)
     return {
         "additional_kwargs": {CITATIONS: found} if found else {},
         "usage_metadata": usage(completion),

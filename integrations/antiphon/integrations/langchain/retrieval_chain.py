@@ -19,7 +19,7 @@ from langchain_core.runnables import (
 )
 
 from antiphon.accel.text.messages import Message
-from antiphon.accel.text.parameters import Settings
+from antiphon.integrations.generation_fields import NUM_MARKED
 from antiphon.integrations.langchain.chat_messages import chat_messages
 from antiphon.integrations.langchain.documents import passages_of
 from antiphon.integrations.langchain.outputs import CITATIONS
@@ -99,7 +99,7 @@ def _plan(chat: Any, found: dict[str, Any]) -> _Planned:
         numbered,
         context=TurnContext.of(earlier),
         stop=chat.stop or (),
-        max_new_tokens=chat.max_tokens or Settings().max_new_tokens,
+        max_new_tokens=chat.max_tokens,
         thinking=chat.thinking,
         template_variables=chat.template_variables,
     )
@@ -115,8 +115,13 @@ def _answer_chain(chat: Any, prompt: BasePromptTemplate[Any] | None, found: dict
         values = {**more, "question": question, "context": context}
         return RunnableLambda(lambda _: prompt.invoke(values)) | chat.bind(references=documents)
     plan: RequestPlan = found["planned"].plan
-    planned = {"response_prefix": plan.response_prefix, "thinking": plan.thinking, "stop": list(plan.stop)}
-    options = {name: value for name, value in planned.items() if value not in ("", None, [])}
+    planned: dict[str, Any] = {
+        "response_prefix": plan.response_prefix,
+        "thinking": plan.thinking,
+        "stop": list(plan.stop),
+    }
+    planned |= {"max_tokens": plan.parameters["max_new_tokens"], NUM_MARKED: plan.num_marked}
+    options = {name: value for name, value in planned.items() if value not in ("", None, [], 0)}
     return RunnableLambda(lambda _: _messages(plan)) | chat.bind(references=documents, **options)
 
 

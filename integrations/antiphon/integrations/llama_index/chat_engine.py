@@ -44,7 +44,9 @@ class AntiphonChatEngine(BaseChatEngine):
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> CitedChatResponse:
         """Answer a message, with citations. See `BaseChatEngine`."""
         stream = self._stream(message, chat_history).to_end()
-        return CitedChatResponse(stream.answer.text, source_nodes=[node_of(passage) for passage in stream.passages])
+        response = CitedChatResponse(stream.answer.text, source_nodes=[node_of(passage) for passage in stream.passages])
+        response.num_marked = stream.plan.num_marked
+        return response
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> CitedChatResponse:
         """Answer a message, with citations. See `BaseChatEngine`."""
@@ -74,7 +76,9 @@ class AntiphonChatEngine(BaseChatEngine):
 
 def _response(stream: AnswerStream, **pieces: Any) -> CitedChatStream:
     nodes = [node_of(passage) for passage in stream.passages]
-    return CitedChatStream(StreamingAgentChatResponse(source_nodes=nodes, is_writing_to_memory=False, **pieces))
+    response = CitedChatStream(StreamingAgentChatResponse(source_nodes=nodes, is_writing_to_memory=False, **pieces))
+    response.num_marked = stream.plan.num_marked
+    return response
 
 
 def _chat_response(text: str, piece: str) -> ChatResponse:

@@ -17,9 +17,9 @@ from antiphon.integrations.llama_index.nodes import passage_of
 from antiphon.integrations.llama_index.outputs import citation_blocks
 
 
-def citations_of(text: str, nodes: Sequence[NodeWithScore]) -> list[CitationBlock]:
-    """Return the spans of a text that were copied from nodes."""
-    return citation_blocks(text, [passage for node in nodes if (passage := passage_of(node)) is not None])
+def citations_of(text: str, nodes: Sequence[NodeWithScore], num_marked: int = 0) -> list[CitationBlock]:
+    """Return the spans of a text that were copied from nodes, and the markers of the first ``num_marked`` nodes."""
+    return citation_blocks(text, [passage for node in nodes if (passage := passage_of(node)) is not None], num_marked)
 
 
 @overload
@@ -40,20 +40,30 @@ def with_citations(engine: BaseQueryEngine | BaseChatEngine) -> CitingQueryEngin
 
 
 class _Cited:
-    """Adds citations to a response."""
+    """Adds citations to a response.
 
+    Attributes:
+        num_marked: the number of first nodes that the response names by markers, such as ``[1]``.
+    """
+
+    num_marked = 0
     response: Any
     source_nodes: list[NodeWithScore]
 
     @property
     def citations(self) -> list[CitationBlock]:
         """The spans of the response that were copied from a node."""
-        return citations_of(self.response or "", self.source_nodes)
+        return citations_of(self.response or "", self.source_nodes, self.num_marked)
 
 
 class _CitedStream:
-    """Collects the text of a streaming response, and adds citations once it has ended."""
+    """Collects the text of a streaming response, and adds citations once it has ended.
 
+    Attributes:
+        num_marked: as in `_Cited`.
+    """
+
+    num_marked = 0
     source_nodes: list[NodeWithScore]
     _text: str | None = None
 
@@ -66,7 +76,7 @@ class _CitedStream:
         """
         if self._text is None:
             raise RuntimeError("The stream has not ended; read it to its end to get its citations.")
-        return citations_of(self._text, self.source_nodes)
+        return citations_of(self._text, self.source_nodes, self.num_marked)
 
     def _collect(self, pieces: Any) -> Generator[str, None, None]:
         text = ""

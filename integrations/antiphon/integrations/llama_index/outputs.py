@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from antiphon.accel import Completion
 from antiphon.integrations.model_call import AnswerState, ModelCall
-from antiphon.pipelines import cite
+from antiphon.pipelines.markers import cite_all
 from antiphon.retrieval import Passage
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -76,8 +76,12 @@ def _message(text: str, reasoning: str = "") -> ChatMessage:
     return ChatMessage(role=MessageRole.ASSISTANT, blocks=[*thought, TextBlock(text=text)])
 
 
-def citation_blocks(text: str, passages: Sequence[Passage]) -> list[CitationBlock]:
-    """Return the spans of a text that were copied from passages, as citation blocks."""
+def citation_blocks(text: str, passages: Sequence[Passage], num_marked: int = 0) -> list[CitationBlock]:
+    """Return the spans of a text that were copied from passages, and its markers, as citation blocks.
+
+    Args:
+        num_marked: the number of first passages that markers name.
+    """
     return [
         CitationBlock(
             cited_content=TextBlock(text=found.text),
@@ -88,10 +92,11 @@ def citation_blocks(text: str, passages: Sequence[Passage]) -> list[CitationBloc
                 "end": found.end,
                 "source_start": found.source_start,
                 "source_end": found.source_end,
+                **({"marker": 1, "unsupported": int(found.unsupported)} if found.kind == "marker" else {}),
                 **_page(found.location),
             },
         )
-        for found in cite(text, passages)
+        for found in cite_all(text, passages, num_marked)
     ]
 
 

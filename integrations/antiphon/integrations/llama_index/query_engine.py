@@ -49,9 +49,13 @@ class AntiphonQueryEngine(BaseQueryEngine):
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         stream = self.rag.stream(query_bundle.query_str, **self.generation)
         nodes = [node_of(passage) for passage in stream.passages]
+        response: CitedStreamingResponse | CitedResponse
         if self.streaming:
-            return CitedStreamingResponse(StreamingResponse(stream, nodes))  # type: ignore[arg-type]
-        return CitedResponse(stream.to_end().answer.text, nodes)
+            response = CitedStreamingResponse(StreamingResponse(stream, nodes))  # type: ignore[arg-type]
+        else:
+            response = CitedResponse(stream.to_end().answer.text, nodes)
+        response.num_marked = stream.plan.num_marked
+        return response
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         return await asyncio.to_thread(self._query, query_bundle)

@@ -22,6 +22,8 @@ from antiphon.pipelines.cli.options import (
     MaxNewTokens,
     MaxThinkingTokens,
     NumDraftTokens,
+    PromptFile,
+    Quote,
     Sessions,
     Stop,
     Thinking,
@@ -30,6 +32,7 @@ from antiphon.pipelines.cli.options import (
 from antiphon.pipelines.cli.preparation import (
     note_missing_switch,
     prepare_model,
+    read_template,
     sessions_in,
 )
 from antiphon.pipelines.cli.timing import Stopwatch, seconds_since_process_start
@@ -54,7 +57,9 @@ def ask(
     model: AskedModel = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
     where: Where = None,
-    max_new_tokens: MaxNewTokens = 256,
+    max_new_tokens: MaxNewTokens = None,
+    prompt: PromptFile = None,
+    quote: Quote = True,
     thinking: Thinking = None,
     max_thinking_tokens: MaxThinkingTokens = None,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
@@ -76,12 +81,13 @@ def ask(
     """Answer a question: stream the answer, then print its citations and its cost."""
     stopwatch = Stopwatch(seconds_since_process_start())
     asked = Question(question)  # checked before anything is loaded
-    condition = where_filter(where)
+    condition, template = where_filter(where), read_template(prompt, model)
     location = find_index(index)
     load_model = prepare_model(model, device=device, engine=engine, weights=weights)
     start_traces(trace)
     with console.status(f"Opening {shown_location(location)}"):
         from antiphon.pipelines.models.drafters import resolve_drafter, window_size
+        from antiphon.pipelines.prompt import template_prompt
         from antiphon.pipelines.rag import Rag
         from antiphon.retrieval import Retriever
 
@@ -95,7 +101,8 @@ def ask(
         console.show_choice(language_model)
     note_missing_switch(language_model, thinking)
     with console.status("Searching"):
-        rag = Rag(retriever, language_model, k=k, sessions=store)
+        form = template_prompt(template, language_model) if template else None
+        rag = Rag(retriever, language_model, k=k, prompt=form, sessions=store, quote_first=quote)
         stream = rag.stream(
             asked,
             where=condition,

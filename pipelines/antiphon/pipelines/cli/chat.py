@@ -19,10 +19,12 @@ from antiphon.pipelines.cli.options import (
     Index,
     MaxNewTokens,
     MaxThinkingTokens,
+    PromptFile,
+    Quote,
     Sessions,
     Thinking,
 )
-from antiphon.pipelines.cli.preparation import note_missing_switch, prepare_model, sessions_in
+from antiphon.pipelines.cli.preparation import note_missing_switch, prepare_model, read_template, sessions_in
 from antiphon.pipelines.cli.where_option import Where, where_filter
 from antiphon.pipelines.models.bundled import STOPS
 from antiphon.retrieval.postgres.address import shown_location
@@ -33,7 +35,9 @@ def chat(
     model: AskedModel = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages per question.")] = 5,
     where: Where = None,
-    max_new_tokens: MaxNewTokens = 256,
+    max_new_tokens: MaxNewTokens = None,
+    prompt: PromptFile = None,
+    quote: Quote = True,
     thinking: Thinking = None,
     max_thinking_tokens: MaxThinkingTokens = None,
     rewrite: Annotated[
@@ -49,12 +53,13 @@ def chat(
         from antiphon.pipelines.question_rewriting import CANNOT_REWRITE
 
         raise ValueError(CANNOT_REWRITE.format(model))
-    condition = where_filter(where)
+    condition, template = where_filter(where), read_template(prompt, model)
     location = find_index(index)
     load_model = prepare_model(model, device=device, engine=engine, weights=weights)
     with console.status(f"Opening {shown_location(location)}"):
         from antiphon.pipelines.chat import Chat
         from antiphon.pipelines.cli.chat_loop import hold_conversation
+        from antiphon.pipelines.prompt import template_prompt
         from antiphon.pipelines.rag import Rag
         from antiphon.retrieval import Retriever
 
@@ -64,7 +69,8 @@ def chat(
     language_model = load_model()
     note_missing_switch(language_model, thinking)
     with console.status("Loading the sentence encoders"):
-        rag = Rag(retriever, language_model, k=k, sessions=store, rewrite=rewrite)
+        form = template_prompt(template, language_model) if template else None
+        rag = Rag(retriever, language_model, k=k, prompt=form, sessions=store, quote_first=quote, rewrite=rewrite)
     hold_conversation(
         Chat(rag),
         suggests=model == EXTRACTIVE,

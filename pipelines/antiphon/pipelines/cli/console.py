@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import shorten
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_line
+from antiphon.pipelines.rendering.segments import citation_location, displayed_quote
 from antiphon.pipelines.rendering.terminal import citation_lines
 
 if TYPE_CHECKING:
@@ -128,13 +130,15 @@ def show_choice(language_model: TextModel) -> None:
 def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = None) -> None:
     """Print a text while it streams; the model's thinking before it is one dim line on standard error.
 
-    Quotes that the text starts with are printed without markup.
+    Quotes that the text starts with are printed without markup. A stream with a ``quote`` shows it before the text.
 
     Args:
         stopwatch: Told about the first output.
     """
     quotes = getattr(getattr(stream, "plan", None), "response_prefix", "")
-    reasoning, thinking = "", err.status("Thinking")
+    reasoning, thinking, quote = "", err.status("Thinking"), _FirstQuote()
+    if getattr(getattr(stream, "plan", None), "quote", None) is not None:
+        Thread(target=quote.show, args=(stream,), name="quote").start()
     try:
         with stream:
             for piece in iter(stream.next_piece, None):
@@ -143,6 +147,7 @@ def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = Non
                     reasoning += piece.text
                     continue
                 thinking.stop()
+                quote.end()
                 reasoning = _show_thinking(reasoning)
                 text, quotes = (without_markup(piece.text) if quotes and piece.text == quotes else piece.text), ""
                 out.print(Text(sanitize(text)), end="")
@@ -152,8 +157,29 @@ def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = Non
         thinking.stop()
         _show_thinking(reasoning)
     finally:  # an error message starts on a new line
+        quote.end()
         thinking.stop()
         out.print()
+
+
+class _FirstQuote:
+    """Prints the best quote of the passages, in another thread, unless the answer has begun before it is found."""
+
+    def __init__(self) -> None:
+        self._lock, self._has_ended = Lock(), False
+
+    def show(self, stream: AnswerStream) -> None:
+        """Search the quote and print it with its place."""
+        quote = stream.quote
+        with self._lock:
+            if quote is not None and not self._has_ended:
+                out.print(Text(sanitize(f"Quoted from {citation_location(quote)}:"), style="dim"))
+                out.print(Text(f"  “{sanitize(displayed_quote(quote.text))}”\n"))
+
+    def end(self) -> None:
+        """Print no quote from now on."""
+        with self._lock:
+            self._has_ended = True
 
 
 def _show_thinking(reasoning: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +19,9 @@ from antiphon.pipelines.cli.options import (
     FewBits,
     Index,
     Precision,
+    PromptFile,
 )
-from antiphon.pipelines.cli.preparation import prepare_model
+from antiphon.pipelines.cli.preparation import prepare_model, read_template
 from antiphon.pipelines.cli.serve import Collections, Passages, load_service
 from antiphon.pipelines.cli.served_documents import served_documents
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
@@ -41,9 +42,11 @@ def mcp(
     device: Device = None,
     engine: EngineOption = "auto",
     weights: FewBits = None,
+    prompt: PromptFile = None,
     trace: Trace = "none",
 ) -> None:
     """Serve search and cited answers to an agent over MCP, on standard input and output."""
+    template = read_template(prompt, model)
     location = index if collections is not None else find_index(index)
     load_model = prepare_model(model, device=device, dtype=dtype, engine=engine, weights=weights)
     documents = served_documents(location, collections, (), read_only=True)
@@ -55,7 +58,8 @@ def mcp(
         with console.status(documents.status):
             console.quiet_libraries()
             documents.open(None, device)
-        return load_service(load_model, model, ServerSettings(read_only=True), documents, k=k, drafter=drafter)
+        own: dict[str, Any] = {"template": template, "quote_first": False, "drafter": drafter}
+        return load_service(load_model, model, ServerSettings(read_only=True), documents, k=k, **own)
 
     start_traces(trace)
     from antiphon.pipelines.mcp.server import make_mcp_server

@@ -73,7 +73,13 @@ Index = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option(help="Maximum number of samples.")]
-MaxNewTokens = Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(
+        help="Maximum number of new tokens per answer.",
+        show_default="1024; 256 for models that quote or have fewer than 400 million parameters",
+    ),
+]
 Stop = Annotated[
     list[str] | None,
     typer.Option(help="Stop before this text; may be repeated.", show_default="a blank line for smollm2"),
@@ -91,6 +97,19 @@ MaxThinkingTokens = Annotated[
 Precision = Annotated[str, typer.Option(help="Dtype of the model: auto, float32, bfloat16 or float16.")]
 NumDraftTokens = Annotated[
     int | None, typer.Option(help="Maximum number of draft tokens per step.", show_default="chosen by cost")
+]
+PromptFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompt",
+        help="Text file of the prompt, with {passages} and {question}; for models that write.",
+        exists=True,
+        dir_okay=False,
+        show_default="chosen by model",
+    ),
+]
+Quote = Annotated[
+    bool, typer.Option("--quote/--no-quote", help="Show the best quote while a language model reads the passages.")
 ]
 Sessions = Annotated[
     Path | None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import EXTRACTIVE
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, EXTRACTIVE
 from antiphon.pipelines.models.bundled import is_gguf
 
 if TYPE_CHECKING:
@@ -145,6 +145,24 @@ def note_missing_switch(language_model: TextModel, thinking: bool | None) -> Non
             style="dim",
             markup=False,
         )
+
+
+def read_template(file: Path | None, model: str) -> str | None:
+    """Return the text of a file that `template_prompt` takes; None without a file.
+
+    Raises:
+        ValueError: the file is not UTF-8, it has no place for the passages or the question, or the model takes none.
+    """
+    from antiphon.pipelines.prompt import TAKES_NO_PROMPT, check_template
+
+    if file is None:
+        return None
+    if model in (EXTRACTIVE, DEFAULT_MODEL):
+        raise ValueError(TAKES_NO_PROMPT.format(model))
+    try:
+        return check_template(file.read_text("utf-8"))
+    except ValueError as error:  # of which UnicodeDecodeError is one
+        raise ValueError(f"{file} cannot be used as --prompt: {error}") from error
 
 
 def sessions_in(file: Path | None, retriever: Retriever) -> SessionStore | None:

@@ -23,8 +23,10 @@ from antiphon.pipelines.cli.options import (
     EngineOption,
     FewBits,
     Precision,
+    PromptFile,
+    Quote,
 )
-from antiphon.pipelines.cli.preparation import prepare_model
+from antiphon.pipelines.cli.preparation import prepare_model, read_template
 from antiphon.pipelines.cli.served_documents import ServedDocuments, name_for_clients, served_documents
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
 from antiphon.pipelines.models.bundled import STOPS
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from antiphon.pipelines.server.settings import ServerSettings
 
 NO_INDEX = "The model 'extractive' quotes documents: give an index (--index), or a language model (--model)."
+NO_DOCUMENTS = "--prompt is the prompt of answers from documents: give an index (--index), or leave it out."
 
 Served = Annotated[
     str | None,
@@ -114,9 +117,12 @@ def serve(
     engine: EngineOption = "auto",
     weights: FewBits = None,
     embedder: EmbedderName = None,
+    prompt: PromptFile = None,
+    quote: Quote = True,
     trace: Trace = "none",
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
+    template = read_template(prompt, model)
     documents = served_documents(index, collections, keys or (), read_only=read_only)
     load_model = prepare_model(model, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():
@@ -141,7 +147,8 @@ def serve(
         with console.status(documents.status):
             console.quiet_libraries()
             documents.open(embedder, device)
-        service = load_service(load_model, model, settings, documents, k=k, drafter=drafter)
+        own: dict[str, Any] = {"template": template, "quote_first": quote, "drafter": drafter}
+        service = load_service(load_model, model, settings, documents, k=k, **own)
         _show_addresses(service, host, port)
         run_server(_application(service), host, port, drain_seconds=drain, drain_delay=drain_delay)
 
@@ -163,6 +170,8 @@ def load_service(
     documents: ServedDocuments,
     *,
     k: int,
+    template: str | None,
+    quote_first: bool,
     drafter: Any,
 ) -> Service:
     """Load the language model and return the service of opened documents.
@@ -170,9 +179,11 @@ def load_service(
     Args:
         load_model: loads the model, see `prepare_model`.
         model: the name that was given for it.
+        template: the prompt, see `template_prompt`; None: that of the model.
+        quote_first: as in `Rag`.
 
     Raises:
-        ValueError: the model needs documents and there are none.
+        ValueError: the model needs documents and there are none, or it takes no prompt.
     """
     from antiphon.accel.remote_language_model import RemoteLanguageModel
     from antiphon.pipelines.models.drafters import resolve_drafter
@@ -187,6 +198,9 @@ def load_service(
         name = name_for_clients(model)
         if model != EXTRACTIVE:
             language_model.name = name  # error messages contain the name; clients need not see the folder
+    if template and not documents.locations:
+        raise ValueError(NO_DOCUMENTS)
+    form = template_prompt(template, language_model) if template else None
     return make_service(
         language_model,
         settings,
@@ -194,7 +208,7 @@ def load_service(
         stop=STOPS.get(model, ()),
         embedder=documents.embedder,
         reranker=documents.reranker,
-        collections=documents.collections(language_model, k),
+        collections=documents.collections(language_model, k=k, prompt=form, quote_first=quote_first),
         keys=documents.keys,
     )
 

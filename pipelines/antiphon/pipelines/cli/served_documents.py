@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
@@ -79,12 +79,13 @@ class ServedDocuments:
             return None
         return independent_reranker(first) if self.is_shared else first.reranker
 
-    def collections(self, language_model: TextModel, k: int) -> list[Collection]:
+    def collections(self, language_model: TextModel, **options: Any) -> list[Collection]:
         """Return the collections with their pipelines.
 
         Args:
             language_model: the language model. If it is the bundled reader, the pipelines quote
                 answers without it.
+            **options: further options of `Rag`.
         """
         from antiphon.pipelines.rag import Rag
         from antiphon.pipelines.server.collections import Collection, UploadQuota
@@ -93,7 +94,7 @@ class ServedDocuments:
         return [
             Collection(
                 name,
-                Rag(retriever, answers, k=k),
+                Rag(retriever, answers, **options),
                 None if name in self.read_only else _uploads(self.locations[name]),
                 self.quotas.get(name, UploadQuota()),
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 
@@ -42,10 +44,14 @@ class Quote(Result):
 
 
 class CitedSpan(Quote):
-    """A span of an answer that is quoted verbatim from a passage."""
+    """A span of an answer that is quoted verbatim from a passage, or a number in brackets that names one."""
 
     start: int = Field(description="First character of the span in the answer.")
     end: int = Field(description="End of the span in the answer.")
+    kind: Literal["verbatim", "marker"] = Field(
+        description="'marker': the text is what the passage says nearest to it."
+    )
+    unsupported: bool = Field(description="Whether a marker's passage shares no word with its sentence.")
 
 
 class AskResult(Result):
@@ -54,7 +60,7 @@ class AskResult(Result):
     collection: str
     answer: str
     is_refusal: bool = Field(description="Whether the documents do not contain the answer.")
-    citations: list[CitedSpan] = Field(description="The quotes in the answer, in its order.")
+    citations: list[CitedSpan] = Field(description="The quotes and markers in the answer, in its order.")
     nearest: list[Quote] = Field(description="For a refusal: the nearest sentences.")
     passage_ids: list[str] = Field(description="Ids of the passages of the answer, best first.")
     produced_by: str = Field(description="What produced the answer, and its cost.")

@@ -25,7 +25,6 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, ToolAnnotations
 from pydantic import Field, create_model
 
-from antiphon.pipelines.citations import cite
 from antiphon.pipelines.mcp.documents import document_uri, list_documents, read_document
 from antiphon.pipelines.mcp.results import (
     AskResult,
@@ -185,7 +184,7 @@ async def ask(
     question: Annotated[Text, Field(description="One complete question.")],
     collection: CollectionName = None,
 ) -> AskResult:
-    """Answer a question from the documents, with citations of the passages that it quotes.
+    """Answer a question from the documents, with citations of the passages that it quotes or names.
 
     If the documents do not contain the answer, is_refusal is true; do not make up an answer then.
     """
@@ -206,7 +205,10 @@ async def ask(
             collection=chosen.name,
             answer=answer.text,
             is_refusal=answer.is_refusal,
-            citations=[CitedSpan(**quote(span), start=span.start, end=span.end) for span in answer.citations],
+            citations=[
+                CitedSpan(**quote(span), start=span.start, end=span.end, kind=span.kind, unsupported=span.unsupported)
+                for span in answer.citations
+            ],
             nearest=[Quote(**quote(sentence)) for sentence in answer.nearest],
             passage_ids=[passage.id for passage in answer.passages],
             produced_by=answer.caption,
@@ -218,13 +220,13 @@ async def _answer(call: Call, collection: Collection, question: str) -> Answer:
     """Generate an answer; decoding stops after the current forward pass if this is cancelled."""
     from antiphon.accel.text.messages import Conversation
     from antiphon.pipelines.answer import Answer
-    from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
+    from antiphon.pipelines.request_plan import default_max_new_tokens
     from antiphon.pipelines.server.request_queue import CollectedText, Delta, Started
 
     models = call.service.readable_models(call.access).values()
     served = next(model for model in models if model.collection == collection.name)
     prompt = Conversation([{"role": "user", "content": question}])
-    limit = min(MAX_NEW_TOKENS, call.service.settings.max_output_tokens)
+    limit = min(default_max_new_tokens(served.language_model), call.service.settings.max_output_tokens)
     start = partial(call.service.starter.start, served, prompt, {"max_new_tokens": limit})
     [job] = call.service.submit([start], served, call.access.key, None)
     text, reported_at = CollectedText(job), 0.0
@@ -240,10 +242,10 @@ async def _answer(call: Call, collection: Collection, question: str) -> Answer:
         job.cancel()
     assert text.started is not None
     assert text.finished is not None
-    completion, passages = text.finished.completion, text.started.passages
-    citations = await asyncio.to_thread(cite, completion.text, passages)
-    model = served.language_model.name
-    return Answer.from_completion(question, completion, passages, citations, model)
+    assert text.started.plan is not None
+    completion, plan = text.finished.completion, text.started.plan
+    citations = await asyncio.to_thread(plan.cite, completion.text)
+    return Answer.from_completion(question, completion, plan.passages, citations, served.language_model.name)
 
 
 async def read_passage(

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.segments import (
     CITED,
+    NAMED,
     NEAREST,
     NOT_CITED,
     PASSAGES,
+    UNSUPPORTED,
     DecodingStep,
     citation_location,
     displayed_quote,
     displayed_segments,
+    listed_citations,
     quoted_segments,
     sentence_location,
     short_source,
@@ -61,8 +64,11 @@ def answer_html(
         nearest: the closest sentences, shown in place of citations if the answer is a refusal.
     """
     content = _text(displayed_segments(text, citations))
-    items = "".join(_list_item(each.passage, citation_location(each), each.text) for each in citations)
-    locations = f"<small>{CITED}</small><ol>{items}</ol>" if items else f"<small>{NOT_CITED}</small>"
+    lists = (
+        f"<small>{heading}</small><ol>{''.join(map(_citation_item, found))}</ol>"
+        for heading, found in listed_citations(citations)
+    )
+    locations = "".join(lists) or f"<small>{NOT_CITED}</small>"
     if nearest:
         items = "".join(_list_item(each.passage, sentence_location(each), each.text) for each in nearest)
         locations = f"<small>{NEAREST}</small><ol>{items}</ol>"
@@ -98,14 +104,22 @@ def _segment(text: str, citation: Citation | None) -> str:
     if citation is None:
         return _escaped(text)
     number = citation.passage
-    title = _escaped(f"{CITED} [{number}] {citation_location(citation)}")
-    return f'<mark style="{_tint(number)}" title="{title}">{_escaped(text)}<sup>[{number}]</sup></mark>'
+    is_quote = citation.kind == "verbatim"
+    note = f", {UNSUPPORTED}" if citation.unsupported else ""
+    title = _escaped(f"{CITED if is_quote else NAMED} [{number}] {citation_location(citation)}{note}")
+    shown = f"{_escaped(text)}<sup>[{number}]</sup>" if is_quote else _escaped(text)
+    return f'<mark style="{_tint(number)}" title="{title}">{shown}</mark>'
 
 
-def _list_item(number: int, location: str, text: str) -> str:
+def _citation_item(citation: Citation) -> str:
+    note = f" <small>({UNSUPPORTED})</small>" if citation.unsupported else ""
+    return _list_item(citation.passage, citation_location(citation), citation.text, note)
+
+
+def _list_item(number: int, location: str, text: str, note: str = "") -> str:
     quotation = _escaped(displayed_quote(text))
     mark = f'<mark style="{_tint(number)}">[{number}]</mark>'
-    return f"<li>{mark} {_escaped(location)}: “{quotation}”</li>"
+    return f"<li>{mark} {_escaped(location)}: “{quotation}”{note}</li>"
 
 
 def _passages(passages: Sequence[Passage], citations: Sequence[Citation]) -> Iterator[str]:

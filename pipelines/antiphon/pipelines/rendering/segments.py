@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 NOT_CITED = "No six words of the answer are quoted verbatim from a passage."
 CITED = "Quoted verbatim from"
+NAMED = "Named by the model"
+UNSUPPORTED = "shares no word with the sentence that names it"
 PASSAGES = "Passages in the prompt"
 NEAREST = "Closest sentences in the documents"
 
@@ -60,13 +62,19 @@ def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[s
 def displayed_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
     """Split an answer at its citations, as it is displayed: quotes without markup.
 
-    The number of a passage before a quote is left out, because every format shows it after the quote.
+    The number of a passage next to a quote is left out, because every format shows it after the quote.
     """
     segments = [*cited_segments(text, citations), ("", None)]
+    quoted = 0  # the passage of the quote that has just ended
     for (segment, citation), (_, following) in pairwise(segments):
-        if citation is not None:
+        if citation is not None and citation.kind == "marker":
+            if citation.passage != quoted or not (segment[0] in "[【" and segment[-1] in "]】"):
+                yield segment, citation
+        elif citation is not None:
+            quoted = citation.passage
             yield without_markup(segment), citation
         elif shown := segment.removesuffix(f"[{following.passage}] ") if following is not None else segment:
+            quoted = 0 if any(map(str.isalnum, shown)) else quoted
             yield shown, None
 
 
@@ -90,7 +98,7 @@ def quoted_segments(
     spans = sorted(
         (each.source_start - passage.start, each.source_end - passage.start, index)
         for index, each in enumerate(citations)
-        if each.passage == number
+        if each.passage == number and not each.unsupported
     )
     return _split(passage.text, ((start, end, citations[index]) for start, end, index in spans))
 
@@ -108,6 +116,14 @@ def short_source(source: str, root: Path | None = None) -> str:
 def file_name(source: str) -> str:
     """Return the last part of a document's path, the only part that clients of a server see."""
     return source.replace("\\", "/").rpartition("/")[2] or source
+
+
+def listed_citations(citations: Iterable[Citation]) -> Iterator[tuple[str, list[Citation]]]:
+    """Yield the heading and the citations of each kind that an answer has; markers of the same line only once."""
+    for heading, kind in ((CITED, "verbatim"), (NAMED, "marker")):
+        if found := [each for each in citations if each.kind == kind]:
+            lines = {(each.passage, each.source_start, each.unsupported): each for each in found}
+            yield heading, found if kind == "verbatim" else [*lines.values()]
 
 
 def sentence_location(sentence: NearestSentence, root: Path | None = None) -> str:

@@ -11,13 +11,14 @@ from rich.text import Text
 
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.segments import (
-    CITED,
     NEAREST,
     NOT_CITED,
+    UNSUPPORTED,
     DecodingStep,
     citation_location,
     displayed_quote,
     displayed_segments,
+    listed_citations,
     sentence_location,
 )
 
@@ -39,7 +40,7 @@ def answer_text(
     content = Text()
     for segment, citation in displayed_segments(text, citations):
         content.append(sanitize(segment), style=f"{_color(citation.passage)} underline" if citation else "")
-        if citation:
+        if citation and citation.kind == "verbatim":
             content.append(f"[{citation.passage}]", style=f"bold {_color(citation.passage)}")
     return Group(content, *citation_lines(citations, nearest), Text(sanitize(caption), style="dim"))
 
@@ -47,7 +48,7 @@ def answer_text(
 def citation_lines(
     citations: Sequence[Citation], nearest: Sequence[NearestSentence] = (), root: Path | None = None
 ) -> list[Text]:
-    """Return one line for each citation: passage number, source, characters and text.
+    """Return one line for each citation, by their kinds: passage number, source, characters and text.
 
     Args:
         nearest: the closest sentences, listed instead if there are any.
@@ -58,8 +59,14 @@ def citation_lines(
         return [Text(NEAREST, style="dim"), *(_line(*each) for each in locations)]
     if not citations:
         return [Text(NOT_CITED, style="dim")]
-    locations = ((each.passage, citation_location(each, root), each.text) for each in citations)
-    return [Text(CITED, style="dim"), *(_line(*each) for each in locations)]
+    lines = []
+    for heading, found in listed_citations(citations):
+        lines.append(Text(heading, style="dim"))
+        for each in found:
+            lines.append(_line(each.passage, citation_location(each, root), each.text))
+            if each.unsupported:
+                lines[-1].append(f" ({UNSUPPORTED})", style="dim")
+    return lines
 
 
 def trace_text(steps: Iterable[DecodingStep], caption: str) -> RenderableType:

@@ -32,6 +32,7 @@ from antiphon.pipelines.server.request_conversion import (
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
 from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
 from antiphon.pipelines.server.response_fields import (
+    annotation_object,
     annotation_objects,
     metrics_object,
     passage_object,
@@ -157,6 +158,7 @@ def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[.
         references=reference_passages(body.references),
         predicted=predicted_texts(body),
         where=body.where,
+        with_quote=bool(body.stream and body.stream_options and body.stream_options.include_segments),
     )
 
 
@@ -185,15 +187,23 @@ def _choice_object(chat: ChatResponse, index: int, text: CollectedText) -> dict[
     if output.calls:
         message["tool_calls"] = tool_call_objects(output)
     if text.started is not None and text.started.passages:
-        message["annotations"] = annotation_objects(output.content, text.started.passages)
+        message["annotations"] = annotation_objects(output.content, text.started)
     return {
         "index": index,
         "message": message,
         "finish_reason": _finish_reason(chat, output, text.finished),
         "logprobs": _logprobs(chat, text),
         **({"token_ids": text.tokens} if chat.body.return_token_ids else {}),
-        **_notices(chat, text.finished),
+        **notices(chat, text.finished),
     }
+
+
+def _quote_field(started: Started) -> dict[str, Any]:
+    """Return the field with the best quote of the passages, if it was found before the first text."""
+    search = started.quote
+    if search is None or search.cancel() or not search.done() or (quote := search.result()) is None:
+        return {}
+    return {"quote": annotation_object(quote, started.passages)}
 
 
 def _logprobs(chat: ChatResponse, text: CollectedText) -> dict[str, Any] | None:
@@ -203,7 +213,7 @@ def _logprobs(chat: ChatResponse, text: CollectedText) -> dict[str, Any] | None:
     return chat_logprobs(reader.read(text.finished.completion), reader.bytes_of)
 
 
-def _notices(chat: ChatResponse, finished: Finished | None) -> dict[str, Any]:
+def notices(chat: ChatResponse, finished: Finished | None) -> dict[str, Any]:
     """Return the fields that say why there is no answer: thinking that did not end, or documents without one."""
     if finished is None:
         return {}
@@ -272,7 +282,7 @@ class _ChoiceStream:
                 options = self._chat.body.stream_options
                 if options is not None and options.include_segments:
                     self._segments = SegmentTracker(event.passages)
-                    fields = {"passages": list(map(passage_object, event.passages))}
+                    fields = {"passages": list(map(passage_object, event.passages)), **_quote_field(event)}
                 return [self._chunk({"role": "assistant", "content": ""}, **fields)]
             case Delta():
                 return self._push_delta(event)
@@ -306,8 +316,8 @@ class _ChoiceStream:
         if output.calls:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(tool_call_objects(output))]
         if self._started is not None and self._started.passages:
-            delta["annotations"] = annotation_objects(output.content, self._started.passages)
-        choice = _notices(self._chat, event) | self._logprobs_field(self._logprobs.finish(event.completion))
+            delta["annotations"] = annotation_objects(output.content, self._started)
+        choice = notices(self._chat, event) | self._logprobs_field(self._logprobs.finish(event.completion))
         return self._chunk(delta, finish_reason=_finish_reason(self._chat, output, event), choice=choice)
 
     def _logprobs_field(self, tokens: list[TextToken]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -56,6 +57,7 @@ class RequestStarter:
     def __init__(self, settings: ServerSettings, tenants: Tenants) -> None:
         self._settings = settings
         self._tenants = tenants
+        self._quotes = ThreadPoolExecutor(1, thread_name_prefix="antiphon-quote")
 
     def start(
         self,
@@ -67,6 +69,7 @@ class RequestStarter:
         references: tuple[Passage, ...] = (),
         predicted: tuple[str, ...] = (),
         where: MetadataFilter | None = None,
+        with_quote: bool = False,
     ) -> Started:
         """Plan a request and start its generation.
 
@@ -74,6 +77,7 @@ class RequestStarter:
             parameters: further parameters of `LanguageModel.stream`.
             references: passages of the client that are drafted from and may be cited.
             predicted: texts that are drafted from only.
+            with_quote: search the best quote of the passages, while the model reads them.
 
         Raises:
             ApiError: the prompt is too long for this server, or not a question to documents.
@@ -104,7 +108,8 @@ class RequestStarter:
             span.end(error)
             keep_prefix()
             raise
-        return Started(stream, plan.passages, keep_prefix, span)
+        quote = self._quotes.submit(plan.quote) if with_quote and plan.quote is not None else None
+        return Started(stream, plan, keep_prefix, span, quote)
 
     def _check_length(self, prompt_tokens: Sequence[int]) -> None:
         limit = self._settings.max_prompt_tokens

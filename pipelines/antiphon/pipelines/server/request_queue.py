@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -18,7 +18,9 @@ from time import perf_counter, time_ns
 from antiphon.accel import Completion, Origin, Stream
 from antiphon.accel.decoding.tokens import TokenLogprob
 from antiphon.accel.text.completion import Piece
+from antiphon.pipelines.citations import Citation
 from antiphon.pipelines.extractive_model import QuotedStream
+from antiphon.pipelines.request_plan import RequestPlan
 from antiphon.pipelines.server.errors import ApiError, shutdown_error
 from antiphon.pipelines.tracing import Span, end_generation
 from antiphon.retrieval import Passage
@@ -32,15 +34,22 @@ class Started:
 
     Attributes:
         stream: the stream that is decoded.
-        passages: the passages that the text may cite.
+        plan: how the text is generated; None: it cites nothing.
         on_end: called once when decoding ends, for whatever reason.
         span: the span of the generation, which ends with it.
+        quote: the best quote of the passages, which is searched in another thread; None: there is none.
     """
 
     stream: Stream | QuotedStream
-    passages: tuple[Passage, ...] = ()
+    plan: RequestPlan | None = None
     on_end: Callable[[], None] | None = None
     span: Span | None = None
+    quote: Future[Citation | None] | None = None
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """The passages that the text may cite."""
+        return () if self.plan is None else self.plan.passages
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,8 @@ class GenerationJob:
     is_cancelled: bool = False
     _events: asyncio.Queue[Event | BaseException] = field(default_factory=asyncio.Queue)
     _started: Started | None = None
+    _unsent: Started | None = None
+    _lock: Lock = field(default_factory=Lock)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield the events, the last one a `Finished`, or raise the error of decoding.
@@ -127,9 +138,12 @@ class GenerationJob:
     def _decode(self) -> Finished:
         dequeued = perf_counter()
         Span("queue", start=time_ns() - int((dequeued - self.created) * 1e9)).end()
-        started = self._started = self.start()
+        started = self._started = self._unsent = self.start()
         try:
-            self.send(started)
+            if started.quote is None:
+                self._send_started()
+            else:
+                started.quote.add_done_callback(self._send_started)
             first_token, num_tokens = 0.0, 0
             with started.stream as stream:
                 for piece in () if self.is_cancelled else iter(stream.next_piece, None):
@@ -137,9 +151,11 @@ class GenerationJob:
                     num_tokens = delta.num_tokens
                     if num_tokens and not first_token:
                         first_token = perf_counter() - self.created
+                    self._send_started()
                     self.send(delta)
                     if self.is_cancelled:
                         break
+            self._send_started()
             completion = stream.completion
             if completion.usage.completion_tokens > num_tokens or completion.text == "":
                 self.send(_delta(stream, Piece(""), num_tokens))
@@ -160,6 +176,13 @@ class GenerationJob:
         finally:
             if started.on_end is not None:
                 started.on_end()
+
+    def _send_started(self, _: object = None) -> None:
+        """Send the first event once: when its quote is known, or before the first text if that comes earlier."""
+        with self._lock:
+            started, self._unsent = self._unsent, None
+            if started is not None:
+                self.send(started)
 
     def send(self, event: Event | BaseException) -> None:
         """Put an event into the queue that `events` reads."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.pipelines.citations import Citation, cite
+from antiphon.pipelines.citations import Citation
 from antiphon.pipelines.rendering.segments import displayed_quote, file_name, place_of
-from antiphon.pipelines.server.request_queue import Finished
+from antiphon.pipelines.server.request_queue import Finished, Started
 from antiphon.pipelines.tracing import Span
 from antiphon.retrieval import Passage
 
@@ -77,18 +77,22 @@ def metrics_object(finished: Sequence[Finished]) -> dict[str, Any]:
     }
 
 
-def annotation_objects(text: str, passages: Sequence[Passage]) -> list[dict[str, Any]]:
-    """Return the citations of a text as OpenAI's ``url_citation`` annotations, with the cited span of the passage.
+def annotation_objects(text: str, started: Started) -> list[dict[str, Any]]:
+    """Return the citations of a text as OpenAI's ``url_citation`` annotations; see `annotation_object`."""
+    if started.plan is None:
+        return []
+    with Span("cite") as span:
+        citations = started.plan.cite(text)
+        span.set({"antiphon.citations": len(citations)})
+    return [annotation_object(citation, started.passages) for citation in citations]
+
+
+def annotation_object(citation: Citation, passages: Sequence[Passage]) -> dict[str, Any]:
+    """Return a citation as OpenAI's ``url_citation`` annotation, with the cited span of the passage.
 
     ``display_text`` is the cited text without markup, and ``location`` its page, section or line in the document.
     """
-    with Span("cite") as span:
-        citations = cite(text, passages)
-        span.set({"antiphon.citations": len(citations)})
-    return [_annotation(citation, passages[citation.passage - 1]) for citation in citations]
-
-
-def _annotation(citation: Citation, passage: Passage) -> dict[str, Any]:
+    passage = passages[citation.passage - 1]
     return {
         "type": "url_citation",
         "url_citation": {
@@ -104,6 +108,8 @@ def _annotation(citation: Citation, passage: Passage) -> dict[str, Any]:
             "passage_start": citation.source_start - passage.start,
             "passage_end": citation.source_end - passage.start,
             "also_in": [file_name(source) for source in citation.also_in],
+            "kind": citation.kind,
+            "unsupported": citation.unsupported,
         },
     }
 

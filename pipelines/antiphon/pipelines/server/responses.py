@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.chat_completions import ChatResponse, start_choice, tool_call_objects
+from antiphon.pipelines.server.chat_completions import ChatResponse, notices, start_choice, tool_call_objects
 from antiphon.pipelines.server.errors import ERRORS, ApiError, error_body, to_api_error
 from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
 from antiphon.pipelines.server.request_conversion import chat_prompt
@@ -124,7 +124,7 @@ class ResponseObject:
         status = "completed" if is_complete else "incomplete"
         items = [_function_call(call) for call in tool_call_objects(output)]
         if output.content or not items:
-            annotations = annotation_objects(output.content, started.passages) if started.passages else []
+            annotations = annotation_objects(output.content, started)
             flat = [{"type": each["type"], **each["url_citation"]} for each in annotations]
             reader = LogprobReader(self.chat.served.language_model.tokenizer)
             logprobs = self.logprobs(reader, reader.read(completion))
@@ -138,6 +138,7 @@ class ResponseObject:
             usage=_usage(finished),
             incomplete_details=None if is_complete else {"reason": "max_output_tokens"},
             metrics=metrics_object([finished]),
+            **notices(self.chat, finished),
         )
 
 

@@ -14,7 +14,7 @@ from antiphon.accel import TextModel
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.rag import Rag
-from antiphon.pipelines.request_plan import MAX_NEW_TOKENS
+from antiphon.pipelines.request_plan import default_max_new_tokens
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.access_keys import AccessKeys, RateLimit
 from antiphon.pipelines.server.collections import Collection
@@ -132,7 +132,8 @@ class Service:
         """Return the maximum number of tokens of the completion; more than the server's limit is reduced to it."""
         completion = request.max_completion_tokens if isinstance(request, ChatRequest) else None
         requested, limit = completion or request.max_tokens, self.settings.max_output_tokens
-        return min(requested or (limit if served.rag is None else MAX_NEW_TOKENS), limit)
+        default = limit if served.rag is None else default_max_new_tokens(served.language_model)
+        return min(requested or default, limit)
 
     def submit(
         self, starts: Sequence[Callable[..., Started]], served: ServedModel, key: str, user: str | None
