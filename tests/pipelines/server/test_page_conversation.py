@@ -19,6 +19,7 @@ from tests.pipelines.server.page_fixtures import (
     browser,
     library,
     open_page,
+    open_quote,
     page,
     send,
     wait_for_text,
@@ -49,15 +50,16 @@ def test_an_answer_has_its_quotes_with_the_numbers_of_their_sources(page: Any) -
     number = turn.locator(".marker").inner_text()
     shown = turn.locator(".answer-text").inner_text()
     assert shown == f"The keys of the archive are rotated once a year.{number} That is all."
+    assert turn.locator(".model-name").inner_text() == "scripted · handbook"
     assert "handbook.md" in turn.locator(".source-name").inner_text()
-    assert "Sources" in turn.inner_text()
+    assert turn.inner_text().count("The keys of the archive are rotated") == 1, "no list repeats the quotes"
 
 
 def test_an_unanswered_question_is_shown_as_such(page: Any) -> None:
     turn = ask(page, UNKNOWN)
     assert "No answer in these documents" in turn.inner_text()
     assert "Searched the documents in" in turn.inner_text()
-    assert turn.locator(".source").count() == 3
+    assert turn.locator(".source-name").count() == 3
     assert "uoted" not in turn.inner_text()
 
 
@@ -129,11 +131,19 @@ def test_conversations_are_kept_reopened_and_deleted(page: Any) -> None:
     titles = page.locator(".history-title")
     titles.nth(1).wait_for()
     assert titles.all_inner_texts() == [STYLED, KEYS]
+    assert questions(page) == [STYLED], "the conversation that the address names"
+    first = page.url
     titles.nth(1).click()
+    page.locator(".refusal").wait_for()
     assert questions(page) == [KEYS, UNKNOWN]
+    page.go_back()
+    page.locator(".refusal").wait_for(state="detached")
+    assert (page.url, questions(page)) == (first, [STYLED])
+    page.go_forward()
+    page.locator(".refusal").wait_for()
     assert page.locator("#model").input_value() == "scripted+handbook"
     assert page.locator(".refusal").count() == 1
-    page.locator(".source-quote").click()
+    open_quote(page, page.locator(".turn").first)
     page.locator("#passage-body mark").wait_for()
     assert page.locator("#passage-body mark").inner_text() == "The keys of the archive are rotated once a year"
     page.keyboard.press("Escape")
@@ -147,15 +157,20 @@ def test_conversations_are_kept_reopened_and_deleted(page: Any) -> None:
     page.click("#history-clear")
     assert titles.count() == 0
     assert page.evaluate(SAVED) == "[]"
+    page.reload()
+    wait_for_text(page, "#status", "This conversation is not saved in this browser.")
+    page.click("#new-conversation")
+    assert "#" not in page.url
 
 
 def test_nothing_is_saved_if_the_user_does_not_want_it(page: Any) -> None:
-    assert "private documents" in page.locator("#history").inner_text()
+    page.click("#settings-open")
+    assert "private documents" in page.locator("#settings").inner_text()
     page.uncheck("#history-save")
     ask(page, KEYS)
     assert page.evaluate(SAVED) == ""
     page.reload()
-    page.locator("#history-save:not(:checked)").wait_for()
+    page.locator("#history-save:not(:checked)").wait_for(state="attached")
 
 
 def test_the_key_is_asked_for_and_never_saved_with_conversations(browser: Any, tmp_path: Path) -> None:
@@ -198,9 +213,24 @@ def test_everything_is_reached_and_used_with_the_keyboard_alone(page: Any) -> No
         assert ring != "none" or is_shown_around, f"the focus on {names[-1]} is visible"
         if names[-1] == "question":
             break
-    for expected in ("Speed view", "Dark", "New conversation", "files", "folder", "Edit", "Copy", "Try again"):
+    for expected in (
+        "Speed view",
+        "Settings",
+        "document-search",
+        "New conversation",
+        "files",
+        "folder",
+        "Edit",
+        "Copy",
+        "Try again",
+    ):
         assert expected in names, f"{expected} is reached with Tab"
     page.locator(".marker").focus()
+    page.keyboard.press("Enter")
+    page.locator("#source").wait_for()
+    page.keyboard.press("Escape")
+    assert not page.locator("#source").is_visible()
+    page.keyboard.press("Enter")
     page.keyboard.press("Enter")
     page.locator("#passage-body mark").wait_for()
     page.keyboard.press("Escape")

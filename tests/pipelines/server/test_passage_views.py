@@ -74,6 +74,51 @@ def test_a_passage_comes_with_its_neighbours_in_the_order_of_the_document(client
     assert ([each["text"] for each in first["passages"]], first["before"]) == (list(TEXTS[:3]), 0)
 
 
+def test_a_document_is_read_in_parts_with_the_numbers_of_its_pages(
+    client: TestClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = {each["name"]: each["id"] for each in client.get("/documents").json()["data"]}
+    rules = client.get("/documents/passages", params={"id": ids["rules.pdf"]}).json()["data"]
+    assert [each["pages"] for each in rules] == [list(range(1, len(SHORT_PAGES) + 1))]
+    monkeypatch.setattr(passage_views, "MAX_NEIGHBOURS", 5)
+    first = client.get("/documents/passages", params={"id": ids["notes.txt"]}).json()
+    rest = client.get("/documents/passages", params={"id": ids["notes.txt"], "start": first["next"]}).json()
+    assert [each["text"] for each in (*first["data"], *rest["data"])] == list(TEXTS)
+    assert (first["next"], rest["next"]) == (5, None)
+    assert client.get("/documents/passages", params={"id": str(folder / "rules.pdf")}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("sources", "folders"),
+    [
+        (("/srv/docs/a.md", "/srv/docs/rules/b.md", "/srv/docs/rules/old/c.md"), ["", "rules", "rules/old"]),
+        (("guide/a.md", "rules/b.md"), ["guide", "rules"]),
+        (("C:\\docs\\a.md", "C:\\docs\\rules\\b.md"), ["", "rules"]),
+        (("/home/ana/a.md", "/srv/b.md"), ["", ""]),  # no path of the machine is revealed
+        (("/home/ana/a.md", "b.md"), ["", ""]),
+    ],
+)
+def test_documents_have_folders_below_the_one_that_they_share(
+    typist: LanguageModel, tmp_path: Path, sources: tuple[str, ...], folders: list[str]
+) -> None:
+    index_passages([Passage.at(each, 0, f"Text of {each}.") for each in sources], tmp_path / "index", HashEmbedder())
+    with TestClient(create_app(tiny_service(typist, tmp_path / "index"))) as client:
+        assert [each["folder"] for each in client.get("/documents").json()["data"]] == folders
+
+
+def test_example_questions_come_from_headings_and_questions_come_first(typist: LanguageModel, tmp_path: Path) -> None:
+    titles = {"a.md": ("Handbook", "Handbook > Lost keys"), "b.md": ("FAQ > Who has a key?",), "c.txt": ("",)}
+    passages = [
+        Passage.at(source, place, f"{title} {source}", {"title": title} if title else {})
+        for source, found in titles.items()
+        for place, title in enumerate(found)
+    ]
+    index_passages(passages, tmp_path / "index", HashEmbedder())
+    with TestClient(create_app(tiny_service(typist, tmp_path / "index"))) as client:
+        found = client.get("/documents/questions").json()["data"]
+    assert found == ["Who has a key?", "What do the documents say about “Lost keys”?"]
+
+
 def test_the_page_of_an_indexed_pdf_is_drawn_with_the_boxes_of_the_quote(client: TestClient, folder: Path) -> None:
     identifier = passage_id(folder, "keys.pdf")
     [page] = client.get(f"/passages/{identifier}/pages").json()["data"]

@@ -118,7 +118,8 @@ export class Answer {
     const { record, notes, root } = this;
     cancelAnimationFrame(this.frame);
     notes.replaceChildren();
-    this.text.show(record.refused ? record.text.replace(REFUSAL, "").trim() : record.text, record);
+    if (record.refused) this.text.show(record.text.replace(REFUSAL, "").trim(), { ...record, citations: [] });
+    else this.text.show(record.text, record);
     root.classList.toggle("has-text", Boolean(record.text));
     root.classList.toggle("refusal", Boolean(record.refused));
     root.classList.toggle("decoded", Boolean(record.isDecoded));

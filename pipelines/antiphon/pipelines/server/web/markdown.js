@@ -38,10 +38,10 @@ const RESERVED = /[\u{f0000}-\u{ffffd}]/gu;
 const PLACE = /(\u202f?[\u{f0000}-\u{ffffd}])/u;
 const IN_ADDRESS = /%F3%B[0-9A-F]%[0-9A-F]{2}%[0-9A-F]{2}/gi; // the same characters in the address of a link
 const MARKER = /[ \t]*(?:\[(\d{1,4}(?: ?[,;] ?\d{1,4})*)\]|【(\d{1,4})[^】\n]{0,20}】)/g;
-const UNFINISHED_MARKER = /[ \t]*[[【][\d,; ]{0,20}$/;
+const UNFINISHED = /[ \t]*[[【][\d,; ]{0,20}$|[*_~`!]+$|(?<=^|\n)[ \t]*(?:[-=+#>]+|\d+[.)]?)[ \t]*$/; // a number, markup
 const CLOSING = /^[.,;:!?)"'”’»*_`~]*/; // characters that stand before the number of a source
 const LINE_START = /^(?:[ \t>]*(?:[-*+]|\d{1,9}[.)]|#{1,6})[ \t]+)*/;
-const WORD = /[\p{L}\p{N}]/u;
+const WORD = /[^\s!-/:-@[-`{-~]+/gu; // neither a space nor what may be markup
 const oneLine = (text) => text.replace(/\s+/g, " ").trim();
 const isRow = (line) => line?.trimStart().startsWith("|");
 
@@ -68,10 +68,11 @@ function withPlaces(text, { citations, passages, quoted = 0 }) {
     } else for (const { 0: line, index: offset } of own.matchAll(/[^\n]+/g)) {
       const isFirst = !offset && start > 0 && text[start - 1] !== "\n";
       const skipped = isFirst ? 0 : line.match(LINE_START)[0].length;
-      const from = line.slice(skipped).search(WORD) + skipped, last = line.search(/[\p{L}\p{N}][^\p{L}\p{N}]*$/u);
-      if (last < skipped) continue;
-      const until = last + String.fromCodePoint(line.codePointAt(last)).length;
-      for (const each of [from, until]) edits.push({ start: start + offset + each, end: start + offset + each, text: stand({ isEdge: true }) });
+      const words = [...line.slice(skipped).matchAll(WORD)].map(({ 0: character, index }) => [index, index + character.length]);
+      for (const edge of words.length ? [words[0][0], words.at(-1)[1]] : []) {
+        const place = start + offset + skipped + edge;
+        edits.push({ start: place, end: place, text: stand({ isEdge: true }) });
+      }
     }
     const next = Math.min(end + text.slice(end).match(CLOSING)[0].length, verbatim[index + 1]?.start ?? Infinity);
     const isFollowed = markers.some((marker) => marker.start === next && marker.numbers.includes(cited.passage));
@@ -124,8 +125,8 @@ function findMarkers(text, count, verbatim, quotedEnd) {
 
 // Completes or leaves out what is unfinished at the end of a text that grows, so that it does not change its look later.
 function completed(text) {
-  const lines = text.replace(UNFINISHED_MARKER, "").split("\n");
-  if (isRow(lines.at(-1))) lines.pop();
+  const lines = text.replace(UNFINISHED, "").split("\n");
+  if (isRow(lines.at(-1)) || !lines.at(-1)) lines.pop();
   if (isRow(lines.at(-1)) && !isRow(lines.at(-2))) lines.pop(); // the head of a table, without the line below it
   return remend(lines.join("\n"), { katex: false, linkMode: "text-only" });
 }
