@@ -29,6 +29,8 @@ MAY_IMPORT_FILES = {
         "antiphon.accel.files",
         "antiphon.accel.hub_download",
         "antiphon.accel.processor",
+        "antiphon.accel.remote.errors",
+        "antiphon.accel.remote.server",
     )
 }
 """Single files of another part that a part may import as well."""

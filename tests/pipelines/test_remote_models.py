@@ -40,7 +40,7 @@ def test_rag_asks_a_server_and_cites(retriever: Retriever, server: FakeServer) -
 
 
 def test_passages_that_do_not_fit_the_servers_window_are_left_out(retriever: Retriever) -> None:
-    with run_server(FakeServer(window=150)) as server:
+    with run_server(FakeServer(window=210)) as server:
         answer = Rag(retriever, RemoteLanguageModel(server.url), k=3).ask(QUESTION, max_new_tokens=20)
     assert 0 < len(answer.passages) < 3
 

@@ -133,6 +133,12 @@ def ask(page: Any, question: str) -> Any:
     """Ask a question, wait for the answer, and return its element."""
     number = page.locator(".turn").count() + 1
     send(page, question)
-    page.locator(f".turn:nth-child({number}) .caption", has_text=" s").first.wait_for()
+    page.locator(f".turn:nth-child({number}) .actions .caption", has_text=" s").first.wait_for()
     wait_for_text(page, "#status", "Answered")
     return page.locator(".turn").last
+
+
+def open_quote(page: Any, turn: Any) -> None:
+    """Open the first quote of an answer in its document: through its number and its card."""
+    turn.locator(".marker").first.click()
+    page.click("#source-open")

@@ -12,7 +12,7 @@ from antiphon.pipelines.server.app import create_app
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
-from tests.pipelines.server.page_fixtures import ask, browser, page, wait_for_text
+from tests.pipelines.server.page_fixtures import ask, browser, open_quote, page, wait_for_text
 
 pytestmark = pytest.mark.slow
 
@@ -25,21 +25,31 @@ INJECTIONS = (
     "<svg><script>window.hit=1</script></svg>",
     "<iframe src=javascript:parent.hit=1>",
     "<iframe srcdoc='<script>parent.hit=1</script>'>",
+    "<body onload=window.hit=1>",
+    "<input autofocus onfocus=window.hit=1>",
     "<details open ontoggle=window.hit=1>",
+    "<video><source onerror=window.hit=1></video>",
+    "<audio src=x onerror=window.hit=1>",
     "<object data=javascript:window.hit=1>",
+    "<embed src=javascript:window.hit=1>",
     "<a href=javascript:window.hit=1 autofocus>x</a>",
+    "<math><mi xlink:href=javascript:window.hit=1>x</mi></math>",
     "<link rel=stylesheet href=javascript:window.hit=1>",
     "<style>@import 'javascript:window.hit=1'</style>",
     "<meta http-equiv=refresh content='0;url=javascript:window.hit=1'>",
+    "<base href=javascript:window.hit=1//>",
     "<form action=javascript:window.hit=1><button>x</button></form>",
+    "<marquee onstart=window.hit=1>x</marquee>",
     '"><script>window.hit=1</script>',
     "'-window.hit=1-'",
     "</textarea><script>window.hit=1</script>",
+    "</title><script>window.hit=1</script>",
     "<!--><script>window.hit=1</script>-->",
     "<![CDATA[<script>window.hit=1</script>]]>",
     "${window.hit=1}",
     "{{constructor.constructor('window.hit=1')()}}",
     "&lt;script&gt;window.hit=1&lt;/script&gt;",
+    "<template><script>window.hit=1</script></template>",
     "\u202e<script>window.hit=1</script>",
 )
 EMOJI = "🐝👩‍👧 Honey 𝒌eeps."
@@ -76,7 +86,7 @@ def answer_event(texts: tuple[str, ...], ids: tuple[str, ...]) -> dict[str, Any]
     segments, annotations, at = [], [], 0
     for number, text in enumerate(texts, start=1):
         span = {"passage": number, "start": 6, "end": 6 + len(text)}
-        segments.append({"text": text, "drafted": True, **span})
+        segments.append({"text": text, "drafted": True, "step": at, **span})
         place = {"start_index": at, "end_index": at + len(text), "passage_start": 6, "passage_end": 6 + len(text)}
         cited = {"passage": number, "cited_text": text, "display_text": text, "location": text, **place}
         annotations.append({"url_citation": cited})
@@ -85,16 +95,42 @@ def answer_event(texts: tuple[str, ...], ids: tuple[str, ...]) -> dict[str, Any]
     return {"passages": passages, "segments": segments, "choices": choices, "caption": texts[0]}
 
 
+def figures(steps: int, tokens: int) -> dict[str, Any]:
+    """Return the figures of an event."""
+    metrics = {"steps": steps, "tokens_per_step": tokens / max(steps, 1), "seconds": 1.3}
+    metrics["time_to_first_token_seconds"] = 0.3
+    details = {"response_prefix_tokens": 0}
+    return {"usage": {"completion_tokens": tokens, "prompt_tokens_details": details}, "metrics": metrics}
+
+
 def test_a_question_is_answered_and_followed_up(page: Any) -> None:
     page.select_option("#model", "tiny")
     turn = ask(page, "How do bees live?")
     assert turn.locator(".answer-text").inner_text()
-    assert "Answered in" in turn.locator(".caption").first.inner_text()
+    assert turn.locator(".model-name").inner_text() == "tiny"
+    assert "Answered in" in turn.locator(".actions .caption").inner_text()
     ask(page, "And in winter?")
     assert page.locator(".turn").count() == 2
     page.click("#new-conversation")
     assert page.locator(".turn").count() == 0
     assert page.locator("#welcome").is_visible()
+
+
+def test_the_speed_view_is_off_at_first_and_one_click_away(page: Any) -> None:
+    page.select_option("#model", "tiny")
+    assert not page.locator("#speed").is_visible(), "there is nothing to show yet"
+    turn = ask(page, "How do bees live?")
+    assert not turn.locator(".stats").is_visible()
+    assert not turn.get_by_text("Compare with plain decoding").is_visible()
+    page.click("#speed")
+    assert page.get_attribute("#speed", "aria-pressed") == "true"
+    for part in ("tokens in", "forward passes", "tokens per second"):
+        assert part in turn.locator(".stats").inner_text()
+    assert turn.locator(".answer-runs").inner_text() == page.evaluate(
+        "JSON.parse(localStorage.getItem('antiphon-conversations'))[0].turns[0].record.text"
+    )
+    page.reload()
+    page.wait_for_selector("#speed[aria-pressed=true]")
 
 
 def test_plain_decoding_is_compared_after_the_answer_and_has_the_same_text(page: Any) -> None:
@@ -110,11 +146,43 @@ def test_plain_decoding_is_compared_after_the_answer_and_has_the_same_text(page:
     assert texts[0] == texts[1], "drafting changes no word"
 
 
+def test_an_answer_without_a_forward_pass_is_shown_as_quoted(page: Any) -> None:
+    page.evaluate(SHOW, {"choices": [{"delta": {"content": "It keeps."}}], **figures(0, 0)})
+    assert page.locator(".answer .actions .caption").inner_text() == "Quoted from the documents in 1.3 s"
+    page.evaluate("document.body.classList.add('speed')")
+    assert page.locator(".answer-text").is_visible(), "there is no speed view of it"
+    assert page.locator(".stats").count() == 0
+
+
+def test_a_refusal_is_shown_as_one_and_not_as_quoted(page: Any) -> None:
+    event = answer_event(("a.md",), (HOSTILE[0].id,))
+    event["choices"] = [{"delta": {"content": "The passages do not say. Ask in English."}, "refused": True}]
+    page.evaluate(SHOW, {**event, **figures(0, 0)})
+    shown = page.locator(".answer.refusal")
+    assert shown.locator(".answer-text").inner_text() == "No answer in these documents\n\nAsk in English."
+    assert "Closest passages" in shown.inner_text()
+    assert "Searched the documents in 1.3 s" in shown.inner_text()
+    assert "uoted" not in shown.inner_text()
+
+
+def test_a_model_that_only_quotes_is_not_offered_a_comparison(page: Any) -> None:
+    offered = page.evaluate("""async () => {
+        const { isExtractive, listModels } = await import('/static/models.js');
+        const original = window.fetch;
+        const data = [{ id: 'x+docs', collection: 'docs', extractive: true }, { id: 'x', extractive: false }];
+        window.fetch = async () => new Response(JSON.stringify({ data }));
+        await listModels();
+        window.fetch = original;
+        return [isExtractive('x+docs'), isExtractive('x')];
+    }""")
+    assert offered == [True, False]
+
+
 def test_document_text_is_never_markup(page: Any) -> None:
-    """Show an answer that copies every passage, made of the same events as the server sends."""
+    """Show an answer that copies every passage, written and quoted, made of the same events as the server sends."""
     wait_for_text(page, "#documents-count", str(len(INJECTIONS) + 1))
     page.evaluate(SHOW, answer_event(INJECTIONS, tuple(each.id for each in HOSTILE)))
-    page.click("#speed")
+    page.evaluate("document.body.classList.add('speed')")
     segments = page.locator(".segment")
     assert segments.count() == len(INJECTIONS)
     for index, injection in enumerate(INJECTIONS):
@@ -124,10 +192,18 @@ def test_document_text_is_never_markup(page: Any) -> None:
         assert page.locator("#passage-body mark").text_content() == injection
         assert page.locator("#passage-name").text_content() == injection
         page.keyboard.press("Escape")
-    page.click("#speed")
-    quotes = [" ".join(each.split()) for each in page.locator(".quote").all_text_contents()]
+    page.evaluate("document.body.classList.remove('speed')")
+    quoted = answer_event(INJECTIONS, tuple(each.id for each in HOSTILE))
+    quoted["segments"] = [{**each, "step": None, "drafted": False, "quoted": True} for each in quoted["segments"]]
+    for segment in quoted["segments"][:-1]:
+        segment["text"] += "\n"
+    page.evaluate(SHOW, quoted)
+    shown = page.locator(".answer").last
+    quotes = [" ".join(each.split()) for each in shown.locator(".quote").all_text_contents()]
     assert quotes == [" ".join(each.split()) for each in INJECTIONS]
-    page.locator(".source-quote").nth(3).click()
+    shown.locator(".marker").nth(3).click()
+    assert page.locator("#source-quote").text_content() == INJECTIONS[3]
+    page.click("#source-open")
     page.locator("#passage-body mark").wait_for()
     assert page.locator("#passage-body mark").text_content() == INJECTIONS[3]
     assert page.locator("script").count() == 1, "the page's own script"
@@ -143,7 +219,7 @@ def test_offsets_are_right_after_emojis(page: Any) -> None:
     event["choices"][0]["delta"]["annotations"][0]["url_citation"]["cited_text"] = EMOJI[:4]
     page.evaluate(SHOW, event)
     assert page.locator(".quote").text_content() == "🐝👩‍👧"
-    page.click(".marker")
+    open_quote(page, page.locator(".answer"))
     page.locator("#passage-body mark").wait_for()
     assert page.locator("#passage-body mark").text_content() == EMOJI[5:16] == "Honey 𝒌eeps"
     assert page.locator(".cited-passage").text_content() == EMOJI
@@ -159,8 +235,30 @@ def test_thinking_is_folded_above_the_answer(page: Any) -> None:
             answer.push({ choices: [{ delta: { content: "So." } }] });
             answer.finish();
             const folded = root.querySelector("details");
-            return [folded.open, folded.querySelector("p").textContent, folded.nextSibling.textContent,
+            return [folded.open, folded.querySelector("p").textContent, folded.nextSibling.textContent.trim(),
                 root.querySelector("b")];
         }"""
     )
     assert found == [False, "<b>Hm.", "So.", None]
+
+
+def test_dark_light_and_small_screens(page: Any) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.click("#settings-open")
+    page.locator("#theme:checked").wait_for()  # the page receives the emulated setting asynchronously
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    page.uncheck("#theme")
+    assert page.evaluate(background) != dark
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 360, "height": 640})
+    page.evaluate(SHOW, answer_event(INJECTIONS, tuple(each.id for each in HOSTILE)))
+    for name in ("#settings-open", "#menu"):
+        assert page.evaluate("document.documentElement.scrollWidth <= 360"), "no horizontal scrolling"
+        page.click(name)
+    assert page.evaluate("document.documentElement.scrollWidth <= 360")
+    assert page.locator("#new-conversation").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#new-conversation").is_visible()
+    unnamed = "[...document.querySelectorAll('button, input, select, textarea')].filter((each) => !each.labels?.length"
+    assert page.evaluate(f"{unnamed} && !each.textContent.trim() && !each.ariaLabel).length") == 0

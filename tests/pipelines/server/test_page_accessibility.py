@@ -17,6 +17,7 @@ from tests.pipelines.server.page_fixtures import (
     address,
     ask,
     browser,
+    open_quote,
     send,
     wait_for_text,
 )
@@ -28,8 +29,10 @@ __all__ = ["address", "browser"]
 SERIOUS = ("serious", "critical")
 CHAT = "**/v1/chat/completions"
 THINKING = (
+    'data: {"passages": [{"id": "x", "source": "a.md", "title": "", "location": ""}], "quote": {"url_citation":'
+    ' {"passage": 1, "cited_text": "Wax.", "location": "line 1"}}, "choices": []}\n\n'
     'data: {"choices": [{"delta": {"reasoning_content": "Let me see."}}]}\n\n'
-    'data: {"choices": [{"delta": {"content": "Half an"}}]}\n\n'
+    'data: {"choices": [{"delta": {"content": "# Half\\n\\n| a | b |\\n|---|---|\\n| 1 | 2 |\\n\\n```py\\nan"}}]}\n\n'
 )
 
 
@@ -46,7 +49,7 @@ def test_axe_finds_no_serious_violation_in_any_state(
     found = {name: violations(page) for name in states(page, tmp_path)}
     context.close()
     assert {name: each for name, each in found.items() if each} == {}
-    assert len(found) == 10
+    assert len(found) == 13
 
 
 def states(page: Any, folder: Path) -> Iterator[str]:
@@ -72,11 +75,13 @@ def states(page: Any, folder: Path) -> Iterator[str]:
     page.locator(".result").wait_for()
     yield "speed view with a comparison"
     page.click("#speed")
-    page.locator(".source-quote").first.click()
+    page.locator(".marker").first.click()
+    yield "card of a source"
+    page.click("#source-open")
     page.locator("#passage-body mark").wait_for()
     yield "passage in its document"
     page.keyboard.press("Escape")
-    ask(page, GUIDE).locator(".source-quote").click()
+    open_quote(page, ask(page, GUIDE))
     page.locator("canvas").wait_for()
     yield "passage on the page of a PDF file"
     page.keyboard.press("Escape")
@@ -89,6 +94,13 @@ def states(page: Any, folder: Path) -> Iterator[str]:
     if menu.is_visible():
         menu.click()
     yield "history"
+    page.click("#settings-open")
+    yield "settings"
+    page.keyboard.press("Escape")
+    page.locator(".document-name", has_text="handbook.md").click()
+    page.locator("#passage-body p").first.wait_for()
+    yield "document"
+    page.keyboard.press("Escape")
     page.route("**/v1/models", lambda route: route.fulfill(status=401, json={"error": {"message": "A key is needed."}}))
     page.reload()
     page.locator("#unlock").wait_for()

@@ -187,6 +187,7 @@ def load_service(
     """
     from antiphon.accel.remote_language_model import RemoteLanguageModel
     from antiphon.pipelines.models.drafters import resolve_drafter
+    from antiphon.pipelines.prompt import template_prompt
     from antiphon.pipelines.server.service import make_service
 
     if model == EXTRACTIVE and not documents.locations:

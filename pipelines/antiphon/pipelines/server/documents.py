@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -64,19 +65,25 @@ def list_collections(request: Request, access: Annotated[Access, Depends(access_
 def list_documents(
     request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
 ) -> dict[str, Any]:
-    """List the documents of a collection with their numbers of passages; an uploaded archive or mailbox is one."""
+    """List the documents of a collection with their numbers of passages; an uploaded archive or mailbox is one.
+
+    ``folder`` is the folder of an indexed document below the one that all of them share.
+    """
     service = service_of(request)
     if collection is None and not service.readable(access):
         return {"object": "list", "data": [], "read_only": True, "suffixes": list(SUFFIXES)}
     chosen = service.collection(collection, access)
+    counts = _counts(chosen)
+    folders = _folders([source for source in counts if not source.startswith(UPLOADED)])
     data = [
         {
             "id": _public_id(source),
             "name": file_name(source),
+            "folder": folders.get(source, ""),
             "passages": count,
             "uploaded": source.startswith(UPLOADED),
         }
-        for source, count in _counts(chosen).items()
+        for source, count in counts.items()
     ]
     is_writable = chosen.index is not None and chosen.uploads is not None and access.may_write(chosen.name)
     return {"object": "list", "data": data, "read_only": not is_writable, "suffixes": list(SUFFIXES)}
@@ -93,6 +100,21 @@ def _counts(collection: Collection) -> Counter[str]:
 def _uploaded_file(source: str) -> str:
     """Return the uploaded file that a document was in; empty if it was not uploaded."""
     return f"{UPLOADED}{source.removeprefix(UPLOADED).partition('/')[0]}" if source.startswith(UPLOADED) else ""
+
+
+def _folders(sources: Sequence[str]) -> dict[str, str]:
+    """Return the folder of each source below their common one; none if they share the root of a file system only."""
+    parts = {source: source.replace("\\", "/").split("/")[:-1] for source in sources}
+    depth = len(os.path.commonprefix(list(parts.values())))  # noqa: RUF071 - of lists, not of characters
+    if depth < 2 and any(map(os.path.isabs, sources)):
+        return {}
+    return {source: "/".join(folders[depth:]) for source, folders in parts.items()}
+
+
+def passage_ids(index: DocumentIndex, document: str) -> list[str]:
+    """Return the ids of the passages of a document that a client has chosen by its public id."""
+    chosen = [each for each in index.sources() if _public_id(_uploaded_file(each) or each) == document]
+    return [identifier for each in chosen for identifier in index.ids_of(each)]
 
 
 def _public_id(source: str) -> str:

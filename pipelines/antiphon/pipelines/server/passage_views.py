@@ -1,4 +1,4 @@
-"""The endpoints below /passages/{id} that show where a passage is: its neighbours, and its pages in a PDF file.
+"""Endpoints that show documents: the neighbours of a passage, its pages in a PDF file, all passages of a document.
 
 The file of a passage is an upload or the source that the index names. A client chooses a passage, never a path.
 """
@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from antiphon.pipelines.rendering.segments import file_name
+from antiphon.pipelines.rendering.segments import file_name, place_of
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.collections import Collection, DocumentIndex
-from antiphon.pipelines.server.documents import stored_path
+from antiphon.pipelines.server.documents import passage_ids, stored_path
 from antiphon.pipelines.server.errors import ERRORS, ApiError
 from antiphon.pipelines.server.response_fields import passage_object
 from antiphon.pipelines.server.retrieval import NO_PASSAGE
@@ -26,7 +26,13 @@ from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
 
 MAX_NEIGHBOURS = 50
-"""Maximum number of passages before the requested one, and after it."""
+"""Maximum number of passages before the requested one, and after it; also that of a part of a document."""
+
+MAX_QUESTIONS = 4
+"""Maximum number of example questions."""
+
+MAX_HEADINGS = 8
+"""About how many passages of a document are read for an example question."""
 
 MAX_PAGES = 10
 """Maximum number of pages that are listed for a passage; one of pages with a word each may have hundreds."""
@@ -60,6 +66,50 @@ def passage_context(
         "before": first,
         "after": max(len(ids) - end, 0),
     }
+
+
+@router.get("/documents/passages")
+def document_passages(
+    id: str,
+    request: Request,
+    access: Annotated[Access, Depends(access_of)],
+    collection: str | None = None,
+    start: Annotated[int, Query(ge=0)] = 0,
+) -> dict[str, Any]:
+    """Return the passages of a document in its order, at most 50, with the numbers of their pages.
+
+    ``next`` is the ``start`` of the following ones; null after the last one.
+    """
+    index = service_of(request).collection(collection, access).index
+    ids = [] if index is None else passage_ids(index, id)
+    if index is None or not ids:
+        raise ApiError(404, "The index has no such document.")
+    end = start + MAX_NEIGHBOURS
+    found = [each for each in map(index.passage, ids[start:end]) if each is not None]
+    passages = [{**passage_object(each), "pages": [page for page, _ in parts_by_page(each)]} for each in found]
+    return {"object": "list", "data": passages, "next": end if end < len(ids) else None}
+
+
+@router.get("/documents/questions")
+def example_questions(
+    request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
+) -> dict[str, Any]:
+    """Return a few questions that headings of the documents ask, or that ask about a heading; no model makes them."""
+    index = service_of(request).collection(collection, access).index
+    sources = [] if index is None else list(index.sources())
+    some = sources[:: len(sources) // (3 * MAX_QUESTIONS) or 1][: 3 * MAX_QUESTIONS]
+    best = sorted((_heading(index, each) for each in some if index), key=lambda heading: not heading.endswith("?"))
+    asked = [each if each.endswith("?") else f"What do the documents say about “{each}”?" for each in best if each]
+    return {"object": "list", "data": list(dict.fromkeys(asked))[:MAX_QUESTIONS]}
+
+
+def _heading(index: DocumentIndex, source: str) -> str:
+    """Return one of some headings of a document, if possible a question or a section; empty if it has none."""
+    ids = index.ids_of(source)
+    found = map(index.passage, ids[:: len(ids) // MAX_HEADINGS or 1])
+    titles = [str(each.metadata.get("title", "")) for each in found if each]
+    best = max(titles, key=lambda title: (title.endswith("?"), " > " in title, bool(title)), default="")
+    return place_of("", best.rpartition(" > ")[2])
 
 
 @router.get("/passages/{identifier}/pages")

@@ -1,8 +1,9 @@
-// One answer: its text while it streams, then with quotes and sources; thinking, refusal and figures.
+// One answer: a quote first, its text while it streams, then with its citations; thinking, refusal and figures.
 
+import { placeOf, showCard } from "./card.js";
 import { appendText, button, element } from "./dom.js";
+import { MarkdownText, shownQuote } from "./markdown.js";
 import { Runs, describeSpeed } from "./speed.js";
-import { showText, shownQuote } from "./text.js";
 
 const NO_ANSWER = "There is no answer, because the text ended while the model was thinking.";
 const CUT_OFF = "The answer was cut off at its maximum length.";
@@ -10,6 +11,9 @@ const REFUSAL = "The passages do not say."; // the server's words, in place of w
 const CLOSEST = 3;
 
 export const newRecord = () => ({ text: "", thinking: "", segments: [], citations: [], passages: [] });
+
+// A citation, with the fields that stand beside it.
+const citation = ({ url_citation: cited, ...fields }) => ({ ...fields, ...cited });
 
 // Adds a segment to those that are saved; text without a source is joined, so that conversations take little room.
 function keepSegment(segments, { text, display, drafted, passage, start, end }) {
@@ -19,44 +23,74 @@ function keepSegment(segments, { text, display, drafted, passage, start, end }) 
 }
 
 export class Answer {
-  // `open(passage, citation)` shows a passage in its document.
-  constructor(parent, record, open, caption = "") {
+  // `name` is the model, and `open(passage, citation)` shows a passage in its document.
+  constructor(parent, record, open, name) {
     this.record = record;
     this.open = open;
     this.root = element("div", "answer");
-    this.root.setAttribute("aria-label", caption || "Answer");
+    this.root.setAttribute("aria-label", `Answer of ${name}`);
     this.root.setAttribute("role", "group");
-    if (caption) this.root.append(element("h3", "", caption));
     this.textElement = element("div", "answer-text");
+    this.text = new MarkdownText(this.textElement, (number, cited, chip) => this.showSource(number, cited, chip));
     this.runsElement = element("div", "answer-runs");
     this.runs = new Runs(this.runsElement, (number, cited) => this.openSource(number, cited));
     this.notes = element("div", "notes");
-    this.root.append(this.textElement, this.runsElement, this.notes);
+    this.footer = element("div", "actions");
+    this.root.append(element("p", "model-name", name), this.textElement, this.runsElement, this.notes, this.footer);
     parent.append(this.root);
   }
 
   push(event) {
     const { record } = this;
     if (event.passages) record.passages = event.passages.map(({ id, source, title, location }) => ({ id, source, title, location }));
+    if (event.quote) {
+      record.quote = citation(event.quote);
+      this.showQuote();
+    }
     const choice = event.choices?.[0] ?? {};
     const { reasoning_content: thinking, content, annotations } = choice.delta ?? {};
     if (thinking) {
       record.thinking += thinking;
       this.appendThinking(thinking);
     }
-    if (content) {
-      record.text += content;
-      appendText(this.textElement, content);
-    }
-    for (const segment of event.segments ?? (content ? [{ text: content }] : [])) {
+    if (content) record.text += content;
+    const segments = event.segments?.length ? event.segments : content ? [{ text: content }] : [];
+    const isQuoted = segments.some((segment) => segment.quoted && segment.passage);
+    for (const segment of segments) {
+      if (isQuoted) record.quoted = (record.quoted ?? 0) + Array.from(segment.text).length;
+      if (segment.step !== undefined && segment.step !== null) record.isDecoded = true;
       keepSegment(record.segments, segment);
       this.runs.push(segment, record.passages);
     }
-    if (annotations) record.citations = annotations.map((each) => each.url_citation);
+    if (annotations) record.citations = annotations.map(citation);
     if (choice.refused) record.refused = true;
     if (choice.ended_in_thinking) record.endedInThinking = true;
     if (choice.finish_reason === "length") record.isCutOff = true;
     if (event.metrics) Object.assign(record, { usage: event.usage, metrics: event.metrics });
+    this.root.classList.toggle("decoded", Boolean(record.isDecoded));
+    if (content) this.showSoon();
+  }
+
+  // Shows the growing text, at most once for each frame.
+  showSoon() {
+    this.root.classList.add("has-text");
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      this.text.show(this.record.text, this.record, true);
+    });
+  }
+
+  // Shows a quote above the answer, large until the answer begins.
+  showQuote() {
+    const { quote, passages } = this.record, passage = passages[quote.passage - 1];
+    if (!passage) return;
+    const place = placeOf(passage, quote);
+    const figure = element("figure", "first-quote");
+    const opener = button(place ? `${passage.source}, ${place}` : passage.source, () => this.openSource(quote.passage, quote), "link");
+    const caption = element("figcaption", "caption", "Quoted from ");
+    caption.append(opener);
+    figure.append(caption, element("blockquote", "", shownQuote(quote)));
+    this.root.insertBefore(figure, this.textElement);
   }
 
   // Shows the thinking folded above the answer.
@@ -73,6 +107,7 @@ export class Answer {
   // Shows an answer that was kept in the history.
   restore() {
     const { record } = this;
+    if (record.quote) this.showQuote();
     if (record.thinking) this.appendThinking(record.thinking);
     for (const segment of record.segments) this.runs.push(segment, record.passages);
     this.finish();
@@ -80,59 +115,56 @@ export class Answer {
 
   // Shows what is known when the answer is complete: citations, sources and figures.
   finish() {
-    const { record, notes } = this;
+    const { record, notes, root } = this;
+    cancelAnimationFrame(this.frame);
     notes.replaceChildren();
-    const text = record.refused ? record.text.replace(REFUSAL, "").trim() : record.text;
-    showText(this.textElement, text, record.citations, record.passages, (number, cited) => this.openSource(number, cited));
-    this.root.classList.toggle("refusal", Boolean(record.refused));
+    if (record.refused) this.text.show(record.text.replace(REFUSAL, "").trim(), { ...record, citations: [] });
+    else this.text.show(record.text, record);
+    root.classList.toggle("has-text", Boolean(record.text));
+    root.classList.toggle("refusal", Boolean(record.refused));
+    root.classList.toggle("decoded", Boolean(record.isDecoded));
     if (record.refused) {
       this.textElement.prepend(element("strong", "refusal-title", "No answer in these documents"));
       this.showSources("Closest passages", this.passageNumbers().slice(0, CLOSEST));
     } else if (record.citations.length) this.showSources("Sources", record.citations);
-    else if (record.passages.length && record.text) {
-      this.showSources("Read for this answer", this.passageNumbers());
-    }
+    else if (record.passages.length && record.text) this.showSources("Read for this answer", this.passageNumbers());
     if (record.endedInThinking) notes.append(element("p", "notice", NO_ANSWER));
     else if (record.isCutOff) notes.append(element("p", "notice", CUT_OFF));
-    if (record.metrics) {
-      notes.append(element("p", "caption", this.caption()), element("p", "caption speed-only stats", describeSpeed(record)));
-    }
+    this.footer.replaceChildren(...(record.metrics ? [element("p", "caption", this.caption())] : []));
+    if (record.metrics?.steps) notes.append(element("p", "caption speed-only stats", describeSpeed(record)));
   }
 
   caption() {
     const { record } = this, seconds = `${record.metrics.seconds.toFixed(1)} s`;
     if (record.refused) return `Searched the documents in ${seconds}`;
-    return record.metrics.steps ? `Answered in ${seconds}` : `Quoted from the documents in ${seconds}`;
+    return record.metrics.steps || record.usage.completion_tokens ? `Answered in ${seconds}` : `Quoted from the documents in ${seconds}`;
   }
 
   passageNumbers() {
     return this.record.passages.map((_, index) => ({ passage: index + 1 }));
   }
 
-  // Lists sources, with their quotes if they are quoted.
+  // Names the documents of the citations, each passage once, without the quotes.
   showSources(title, citations) {
-    const list = element("ol", "sources");
-    const items = new Map();
-    for (const cited of citations) {
-      const { source, location, title: heading } = this.record.passages[cited.passage - 1];
-      const place = cited.location ?? (location && !location.startsWith("lines") ? location : heading.split(" > ").at(-1) || location);
-      const name = `${cited.passage} ${place}`, open = () => this.openSource(cited.passage, cited);
-      if (!items.has(name)) items.set(name, sourceItem(cited.passage, place ? `${source}, ${place}` : source, open));
-      if (cited.cited_text) items.get(name).append(button(`“${shownQuote(cited)}”`, open, "source-quote"));
+    const list = element("ul", "sources");
+    list.setAttribute("aria-label", title);
+    const first = new Map(citations.map((cited) => [cited.passage, cited]).reverse());
+    for (const [number, cited] of [...first].sort(([one], [other]) => one - other)) {
+      const passage = this.record.passages[number - 1], item = element("li");
+      const opener = button("", () => this.openSource(number, cited), "source-name");
+      const place = placeOf(passage, cited);
+      opener.append(element("span", "badge", String(number)), element("span", "", place ? `${passage.source}, ${place}` : passage.source));
+      item.append(opener);
+      list.append(item);
     }
-    list.append(...items.values());
-    this.notes.append(element("h3", "", title), list);
+    this.notes.append(element("p", "sources-title", title), list);
+  }
+
+  showSource(number, cited, chip) {
+    showCard(chip, number, this.record.passages[number - 1], cited, () => this.openSource(number, cited));
   }
 
   openSource(number, cited) {
     this.open(this.record.passages[number - 1], cited);
   }
-}
-
-function sourceItem(number, name, open) {
-  const item = element("li", "source");
-  const head = button("", open, "source-name");
-  head.append(element("span", "badge", String(number)), element("span", "", name));
-  item.append(head);
-  return item;
 }

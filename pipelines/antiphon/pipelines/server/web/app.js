@@ -1,9 +1,10 @@
 // The page: connects the parts, and lists what the API key may use.
 
-import { isBusy, openConversation, startConversation, stop, submitQuestion } from "./conversation.js";
+import { isBusy, openAddress, startConversation, stop, submitQuestion } from "./conversation.js";
 import { byId, showStatus } from "./dom.js";
 import { enableUploads, listDocuments } from "./documents.js";
-import { enableHistory, showHistory } from "./history.js";
+import { enableHistory } from "./history.js";
+import { showExamples } from "./examples.js";
 import { listModels, onModelChange } from "./models.js";
 import { useKey } from "./server.js";
 import { enableSettings } from "./settings.js";
@@ -13,13 +14,15 @@ async function start() {
     await listModels();
     byId("unlock").hidden = true;
     byId("history").hidden = false; // without a key they stay hidden
-    showHistory();
-    await listDocuments();
+    openAddress();
+    await showDocuments();
   } catch (error) {
     byId("unlock").hidden = error.status !== 401;
     showStatus(error.message, true);
   }
 }
+
+const showDocuments = () => Promise.all([listDocuments(), showExamples(submitQuestion)]);
 
 function submit(event) {
   event.preventDefault();
@@ -61,10 +64,11 @@ byId("unlock").addEventListener("submit", (event) => {
   start();
 });
 enableSettings();
-enableHistory((conversation) => {
+enableHistory();
+addEventListener("hashchange", () => {
   closeSide();
-  openConversation(conversation);
+  openAddress();
 });
 enableUploads();
-onModelChange(() => listDocuments().catch((error) => showStatus(error.message, true)));
+onModelChange(() => showDocuments().catch((error) => showStatus(error.message, true)));
 start();

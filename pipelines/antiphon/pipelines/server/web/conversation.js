@@ -1,10 +1,10 @@
 // The conversation: asks questions, shows answers while they stream, and asks again from an earlier question.
 
 import { Answer, newRecord } from "./answer.js";
-import { button, byId, element, showStatus } from "./dom.js";
+import { button, byId, copy, element, showStatus } from "./dom.js";
 import { follow, followIfAtEnd } from "./following.js";
-import { saveConversation, setCurrent } from "./history.js";
-import { chooseModel, currentModel, isExtractive } from "./models.js";
+import { addressOf, findConversation, idInAddress, saveConversation, setCurrent } from "./history.js";
+import { chooseModel, currentModel, isExtractive, shownName } from "./models.js";
 import { openPassage } from "./passage.js";
 import { ask } from "./server.js";
 import { describeComparison } from "./speed.js";
@@ -18,7 +18,25 @@ let running = null;
 export const isBusy = () => running !== null;
 export const stop = () => running?.abort();
 
+const NOT_FOUND = "This conversation is not saved in this browser.";
+
+// Shows the conversation that the address names, or a new one.
+export function openAddress() {
+  const id = idInAddress();
+  if (id === conversationId && turns.length) return;
+  const found = id && findConversation(id);
+  if (found) openConversation(found);
+  else clear();
+  if (id && !found) showStatus(NOT_FOUND, true);
+}
+
+// Starts a new conversation.
 export function startConversation() {
+  if (idInAddress()) history.pushState(null, "", location.pathname);
+  clear();
+}
+
+function clear() {
   stop();
   becomeIdle();
   turns = [];
@@ -26,12 +44,11 @@ export function startConversation() {
   byId("conversation").replaceChildren();
   showStatus("");
   setCurrent("");
-  showWelcome();
+  showState();
 }
 
-// Shows a conversation from the history.
-export function openConversation({ id, turns: saved }) {
-  startConversation();
+function openConversation({ id, turns: saved }) {
+  clear();
   conversationId = id;
   turns = saved.map((each) => ({ ...each }));
   for (const turn of turns) {
@@ -42,7 +59,7 @@ export function openConversation({ id, turns: saved }) {
   if (!chooseModel(turns.at(-1).model)) showStatus("What answered this conversation is not available now.", true);
   else byId("model").dispatchEvent(new Event("change"));
   setCurrent(id);
-  showWelcome();
+  showState();
   follow();
 }
 
@@ -53,9 +70,12 @@ export async function submitQuestion(question) {
 
 const chosenModel = () => ({ model: currentModel().id, collection: currentModel().collection });
 
-function showWelcome() {
+// Shows what depends on the conversation: the start, the title, and the switch of the speed view.
+function showState() {
   byId("welcome").hidden = turns.length > 0;
   document.body.classList.toggle("is-empty", turns.length === 0);
+  document.title = turns.length ? `${turns[0].question} · Antiphon` : "Antiphon";
+  byId("speed").hidden = !turns.some(({ record }) => record.isDecoded);
 }
 
 function showTurn(turn) {
@@ -64,7 +84,7 @@ function showTurn(turn) {
   question.append(element("h2", "question", turn.question), button("Edit", () => editQuestion(turn), "small edit"));
   turn.answers = element("div", "answers");
   turn.root.append(question, turn.answers);
-  turn.answer = new Answer(turn.answers, turn.record, opener(turn));
+  turn.answer = new Answer(turn.answers, turn.record, opener(turn), shownName(turn));
   byId("conversation").append(turn.root);
 }
 
@@ -84,7 +104,7 @@ async function run(turn) {
   const earlier = [...turns];
   turns.push(turn);
   showTurn(turn);
-  showWelcome();
+  showState();
   becomeBusy();
   follow();
   let failure = null;
@@ -103,7 +123,10 @@ async function run(turn) {
     byId("question").value ||= turn.question; // so that the user can send it again
   }
   if (!failure || isStopped) saveConversation({ id: conversationId, turns: turns.map(savedTurn) });
-  showWelcome();
+  if (findConversation(conversationId) && idInAddress() !== conversationId) {
+    history.pushState(null, "", addressOf(conversationId));
+  }
+  showState();
   showStatus(isStopped ? "Stopped" : failure?.message ?? "Answered", Boolean(failure) && !isStopped);
   becomeIdle();
   followIfAtEnd();
@@ -135,21 +158,10 @@ function becomeIdle() {
 }
 
 function addActions(turn) {
-  const row = element("div", "actions");
-  row.append(button("Copy", () => copy(turn.record.text), "small"));
-  row.append(button("Try again", () => tryAgain(turn), "small again"));
-  if (!isExtractive(turn.model) && turn.record.metrics?.steps) {
+  const row = turn.answer.footer;
+  row.append(button("Copy", () => copy(turn.record.text), "small"), button("Try again", () => tryAgain(turn), "small again"));
+  if (turn.record.metrics?.steps) {
     row.append(button("Compare with plain decoding", () => compare(turn), "small speed-only"));
-  }
-  turn.answer.root.append(row);
-}
-
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    showStatus("Copied");
-  } catch { // only pages with TLS, and those of this machine, may use the clipboard
-    showStatus("This browser does not allow copying here; select the text instead.", true);
   }
 }
 

@@ -1,11 +1,14 @@
-// The documents of the chosen collection: listing, adding by choosing or dropping, removing.
+// The documents of the chosen collection: listing in folders, searching, opening, adding and removing.
 
-import { button, byId, element, plural } from "./dom.js";
+import { button, byId, element } from "./dom.js";
 import { currentModel } from "./models.js";
+import { openDocument } from "./passage.js";
 import { get, remove, withParameters } from "./server.js";
-import { addFiles, droppedFiles, stopAdding } from "./uploads.js";
+import { FOLDER, addFiles, droppedFiles, stopAdding } from "./uploads.js";
 
 let target; // { collection, suffixes, isReadOnly }; undefined until the documents are listed
+const openFolders = new Set(); // stay open when the list is shown again
+let documents = []; // { id, name, path, passages, uploaded }
 
 const showStatus = (text) => { byId("documents-status").textContent = text; };
 
@@ -19,22 +22,53 @@ export async function listDocuments() {
   target = { collection, suffixes: found.suffixes, isReadOnly: found.read_only };
   byId("file-picker").hidden = target.isReadOnly;
   byId("files").accept = found.suffixes.join(",");
-  byId("documents-count").textContent = String(found.data.length);
-  byId("document-list").replaceChildren(...found.data.map(listItem));
+  documents = found.data.map((entry) => ({ ...entry, path: [...entry.folder.split("/"), ...entry.name.split(FOLDER)].filter(Boolean) }));
+  byId("documents-count").textContent = String(documents.length);
+  byId("document-search").hidden = !documents.length;
+  showList();
 }
 
-function listItem(entry) {
+// Shows all documents in their folders, or those whose names have the words of the search.
+function showList() {
+  const words = byId("document-search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const hasWords = ({ path }) => words.every((word) => path.join("/").toLowerCase().includes(word));
+  const items = words.length
+    ? documents.filter(hasWords).map((entry) => listItem(entry, entry.path.join("/")))
+    : listFolder(documents, 0);
+  byId("document-list").replaceChildren(...(items.length ? items : [element("li", "caption", "No document has these words in its name.")]));
+}
+
+// Returns the items of one level: folders first, and in them the documents whose paths go on.
+function listFolder(entries, level) {
+  const folders = Map.groupBy(entries.filter(({ path }) => path.length > level + 1), ({ path }) => path[level]);
+  const items = [...folders].map(([name, inside]) => {
+    const item = element("li", "folder"), folder = element("details"), list = element("ul", "plain");
+    folder.append(element("summary", "", name), list);
+    const key = inside[0].path.slice(0, level + 1).join("/");
+    folder.open = openFolders.has(key);
+    folder.addEventListener("toggle", () => { // also if it is open from the beginning
+      openFolders[folder.open ? "add" : "delete"](key);
+      list.replaceChildren(...(folder.open ? listFolder(inside, level + 1) : []));
+    });
+    item.append(folder);
+    return item;
+  });
+  const here = entries.filter(({ path }) => path.length === level + 1);
+  return [...items, ...here.map((entry) => listItem(entry, entry.path.at(-1)))];
+}
+
+function listItem(entry, shown) {
   const { collection, isReadOnly } = target;
   const item = element("li");
-  const name = element("span", "document-name", entry.name);
-  name.title = entry.name; // a long name is cut off
-  item.append(name, element("span", "caption", plural(entry.passages, "passage")));
+  const opener = button(shown, () => openDocument(collection, entry), "document-name");
+  opener.title = entry.path.join("/"); // a long name is cut off
+  item.append(opener);
   if (entry.uploaded && !isReadOnly) {
     const remover = button("×", () => run(async () => {
       await remove(withParameters("/documents", { id: entry.id, collection }));
       byId("documents").focus();
     }), "small");
-    remover.setAttribute("aria-label", `Remove ${entry.name}`);
+    remover.setAttribute("aria-label", `Remove ${entry.path.join("/")}`);
     item.append(remover);
   }
   return item;
@@ -60,6 +94,7 @@ export function enableUploads() {
     event.target.value = ""; // so that the same file can be chosen again
     return add(files);
   };
+  byId("document-search").addEventListener("input", showList);
   byId("files").addEventListener("change", choose);
   byId("folder").addEventListener("change", choose);
   byId("upload-stop").addEventListener("click", stopAdding);

@@ -1,4 +1,4 @@
-// Elements of the page. All text is inserted as text, never as markup, because documents are not trusted.
+// Elements of the page. All text is inserted as text, because documents are not trusted; markdown.js makes the exception.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -25,6 +25,16 @@ export function appendText(parent, text) {
 export function showStatus(text, isError = false) {
   byId("status").textContent = text;
   byId("status").classList.toggle("error", isError);
+}
+
+// Copies a text to the clipboard and says so.
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    showStatus("Copied");
+  } catch { // only pages with TLS, and those of this machine, may use the clipboard
+    showStatus("This browser does not allow copying here; select the text instead.", true);
+  }
 }
 
 // Characters start to end of a text. The server counts code points, and strings of JavaScript UTF-16 units.

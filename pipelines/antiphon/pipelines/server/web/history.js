@@ -5,7 +5,12 @@ import { load, store } from "./storage.js";
 
 const NAME = "antiphon-conversations", SAVES = "antiphon-save-conversations";
 const MAX_CONVERSATIONS = 50;
-let openConversation = () => {}, currentId = "";
+const ADDRESS = "#/c/";
+let currentId = "";
+
+// The address of a conversation, and the id of the one that the page's address names.
+export const addressOf = (id) => ADDRESS + id;
+export const idInAddress = () => (location.hash.startsWith(ADDRESS) ? location.hash.slice(ADDRESS.length) : "");
 
 export const isSaving = () => load("localStorage", SAVES) !== "no";
 
@@ -25,6 +30,7 @@ function keep(all) {
   showHistory();
 }
 
+export const findConversation = (wanted) => conversations().find(({ id }) => id === wanted);
 const others = (id) => conversations().filter((each) => each.id !== id);
 
 // Saves a conversation: `{ id, turns }`.
@@ -48,7 +54,8 @@ export function showHistory() {
 function listItem(conversation) {
   const title = conversation.turns[0].question;
   const item = element("li");
-  const opener = button(title, () => openConversation(conversation), "history-title");
+  const opener = element("a", "history-title", title);
+  opener.href = addressOf(conversation.id);
   if (conversation.id === currentId) opener.setAttribute("aria-current", "true");
   const deleter = button("×", () => {
     keep(others(conversation.id));
@@ -59,9 +66,7 @@ function listItem(conversation) {
   return item;
 }
 
-// Enables the list; `onOpen` receives the conversation that the user chooses.
-export function enableHistory(onOpen) {
-  openConversation = onOpen;
+export function enableHistory() {
   byId("history-save").checked = isSaving();
   byId("history-save").addEventListener("change", (event) => store("localStorage", SAVES, event.target.checked ? "yes" : "no"));
   byId("history-clear").addEventListener("click", () => {

@@ -24,6 +24,10 @@ export function chooseModel(id) {
   return exists;
 }
 
+// A model and its collection, as they are shown.
+export const shownName = ({ model, collection }) =>
+  (collection ? `${model.slice(0, -collection.length - 1)} · ${collection}` : model);
+
 export const currentModel = () => models.find(({ id }) => id === select.value) ?? {};
 
 // Whether a model only quotes, so that there is no decoding to vary or compare.

@@ -1,4 +1,4 @@
-// The dialog that shows a passage in its document, with the cited characters marked: the text, or the page of a PDF.
+// The dialog that shows a document, or a passage in it with the cited characters marked: the text, or pages of a PDF.
 
 import { button, byId, element, plural, slice } from "./dom.js";
 import { get, getBlob, withParameters } from "./server.js";
@@ -8,22 +8,85 @@ const MARK = "rgba(255, 205, 0, .45)";
 const dialog = byId("passage");
 let latest; // what the dialog was opened for last; earlier requests that end later are ignored
 
-// Opens the dialog. `cited` has the characters of the passage, passage_start to passage_end, or is undefined.
-export async function openPassage(collection, passage, cited) {
-  const opened = latest = {
-    collection, id: passage.id, start: cited?.passage_start ?? 0, end: cited?.passage_end ?? 0, step: 0,
-  };
-  byId("passage-name").textContent = passage.source;
-  byId("passage-place").textContent = cited?.location || passage.location || passage.title || "";
+function openDialog(name, place, opened) {
+  latest = opened;
+  byId("passage-name").textContent = name;
+  byId("passage-place").textContent = place;
   byId("passage-views").hidden = true;
   byId("passage-body").replaceChildren(element("p", "caption", "Loading"));
   if (!dialog.open) dialog.showModal();
+  return opened;
+}
+
+// Shows an error at the end of what the dialog shows, if it still shows this.
+function report(opened, error) {
+  if (latest === opened) byId("passage-body").append(element("p", "error", error.message));
+}
+
+// Opens the dialog with a passage. `cited` has the characters of the passage, passage_start to passage_end, or is undefined.
+export async function openPassage(collection, passage, cited) {
+  const opened = openDialog(passage.source, cited?.location || passage.location || passage.title || "", {
+    collection, id: passage.id, start: cited?.passage_start ?? 0, end: cited?.passage_end ?? 0, step: 0,
+  });
   try {
     const isText = showContext(opened, await load(opened, "context", { around: AROUND[0] }));
     if (isText && passage.source.toLowerCase().endsWith(".pdf")) await showPages(opened);
   } catch (error) {
-    if (latest === opened) byId("passage-body").replaceChildren(element("p", "error", error.message));
+    byId("passage-body").replaceChildren();
+    report(opened, error);
   }
+}
+
+// Opens the dialog with a document from its beginning.
+export async function openDocument(collection, { id, path: names, passages: count }) {
+  const text = element("div", "document-text"), pages = element("div", "pages");
+  const opened = openDialog(names.at(-1), plural(count, "passage"), { text });
+  const shown = new Set(); // numbers of pages
+  let before;
+  const loadPart = async (start) => {
+    const { data: passages, next } = await get(withParameters("/documents/passages", { collection, id, start }));
+    for (const passage of passages) {
+      const isSame = passage.source === before?.source; // an archive has several documents
+      if (!isSame && passage.source !== names.at(-1)) text.append(element("h3", "", passage.source));
+      text.append(element("p", "", slice(passage.text, isSame ? Math.max(before.end - passage.start, 0) : 0)));
+      before = passage;
+      for (const page of passage.pages.filter((each) => !shown.has(each))) {
+        shown.add(page);
+        pages.append(pageLater(opened, path({ collection, id: passage.id }, "page.png", { page }), page));
+      }
+    }
+    for (const view of next ? [text, pages] : []) {
+      const more = button("Show more of the document", () => {
+        for (const each of [text, pages]) each.querySelector(".more")?.remove();
+        loadPart(next).catch((error) => report(opened, error));
+      }, "more");
+      view.append(more);
+    }
+  };
+  try {
+    await loadPart(0);
+    if (latest !== opened) return;
+    show(text);
+    if (!shown.size) return;
+    await pages.firstChild.load();
+    if (latest === opened) offerViews(opened, pages);
+  } catch (error) {
+    if (error.status !== 404 || !shown.size) report(opened, error); // 404: there is no image of the page
+  }
+}
+
+// An element that becomes a page when it is scrolled to.
+function pageLater(opened, address, page) {
+  const waiting = element("div", "page page-later", `Page ${page}`);
+  waiting.load = async () => {
+    observer.disconnect();
+    waiting.replaceWith(drawPage({ page, boxes: [] }, await getBlob(address).then(createImageBitmap)));
+  };
+  const observer = new IntersectionObserver(([entry]) => {
+    if (entry.isIntersecting) waiting.load().catch((error) => report(opened, error));
+  }, { root: byId("passage-body"), rootMargin: "100%" });
+  observer.observe(waiting);
+  return waiting;
 }
 
 const path = ({ collection, id }, name, parameters) =>
@@ -61,13 +124,14 @@ async function showMore(opened, around) {
   try {
     showContext(opened, await load(opened, "context", { around }));
   } catch (error) {
-    if (latest === opened) byId("passage-body").append(element("p", "error", error.message));
+    report(opened, error);
   }
 }
 
 // Shows a view, scrolled so that what is marked is in the middle.
 function show(view) {
   byId("passage-body").replaceChildren(view);
+  byId("passage-body").scrollTop = 0;
   const marked = view.querySelector("mark, .page-mark") ?? view.querySelector(".cited-passage");
   marked?.scrollIntoView({ block: "center" });
 }

@@ -47,7 +47,6 @@ export function tokensPerSecond({ usage, metrics }) {
 
 export function describeSpeed(record) {
   const { usage, metrics } = record;
-  if (!metrics.steps) return "Quoted without a language model: no token was generated.";
   const quoted = usage.prompt_tokens_details?.response_prefix_tokens;
   const rate = tokensPerSecond(record);
   return [

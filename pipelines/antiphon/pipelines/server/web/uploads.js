@@ -26,8 +26,9 @@ async function filesBelow(entry, folder) {
   }
 }
 
-// The name on the server, which ignores folders; so files of the same name in several folders do not replace each other.
-const serverName = (name) => name.split("/").join(" - ");
+// Stands for the slash in the names of files in folders, because the server takes what follows a slash for the name.
+export const FOLDER = "\u2215";
+const serverName = (name) => name.split("/").join(FOLDER);
 
 // Adds files one after the other. `target` has the collection and the suffixes of files that can be read.
 export function addFiles(files, target, onEnd) {
