@@ -78,7 +78,7 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     class Client(AsyncLLM):
         add_request = AsyncLLM.add_request
 
-    modules = {
+    modules: dict[str, dict[str, Any]] = {
         "vllm.sampling_params": {"SamplingParams": Parameters},
         "vllm.v1.engine.async_llm": {"AsyncLLM": Client},
         "vllm.exceptions": {"VLLMValidationError": ValidationError},
