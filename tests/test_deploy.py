@@ -1,4 +1,4 @@
-"""The systemd unit and the Compose files: options that exist, times that fit, and nothing that Compose would refuse."""
+"""The systemd unit and the Compose files: options that exist, times that fit, keys, hardening and a GPU."""
 
 from __future__ import annotations
 

@@ -5,35 +5,45 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter, Logits, Tokens, chain
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
+from antiphon.accel.generate import generate
+from antiphon.accel.testing.tiny import VOCAB_SIZE
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class OracleDrafter:
-    """Drafts the next tokens of the expected text: every step emits ``depth + 1`` tokens.
+class KnowingDrafter:
+    """Learns nothing, because it knows the expected text.
 
     Args:
         text: Expected text with its prompt.
     """
 
-    def __init__(self, text: Tokens, depth: int) -> None:
+    def __init__(self, text: Tokens) -> None:
         self.text = text
-        self.depth = depth
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Do nothing: the text is known."""
+        """Do nothing."""
+
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        """Do nothing."""
+
+
+class OracleDrafter(KnowingDrafter):
+    """Drafts the next tokens of the expected text: every step emits ``depth + 1`` tokens."""
+
+    def __init__(self, text: Tokens, depth: int) -> None:
+        super().__init__(text)
+        self.depth = depth
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """Return the next tokens of the text as a chain."""
         return chain(self.text[len(context) :][: min(self.depth, budget)])
-
-    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Do nothing."""
 
 
 class WrongDrafter(OracleDrafter):
@@ -45,22 +55,18 @@ class WrongDrafter(OracleDrafter):
         return chain((abs(draft.tokens[0] - 1), *draft.tokens[1:])) if draft.tokens else EMPTY
 
 
-class RandomTreeDrafter:
+class RandomTreeDrafter(KnowingDrafter):
     """Drafts random trees around the expected text, with wrong tokens, duplicate siblings and token 0; some are empty.
 
     Args:
-        text: Expected text with its prompt.
         seed: Random seed; the same seed gives the same trees.
         vocab_size: Wrong tokens are below it.
     """
 
     def __init__(self, text: Tokens, seed: int, vocab_size: int) -> None:
-        self.text = text
+        super().__init__(text)
         self.random = random.Random(seed)
         self.vocab_size = vocab_size
-
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Do nothing: the text is known."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """Return a tree of at most ``budget`` rows, one path of which has up to six right tokens."""
@@ -82,18 +88,17 @@ class RandomTreeDrafter:
         rows = min(len(tokens), budget)
         return Draft(tuple(tokens[:rows]), tuple(parents[:rows]), (1.0,) * rows)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Do nothing."""
+
+def generate_with_trees(model: Any, prompt: Any, text: Tokens, seed: int, **options: Any) -> Any:
+    """Return the output of a request that drafts random trees around the expected text."""
+    drafter = partial(RandomTreeDrafter, text, seed, VOCAB_SIZE)
+    return generate(model, prompt, num_draft_tokens=32, drafter=drafter, **options)
 
 
 class ProbingDrafter:
     """Adds up to eight probes to the drafts of another drafter, and drafts probes alone for the first forward pass.
 
-    Some probes are right: their tokens are the next ones of the expected text, or random.
-
-    Args:
-        text: Expected text with its prompt.
-        vocab_size: Random tokens are below it.
+    Some probes are right: their tokens are the next ones of the expected text, or random ones below ``vocab_size``.
     """
 
     def __init__(self, drafter: Drafter, text: Tokens, seed: int, vocab_size: int) -> None:

@@ -9,22 +9,20 @@ import torch
 
 from antiphon.accel.testing.tiny import tiny_model
 
-POSITIONS = 1023
-"""Maximum number of tokens: the rows of a Hadamard matrix that are orthogonal to each other and to the ones."""
 
-
-def scripted_model(script: Sequence[int], prompt_tokens: int, vocab_size: int) -> Any:
+def scripted_model(script: Sequence[int], prompt_tokens: int, vocab_size: int, positions: int = 1023) -> Any:
     """Return a model that emits these tokens after a prompt of this length, and then the last one again and again.
 
     Args:
         script: The tokens.
         prompt_tokens: Length of the prompt.
         vocab_size: Number of the model's tokens.
+        positions: Maximum number of tokens, one less than a power of two: each has a row of a Hadamard matrix.
     """
-    sizes = {"n_embd": POSITIONS + 1, "n_head": 4, "n_layer": 1, "n_inner": 8, "n_positions": POSITIONS}
-    model: Any = tiny_model("gpt2", vocab_size=vocab_size, max_position_embeddings=POSITIONS, **sizes)
+    sizes = {"n_embd": positions + 1, "n_head": 4, "n_layer": 1, "n_inner": 8, "n_positions": positions}
+    model: Any = tiny_model("gpt2", vocab_size=vocab_size, max_position_embeddings=positions, **sizes)
     signs = torch.ones(1, 1)
-    while len(signs) <= POSITIONS:
+    while len(signs) <= positions:
         signs = torch.cat([torch.cat([signs, signs], dim=1), torch.cat([signs, -signs], dim=1)])
     with torch.no_grad():
         for weights in model.transformer.h.parameters():
@@ -32,6 +30,6 @@ def scripted_model(script: Sequence[int], prompt_tokens: int, vocab_size: int) -
         model.transformer.wte.weight.zero_()
         model.transformer.wpe.weight.copy_(signs[1:])
         model.lm_head.weight.zero_()
-        for place in range(POSITIONS - prompt_tokens):
+        for place in range(positions - prompt_tokens):
             model.lm_head.weight[script[min(place, len(script) - 1)]] += signs[prompt_tokens + place]
     return model

@@ -233,19 +233,7 @@ def test_sequences_of_one_prompt_are_sampled_independently_from_the_allowed_toke
 
 @pytest.mark.parametrize("family", ["bloom", "mamba2"])
 def test_a_model_that_cannot_share_forward_passes_decodes_sequences_one_by_one(family: str) -> None:
-    if family == "bloom":
-        from transformers import BloomConfig, BloomForCausalLM
-
-        model: Any = BloomForCausalLM(BloomConfig(vocab_size=VOCAB_SIZE, hidden_size=32, n_layer=2, n_head=4)).eval()
-    else:
-        from transformers import Mamba2Config, Mamba2ForCausalLM
-
-        model = Mamba2ForCausalLM(
-            Mamba2Config(
-                vocab_size=VOCAB_SIZE, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8,
-                n_groups=1, chunk_size=8,
-            )
-        ).eval()  # fmt: skip
+    model = model_of(family)
     prompts = texts((12, 12))
     assert not engine_of(model).batch_mode
     output = generate(model, torch.tensor(prompts), **SETTINGS)

@@ -24,7 +24,7 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.growing_cache import GrowingCache
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE
-from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
+from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter, generate_with_trees
 from tests.families.table import tiny_model
 from tests.table_part import part
 
@@ -169,9 +169,7 @@ def two_turns(kind: str, family: str, speakers: str, truth: Tokens = ()) -> list
         if speaker == "p":
             output = model.generate(ids, **options)
         else:
-            output = generate(
-                model, ids, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(truth, 4, VOCAB_SIZE), **options
-            )
+            output = generate_with_trees(model, ids, truth, 4, **options)
         ids = torch.cat([output, torch.tensor([[7, 9, 11]])], dim=1)
     text: list[int] = ids[0].tolist()
     return text
@@ -201,10 +199,9 @@ def test_padded_prompts_and_chunked_prefill_give_the_same_output(kind: str, fami
     expected = model.generate(prompt, past_key_values=KINDS[kind](model.config, size), **options)
     text = expected[0].tolist()
     with warned(kind, family):
-        output: Any = generate(
-            model, prompt, past_key_values=KINDS[kind](model.config, size),
-            num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options,
-        )  # fmt: skip
+        output: Any = generate_with_trees(
+            model, prompt, text, 2, past_key_values=KINDS[kind](model.config, size), **options
+        )
     assert output.tolist() == expected.tolist()
 
 
@@ -230,14 +227,7 @@ def test_models_that_verify_no_trees_are_exact_with_other_caches(family: str, ki
     memory = KINDS[kind](model.config, LENGTH + 24)
     options[name] = memory
     with pytest.warns(UserWarning, match="rolled back") if level == "plain" else torch.no_grad():
-        output: Any = generate(
-            model,
-            PROMPT,
-            num_draft_tokens=32,
-            drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE),
-            on_step=steps.append,
-            **options,
-        )
+        output: Any = generate_with_trees(model, PROMPT, text, 2, on_step=steps.append, **options)
     assert output.tolist() == expected.tolist()
     assert supported_level(memory, traits_of(model).level)[0] == level
     assert not any(memory.is_recording_past(index) for index in range(len(memory)))
@@ -248,8 +238,7 @@ def test_eager_attention_masks_the_unused_slots_of_a_fixed_buffer() -> None:
     model: Any = tiny_model("gemma3", attn_implementation="eager")
     options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
     text = model.generate(PROMPT, **options)[0].tolist()
-    output: Any = generate(
-        model, PROMPT, past_key_values=full_static(model.config, LENGTH + 23),
-        num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options,
-    )  # fmt: skip
+    output: Any = generate_with_trees(
+        model, PROMPT, text, 2, past_key_values=full_static(model.config, LENGTH + 23), **options
+    )
     assert output[0].tolist() == text

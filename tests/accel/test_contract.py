@@ -252,20 +252,3 @@ def test_eager_attention_gives_the_same_text_as_plain_decoding(family: str) -> N
     assert isinstance(output, Tensor)
     assert output.tolist() == expected.tolist()
     expect_plain_logits(model, text, recorder.records)
-
-
-def test_random_tree_drafts_branch_and_are_partly_accepted() -> None:
-    text = plain("llama", "greedy")[0].tolist()
-    recorder = RecordingDrafter(RandomTreeDrafter(text, 1, VOCAB_SIZE))
-    generate(
-        tiny_model(),
-        prompt_of(3),
-        num_draft_tokens=32,
-        drafter=lambda: recorder,
-        max_new_tokens=48,
-        do_sample=False,
-        eos_token_id=None,
-    )
-    assert any(len(set(record.draft.parents)) < len(record.draft) for record in recorder.records)
-    assert any(0 < len(record.accepted.path) < len(record.draft) for record in recorder.records)
-    assert any(record.accepted.path != tuple(range(len(record.accepted.path))) for record in recorder.records)

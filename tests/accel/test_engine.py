@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import Accepted, Draft, Logits
@@ -14,7 +13,7 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
-from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
+from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter, generate_with_trees
 from tests.accel.oracles import longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
@@ -157,10 +156,7 @@ def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample
     expected = model.generate(PROMPT, **options)  # type: ignore[operator]
     torch.manual_seed(1)
     text = expected.sequences[0].tolist()
-    output = generate(
-        model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 1, VOCAB_SIZE), **options
-    )
-    assert isinstance(output, GenerateDecoderOnlyOutput)
+    output = generate_with_trees(model, PROMPT, text, 1, **options)
     assert output.sequences.tolist() == expected.sequences.tolist()
     for mine, theirs in [(output.scores, expected.scores), (output.logits, expected.logits)]:
         torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=1e-4)
@@ -212,10 +208,7 @@ def test_left_padding_is_masked(family: str) -> None:
     }
     expected = model.generate(padded, **options)  # type: ignore[operator]
     text = expected[0].tolist()
-    output = generate(
-        model, padded, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options
-    )
-    assert isinstance(output, Tensor)
+    output = generate_with_trees(model, padded, text, 2, **options)
     assert output.tolist() == expected.tolist()
 
 

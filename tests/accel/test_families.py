@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from antiphon.accel.engines.torch.engine import traits_of
-from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE
-from tests.accel.adversarial_drafters import RandomTreeDrafter
+from antiphon.accel.testing.tiny import FAMILIES
+from tests.accel.adversarial_drafters import generate_with_trees
 from tests.families.check import DRAFTERS, MODES, TOLERANCE, check_model
 from tests.families.table import ALL_FAMILIES, MORE_FAMILIES, tiny_model
 from tests.table_part import part
@@ -87,22 +86,5 @@ def test_no_family_attends_to_left_padding(family: str) -> None:
         "max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "use_cache": True,
     }  # fmt: skip
     expected = model.generate(padded, **options)[0].tolist()
-    output: Any = generate(
-        model, padded, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(expected, 2, VOCAB_SIZE), **options
-    )
+    output: Any = generate_with_trees(model, padded, expected, 2, **options)
     assert output[0].tolist() == expected
-
-
-def test_a_check_detects_wrong_logits_of_draft_steps() -> None:
-    model = tiny_model()
-    traits_of(model)  # the self-test must run before the disturbance
-
-    def disturb(module: Any, arguments: Any, output: Any) -> None:
-        if 1 < output.logits.shape[1] < 20:
-            output.logits[:, -1] += 0.01
-
-    model.register_forward_hook(disturb)
-    trial = check_model(model, "greedy", ("oracle",))["oracle"]
-    assert trial.same
-    assert 0.009 < trial.error < 0.011
-    assert not trial.passes

@@ -1,4 +1,4 @@
-"""Costs of compiled steps, and how a GPU's settings and state survive a forward pass and a refused request."""
+"""How a GPU's settings and state survive a forward pass and a refused request."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Properties of parts without a model, for any input: verification, trimming, merging, masks, stopping."""
+"""Properties of parts without a model, for any input: verification, trimming, merging, stopping."""
 
 from collections.abc import Callable
 from typing import Any

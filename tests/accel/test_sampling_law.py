@@ -17,9 +17,8 @@ from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
-from tests.accel.adversarial_drafters import RandomTreeDrafter
+from antiphon.accel.testing.tiny import tiny_model
+from tests.accel.adversarial_drafters import generate_with_trees
 from tests.accel.oracles import plain_logits, spelled
 from tests.chi_square import p_value
 
@@ -196,15 +195,8 @@ def test_the_same_seed_draws_the_same_text_with_and_without_drafts(temperature: 
     torch.manual_seed(2)
     text = expected[0].tolist()
     accepted: list[int] = []
-    output = generate(
-        model,
-        PROMPT,
-        num_draft_tokens=32,
-        drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE),
-        on_step=lambda step: accepted.append(step.accepted),
-        eos_token_id=None,
-        **options,
+    output = generate_with_trees(
+        model, PROMPT, text, 2, on_step=lambda step: accepted.append(step.accepted), eos_token_id=None, **options
     )
-    assert isinstance(output, Tensor)
     assert output[0].tolist() == text
     assert sum(accepted) > 0

@@ -1,4 +1,4 @@
-"""Tree geometry: depths, ancestor masks, sliding windows and chunks by position, padding."""
+"""Tree geometry: sliding windows and chunks by position, padding rows."""
 
 import pytest
 import torch

@@ -45,7 +45,7 @@ def writing(tokenizer: Any, text: str, **conversation: Any) -> LanguageModel:
     anything = LanguageModel(tiny_model(vocab_size=len(tokenizer)), tokenizer)
     prompt = anything.tokenize(anything_prompt(**conversation)).count
     script = [*tokenizer.encode(text, add_special_tokens=False), EOS]
-    return LanguageModel(scripted_model(script, prompt, len(tokenizer)), tokenizer)
+    return LanguageModel(scripted_model(script, prompt, len(tokenizer), positions=511), tokenizer)
 
 
 def anything_prompt(**conversation: Any) -> Any:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCAB_SIZE, tiny_model
 from benchmarks.certificate import certify
-from tests.accel.adversarial_drafters import RandomTreeDrafter
+from tests.accel.adversarial_drafters import generate_with_trees
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -49,10 +48,7 @@ def test_certificates_hold_for_plain_and_drafted_outputs(family: str, dtype: tor
     plain = decoded(model)
     text = plain[0].tolist()
     options: dict[str, Any] = {"max_new_tokens": 80, "do_sample": False, "eos_token_id": None}
-    drafted = generate(
-        model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 1, VOCAB_SIZE), **options
-    )
-    assert isinstance(drafted, Tensor)
+    drafted = generate_with_trees(model, PROMPT, text, 1, **options)
     for output in (plain, drafted):
         certificate = certify(model, output, LENGTH)
         assert certificate.holds, certificate

@@ -1,4 +1,4 @@
-"""Replays in the speed study: every program emits the recorded answers, and the model is unchanged afterwards."""
+"""Replays in the speed study: every program emits the recorded answers."""
 
 from __future__ import annotations
 

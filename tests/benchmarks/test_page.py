@@ -1,4 +1,4 @@
-"""The benchmark page: how stored results are rendered, and that the page in the docs is up to date."""
+"""The benchmark page in the docs is rendered from the stored results."""
 
 from __future__ import annotations
 

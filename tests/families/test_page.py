@@ -1,4 +1,4 @@
-"""The page of model families: its rows, and that it is what its command prints today."""
+"""The page of model families is what its command prints today."""
 
 from __future__ import annotations
 

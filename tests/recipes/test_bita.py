@@ -1,4 +1,4 @@
-"""BiTA's recipe: the loss of the mask tokens, prompts, answers, and a run of both programs."""
+"""BiTA's recipe: the loss of the mask tokens, and the steps that decoding then takes."""
 
 from __future__ import annotations
 

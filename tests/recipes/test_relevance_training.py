@@ -1,4 +1,4 @@
-"""Relevance recipe: examples match their passages, figures, and a run of both programs."""
+"""Relevance recipe: examples match their passages."""
 
 from __future__ import annotations
 

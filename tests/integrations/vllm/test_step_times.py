@@ -1,4 +1,4 @@
-"""The model of step time: irregular batch sizes, costs that increase in steps, pauses, and increasing load."""
+"""The model of step time: pauses, noise, and a machine that becomes slower."""
 
 from __future__ import annotations
 
