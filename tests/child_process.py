@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def _child_processes_find_our_modules() -> Iterator[None]:
-    """Put the folders that this process imports from, and this one's, into PYTHONPATH."""
+    """Put the repository and the folders on this process' import path into PYTHONPATH."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
         yield

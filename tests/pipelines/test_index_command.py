@@ -1,4 +1,4 @@
-"""The command `antiphon index`: where the index is, what is printed, and what is followed."""
+"""The command `antiphon index`: the place of the index, and the printed progress and names."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ VOCAB_SIZE = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{let
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Any]:
-    """A PostgreSQL server for all tests that use tables of their own in it."""
+    """A PostgreSQL server that the tests share; each uses another table."""
     with postgres() as server:
         yield server
 
