@@ -24,8 +24,6 @@ from antiphon.accel.files import safetensors_header
 from antiphon.accel.hub_download import cached_file, parts_of_weights
 from antiphon.accel.processor import has_bfloat16_units
 
-__all__ = ["MemoryEstimate", "NotEnoughMemoryError", "check_memory", "estimate_memory"]
-
 BITS = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
 """Bits of the floating-point types of safetensors files."""
 

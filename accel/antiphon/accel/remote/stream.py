@@ -14,8 +14,6 @@ from antiphon.accel.remote.client import STREAM_ERRORS, Client
 from antiphon.accel.remote.errors import BrokenStreamError
 from antiphon.accel.text.completion import Completion, Piece, TextStream, Usage
 
-__all__ = ["RemoteStream"]
-
 FINISH_REASONS: Mapping[str, FinishReason] = {"length": "length", "abort": "cancelled"}
 """Finish reasons of servers; any other one, such as "tool_calls", is "stop"."""
 

@@ -18,8 +18,6 @@ from antiphon.accel.text.thinking import Split, ThinkingReader, ThinkingStart
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Origin", "Piece", "Stream", "TextStream", "Usage"]
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -11,7 +11,6 @@ from antiphon.accel.text.thinking import thinking_format
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["EndTokens"]
 
 _ANSWER = "PROBE-ANSWER"
 

@@ -14,21 +14,6 @@ from antiphon.accel.text.thinking_switch import template_variables
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "Conversation",
-    "CountedPrompt",
-    "Message",
-    "PromptInput",
-    "PromptSpan",
-    "ReferenceInput",
-    "TokenizedPrompt",
-    "add_variables",
-    "begin_answer",
-    "check_references",
-    "encode_prompt",
-    "tokenize_prompt",
-    "with_template_variables",
-]
 
 Message = Mapping[str, Any]
 """One turn of a conversation: its "role" ("system", "user", "assistant", ...) and its "content", a text."""

@@ -13,8 +13,6 @@ from antiphon.accel.text.thinking_switch import template_variables, thinking_tra
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["CASES", "CaseResult", "TemplateCase", "check_template", "describe_traits"]
-
 
 def _turns(*turns: tuple[str, str]) -> list[dict[str, Any]]:
     return [{"role": role, "content": content} for role, content in turns]

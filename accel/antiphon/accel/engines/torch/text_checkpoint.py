@@ -26,8 +26,6 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping, r
 from transformers.core_model_loading import WeightRenaming
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-__all__ = ["TextPart", "find_text_part"]
-
 CAUSAL: Any = MODEL_FOR_CAUSAL_LM_MAPPING
 MULTIMODAL: Any = MODEL_FOR_MULTIMODAL_LM_MAPPING
 TEXT_MODELS: Any = MODEL_MAPPING
