@@ -173,8 +173,6 @@ def estimate_memory(
         name_or_path: Folder of a checkpoint, or name on the hub.
         engine: "openvino" or "torch".
         precision: "float32", "bfloat16", "float16", "int8" or "int4".
-        context: As in `check_memory`.
-        location: As in `check_memory`.
     """
     checkpoint = _checkpoint(str(name_or_path), location or {})
     return None if checkpoint is None else _estimate(checkpoint, engine, precision, None, context)

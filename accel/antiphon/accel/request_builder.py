@@ -77,11 +77,9 @@ class RequestBuilder:
         The caller holds the engine's lock.
 
         Args:
-            prompt: The prompt.
             references: Texts that drafts are copied from.
             settings: How to generate.
             prefix: Prefix cache of the conversation; its cache is taken out.
-            options: How to decode.
             table: Recycling table of the request; None for none.
 
         Raises:

@@ -150,7 +150,6 @@ class AnswerStream(TextStream):
     Nothing is generated between pieces, or after the stream is closed.
 
     Args:
-        question: the question.
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
         spans: the spans of the answer and of its generation, which end with the stream.
     """

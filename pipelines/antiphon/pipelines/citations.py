@@ -72,8 +72,6 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
     passage. Takes time linear in answer and passages.
 
     Args:
-        answer: the text of the answer.
-        passages: the passages.
         words: the minimum number of words.
 
     Raises:

@@ -111,7 +111,6 @@ class TurnContext:
 
         Args:
             messages: the earlier messages, oldest first.
-            references: texts to draft from.
         """
         history = [message for message in messages if message["role"] in ("user", "assistant")]
         instructions = [message for message in messages if message["role"] == "system"]
@@ -131,8 +130,6 @@ def plan_text(
     """Return the plan for a text of the language model alone, which may cite passages of the caller.
 
     Args:
-        language_model: the model that generates.
-        prompt: the prompt.
         references: passages that are drafted from and may be cited.
         parameters: options of `LanguageModel.stream`.
     """
@@ -166,10 +163,7 @@ def plan_request(
     that fit its context window, after the conversation, whose oldest messages are dropped before a passage is.
 
     Args:
-        language_model: the model that answers.
-        question: the question.
         passages: the retrieved passages, best first.
-        context: the conversation that the question belongs to.
         prompt: the prompt format; by default that of the model, for which passages may then be selected.
         prefix_of: returns the prefix cache of a passage, used if passages are selected: their prompt starts with the
             first one. By default there is none.

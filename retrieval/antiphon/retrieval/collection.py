@@ -35,8 +35,6 @@ class PassageIndex(Protocol):
         An index without a keyword index returns an empty list.
 
         Args:
-            question: The words to search for.
-            k: The maximum number of passages.
             where: Only passages that match this filter are searched.
         """
 
@@ -59,7 +57,6 @@ class HybridIndex(PassageIndex, Protocol):
 
         Args:
             vector: The query vector, of shape (dim,).
-            question: The words to search for.
             k: How many passages to return.
             fusion: Merges the two rankings.
             candidates: How many passages each search contributes.
@@ -78,7 +75,6 @@ class Collection(PassageIndex, Protocol):
         """Insert passages; a passage whose id exists is replaced.
 
         Args:
-            passages: The passages.
             vectors: Their vectors, of shape (passages, dim).
         """
 
@@ -90,7 +86,6 @@ def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple
     """Remove duplicate ids: return the last passage with each id, and the vectors of these passages.
 
     Args:
-        passages: Passages, of which several may have the same id.
         vectors: Their vectors, of shape (passages, dim).
 
     Raises:
@@ -143,9 +138,6 @@ def require_embedder(
 
     Args:
         location: Where the index is, for the message.
-        name: The name of the embedder that made it.
-        fingerprint: The fingerprint of that embedder.
-        embedder: The embedder in use.
         otherwise: What else a user can do, for the message.
 
     Raises:

@@ -45,7 +45,6 @@ class Regions:
         """Return the lines of a text.
 
         Args:
-            text: The text.
             first: The number of its first line in the file.
         """
         starts = [0, *(match.end() for match in _LINE_END.finditer(text) if match.end() < len(text))]
@@ -109,7 +108,6 @@ class Document:
 
         Args:
             start: The first character.
-            end: The character after the last one.
         """
         first, last = self.page(start), self.page(max(start, end - 1))
         place: dict[str, Any] = dict(self.regions.at(start, end)) if self.regions else {}

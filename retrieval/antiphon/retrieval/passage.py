@@ -110,10 +110,7 @@ class Passage:
         """Create a passage from its position; its end and its id follow from that.
 
         Args:
-            source: The source of the document.
             start: The first character of the passage in the document.
-            text: The text of the passage.
-            metadata: Its metadata, if any.
         """
         end = start + len(text)
         name = "\0".join((source, str(start), str(end), text))

@@ -105,7 +105,6 @@ def blocks(
 
     Args:
         end: The character after the last one. None: the end of the text.
-        markup: The markup of the text.
         in_table: Whether the text begins in a table, below its header.
         code: Spans that are known to be code, in order.
     """
@@ -222,7 +221,6 @@ def character_boundary(text: str, start: int, position: int, end: int) -> int:
 
     Args:
         start: A place before ``position`` that cuts none.
-        position: The place.
         end: The character after the last one that counts.
     """
     starts = (match.start() for match in _CHARACTER.finditer(text, start, end))

@@ -102,11 +102,7 @@ class Summary:
 
 
 def summarize(steps: Iterable[Step], weights: str = "") -> Summary:
-    """Add up the steps of one request.
-
-    Args:
-        weights: As in `Summary`.
-    """
+    """Add up the steps of one request."""
     steps = list(steps)
     return Summary(
         steps=len(steps),

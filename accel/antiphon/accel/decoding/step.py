@@ -144,7 +144,6 @@ def propose_draft(engine: Engine, step: StepRequest) -> Draft:
 
     Args:
         engine: Prefills the prompt up to its last token if there is a draft below that token.
-        step: The step to draft for.
     """
     if step.draft is not None:
         return step.draft
@@ -182,8 +181,6 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
     """Run a forward pass of one request, and store its duration in the step. The caller holds the engine's lock.
 
     Args:
-        engine: Runs the forward pass.
-        step: The step to compute.
         inputs: Pending tokens and draft rows of the request's sequence.
     """
     started = perf_counter()
@@ -198,14 +195,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
 
 
 def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
-    """Return the draft with padding rows, which make some forward passes cheaper, or as it is if they do not fit.
-
-    Args:
-        request: The request that drafted.
-        draft: The selected rows.
-        token: The token of every padding row.
-        count: Number of padding rows.
-    """
+    """Return the draft with padding rows, which make some forward passes cheaper, or as it is if they do not fit."""
     depth = request.output.remaining_tokens - 1
     if not count or not depth:
         return draft

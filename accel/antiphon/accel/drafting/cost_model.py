@@ -66,7 +66,6 @@ class StepCost:
 
         Args:
             context_length: Number of tokens before the forward pass.
-            rows: Largest number of rows.
         """
         counts = np.arange(1, rows + 1)
         (start, first), *others = self.seconds.items()
@@ -82,11 +81,7 @@ class StepCost:
         return after
 
     def ratio(self, rows: int, context_length: int) -> float:
-        """Return the cost of a forward pass as a multiple of a plain step.
-
-        Args:
-            context_length: Number of tokens before it.
-        """
+        """Return the cost of a forward pass as a multiple of a plain step."""
         curve = self.curve(context_length, rows)
         return float(curve[-1] / curve[0])
 
@@ -110,7 +105,6 @@ class CostModel:
     correction.
 
     Args:
-        cost: The measured curve.
         learns: Whether steps correct it. False for known costs, and for results that must not depend on the clock; the
             rows of the last forward pass are then unknown, so that a change of rows costs nothing.
     """
@@ -129,7 +123,6 @@ class CostModel:
 
         Args:
             context_length: Number of tokens before the forward pass.
-            rows: Largest number of rows.
         """
         curve, ranges = self._curve(context_length, rows)
         seconds: list[float] = (curve * np.exp(self._biases)[ranges])[:rows].tolist()
@@ -141,8 +134,6 @@ class CostModel:
         Without a preferred number, only the share `SHAPE_CHANGE_SHARE` of leaving the last number is added.
 
         Args:
-            context_length: Number of tokens before the forward pass.
-            rows: Largest number of rows.
             preferred: Preferred number of rows. If given, the cost of returning to it is included. 0: none.
 
         Returns:
@@ -182,7 +173,6 @@ class CostModel:
         """Correct the costs by one step; the first forward pass of a shape is slower than later ones and is ignored.
 
         Args:
-            context_length: Number of tokens before it.
             saved: Seconds to add before comparing with the curve: this pass was faster because some of its sequences
                 had no draft (`antiphon.accel.drafting.budget.packing_savings`).
         """

@@ -152,7 +152,6 @@ class Stream(TextStream):
 
     Args:
         prompt_tokens: Number of prompt tokens, with those of the response prefix.
-        stop: Stop strings, which are searched in the generated answer.
         temperature: Temperature that tokens are chosen with, for the completion.
         repetition_penalty: Repetition penalty that tokens are chosen with, for the completion.
         logprobs: Log-probabilities of each token; a list that the steps append to.

@@ -156,7 +156,6 @@ def add_variables(conversation: Conversation, thinking: bool | None, variables: 
 
     Args:
         thinking: Whether to turn thinking on or off; None: as the conversation says.
-        variables: Variables that are added to those of the conversation.
     """
     return replace(
         conversation,

@@ -64,7 +64,6 @@ def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", eve
     """Show one progress bar per stage on standard error; yield the function that updates them.
 
     Args:
-        names: Displayed names by stage.
         waiting: What is shown until the first stage, as by `status`; by default nothing.
         every: Interval in seconds of printed lines if standard error is not a terminal.
     """

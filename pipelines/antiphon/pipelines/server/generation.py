@@ -73,7 +73,6 @@ class RequestStarter:
         Args:
             parameters: further parameters of `LanguageModel.stream`.
             references: passages of the client that are drafted from and may be cited.
-            predicted: texts that are drafted from only.
 
         Raises:
             ApiError: the prompt is too long for this server, or not a question to documents.

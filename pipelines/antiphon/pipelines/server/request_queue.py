@@ -203,7 +203,6 @@ class RequestQueue:
     Jobs that run at the same time share forward passes through the language model's scheduler.
 
     Args:
-        max_running: jobs that are decoded at the same time, each in a thread.
         report: called with the result of every generation, or with the exception that ended it.
     """
 

@@ -64,7 +64,6 @@ def choose_encoder_engine(
     Args:
         output: The name of its output, a key of `OUTPUTS`.
         key: Identifies the weights.
-        dtype: The precision in use.
         vectors: A function that computes the vectors of `COMPARISON_TEXTS` with a model or graph; one row per text.
 
     Returns:
@@ -106,9 +105,6 @@ def choose_module_engine(
 
 def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
     """Choose torch, because OpenVINO cannot run the model or was not requested.
-
-    Args:
-        reason: Why OpenVINO cannot run the model.
 
     Raises:
         ValueError: ``wanted`` is not an engine, or it is "openvino".

@@ -56,7 +56,6 @@ def download_models(names: Sequence[str], report: hub_download.Report) -> None:
     """Download the weights of hub models that are not in the cache yet, with progress in megabytes.
 
     Args:
-        names: Names on the hub.
         report: Called with a stage, the megabytes that are done, and those in all.
 
     Raises:

@@ -53,7 +53,6 @@ def openvino_obstacle(device: str, dtype: torch.dtype) -> str | None:
 
     Args:
         device: Where the model would run.
-        dtype: Its precision.
     """
     if device.partition(":")[0] != "cpu":
         return f"it is for CPUs, and the model runs on {device}"
@@ -70,9 +69,7 @@ class OpenVINOEncoder(nn.Module):
     It uses as many threads as torch has when it is created, and computes one call at a time.
 
     Args:
-        output: The output to compute, a key of `OUTPUTS`.
         key: Identifies the weights.
-        dtype: The precision to compute in.
 
     Attributes:
         comparison_file: The file with the result of the comparison with torch, for this CPU and precision.
@@ -189,7 +186,6 @@ def cache_folder_of(model: PreTrainedModel, output: str, key: str) -> Path:
     """Return the cache folder of a graph, which depends on weights, configuration and library versions.
 
     Args:
-        output: The output that the graph computes.
         key: Identifies the weights.
     """
     settings = {name: each for name, each in model.config.to_dict().items() if not name.startswith("_")}

@@ -87,7 +87,6 @@ def decode_text(data: bytes, declared: str = "") -> DecodedText:
     The text has no byte order mark, no escape sequences of terminals and no control characters.
 
     Args:
-        data: The content of a file.
         declared: The label of an encoding that the file declares, such as ``iso-8859-1``; browsers' rules apply.
 
     Raises:

@@ -154,10 +154,6 @@ class PassageTable:
 
         Words in titles, names of files and texts are compared by their Porter stems, for English. See `keywords` for
         other scripts, and for tokens such as ``3.1.0`` and ``--no-cache-dir``.
-
-        Args:
-            question: The words to search for.
-            k: The maximum number of rows.
         """
         words = search_terms(question)
         if not words:
@@ -190,7 +186,6 @@ def write_index(
         vectors: The vector index; row ``i`` belongs to passage ``i``.
         description: How the vectors are searched.
         embedder: The name of the embedder that made the vectors.
-        fingerprint: The fingerprint of that embedder.
         token_counts: For each token id the number of passages that contain it.
         after: The index that this one was derived from. If it is not current any more, an error is raised.
 

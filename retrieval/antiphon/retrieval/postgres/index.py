@@ -213,7 +213,6 @@ class PostgresIndex:
         """Insert or replace passages, and remove all others of some documents, in one transaction.
 
         Args:
-            sources: The sources of the documents.
             vectors: Their vectors, of shape (passages, dim).
             unchanged: The ids of passages of the documents that stay as they are.
 

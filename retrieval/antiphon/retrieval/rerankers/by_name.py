@@ -36,7 +36,6 @@ def load_reranker(
         name: ``auto`` (bge-reranker-v2-m3 if BGE-M3 runs on a GPU, else ``maxsim`` if the embedder has token vectors,
             else none), ``maxsim``, ``bge-reranker-v2-m3``, ``none``, a folder, or ``owner/model`` on the hub. A
             reranker or None is returned unchanged.
-        embedder: The embedder of the index.
         token_counts: For each token id the number of passages that contain it, for ``maxsim``.
         passages: The number of passages in the index, for ``maxsim``.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.

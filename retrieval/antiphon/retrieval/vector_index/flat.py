@@ -137,10 +137,6 @@ def drop_padding(rows: NDArray[np.int64], scores: Vectors) -> Hits:
 def check_k(k: int, count: int) -> int:
     """Return ``k``, or ``count`` if that is less.
 
-    Args:
-        k: The requested number of hits.
-        count: The number of rows.
-
     Raises:
         ValueError: ``k`` is not an integer from 1.
     """

@@ -56,8 +56,6 @@ def choose_setting(name: str | IndexSetting, count: int, dim: int) -> IndexSetti
 
     Args:
         name: The name, or a setting, which is returned unchanged.
-        count: The number of vectors.
-        dim: Their dimension.
     """
     if isinstance(name, IndexSetting):
         return name

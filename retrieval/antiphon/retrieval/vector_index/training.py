@@ -65,7 +65,6 @@ def untrained_index(setting: IndexSetting, count: int, dim: int) -> Any:
 
     Args:
         count: The number of vectors that it will be trained on.
-        dim: Their dimension.
 
     Raises:
         ImportError: FAISS is not installed; the message has the command.
@@ -94,7 +93,6 @@ def pca_rotation(vectors: Vectors, dims: int, *, seed: int = 0) -> Vectors:
     Args:
         vectors: Of shape (n, dim).
         dims: The number of axes to keep.
-        seed: The seed of the random rotation.
 
     Returns:
         A matrix of shape (dims, dim) with orthonormal rows.

@@ -115,7 +115,6 @@ class Bita:
 
         Args:
             draft: A draft without probes.
-            budget: Maximum number of rows, masks included.
         """
         rows = [(-chance, row, 0) for row, chance in enumerate(draft.chances)]
         for row, end in _end_chances(draft).items():

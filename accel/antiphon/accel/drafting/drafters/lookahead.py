@@ -124,7 +124,6 @@ def window_rows(width: int, size: int) -> int:
     """Return the rows of a window that has all its levels, without the root: W (N - 1) - 1.
 
     Args:
-        width: Number of columns W.
         size: Tokens of an n-gram N.
     """
     return width * (size - 1) - 1
@@ -146,7 +145,6 @@ class Lookahead:
         ngram: Tokens of an n-gram (the paper's N).
         guesses: Maximum number of n-grams per first token in the pool and in a draft (the paper's G).
         prompt_as_reference: Whether the n-grams of references, prompt and answer go into the pool, too.
-        seed: Seed for the first window of each request.
 
     Raises:
         ValueError: A parameter is out of range.
@@ -201,7 +199,6 @@ class Lookahead:
         """Return a part of the draft, for devices that verify one part each.
 
         Args:
-            columns: Columns of the window.
             guesses: Slice of the pooled n-grams after ``root``, newest first.
             budget: Maximum number of rows of n-grams.
         """
@@ -216,7 +213,6 @@ class Lookahead:
 
         Args:
             logits: Its logits, or None.
-            columns: Columns of the window.
         """
         if not self.window or logits is None:
             return []

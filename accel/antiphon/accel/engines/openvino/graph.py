@@ -135,7 +135,6 @@ class PagedGraph:
         """Run one forward pass over the rows of several sequences.
 
         Args:
-            sequences: The rows of each sequence.
             needs_best: Whether the caller needs the most likely tokens, which are then prepared in this call.
 
         Returns:

@@ -52,8 +52,6 @@ class CompiledSteps:
 
     Args:
         max_headroom: Maximum number of new tokens for which a slot cache is chosen.
-        min_slots: Slots of the smallest cache.
-        backend: Backend of `torch.compile`.
     """
 
     def __init__(self, *, max_headroom: int = MAX_HEADROOM, min_slots: int = MIN_SLOTS, backend: Any = BACKEND) -> None:

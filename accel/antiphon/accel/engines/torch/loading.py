@@ -212,7 +212,6 @@ def choose_dtype(stored: torch.dtype | None, placement: Any) -> str | torch.dtyp
     float32, which is then both faster and exact.
 
     Args:
-        stored: Precision of the checkpoint.
         placement: Device, or a device map of transformers.
     """
     is_cpu = isinstance(placement, torch.device) and placement.type == "cpu"

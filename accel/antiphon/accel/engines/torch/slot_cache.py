@@ -78,7 +78,6 @@ class SlotCache:
     Args:
         traits: Its traits; it verifies trees.
         compiles: Compile steps by `torch.compile`, also before they are captured.
-        backend: Backend of `torch.compile`.
     """
 
     def __init__(
@@ -224,7 +223,6 @@ class SlotCachePool:
     """The slot caches of one model, by size. A sequence gets the smallest one that fits; sequences take turns in it.
 
     Args:
-        min_slots: Slots of the smallest cache.
         backend: Backend of `torch.compile`.
     """
 

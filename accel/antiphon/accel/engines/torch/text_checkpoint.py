@@ -78,7 +78,6 @@ class TextPart:
         """Load the text model from a folder or the hub.
 
         Args:
-            name: Folder or name on the hub.
             **options: Arguments of ``from_pretrained``.
         """
         own = self.model_class
