@@ -77,8 +77,6 @@ class RequestBuilder:
         The caller holds the engine's lock.
 
         Args:
-            references: Texts that drafts are copied from.
-            settings: How to generate.
             prefix: Prefix cache of the conversation; its cache is taken out.
             table: Recycling table of the request; None for none.
 
@@ -148,7 +146,6 @@ class RequestBuilder:
 
         Args:
             tokens: Token ids of the prompt, with those of the response prefix.
-            settings: How to generate.
             make: `ModelRequest` with the arguments that do not come from `generate`.
             prefix: Prefix cache of the conversation; its cache is taken out.
             thinking: How thinking is separated from the answer; None: the model does not think.

@@ -71,7 +71,6 @@ class RequestPlan:
         """Return the stream of the answer.
 
         Args:
-            language_model: the model for which the plan was built.
             prefix: the KV cache of the conversation, used if the plan has none.
             **parameters: parameters of `LanguageModel.stream` that are not part of the plan.
         """

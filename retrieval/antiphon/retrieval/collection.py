@@ -33,9 +33,6 @@ class PassageIndex(Protocol):
         """Return at most ``k`` passages that share words with a question, best first, with a score such as BM25.
 
         An index without a keyword index returns an empty list.
-
-        Args:
-            where: Only passages that match this filter are searched.
         """
 
 
@@ -57,10 +54,8 @@ class HybridIndex(PassageIndex, Protocol):
 
         Args:
             vector: The query vector, of shape (dim,).
-            k: How many passages to return.
             fusion: Merges the two rankings.
             candidates: How many passages each search contributes.
-            where: Only passages that match this filter are searched.
         """
 
 
@@ -137,7 +132,6 @@ def require_embedder(
     """Refuse to open an index with another embedder than the one that made it.
 
     Args:
-        location: Where the index is, for the message.
         otherwise: What else a user can do, for the message.
 
     Raises:

@@ -41,7 +41,6 @@ def plan_change(
     ``add`` is set and they are not below the paths.
 
     Args:
-        paths: The files and folders that were read.
         add: Whether the documents are added to the index, instead of replacing its content.
         confirm: Called if documents would be dropped. None: drop them.
 
@@ -62,11 +61,7 @@ def plan_change(
 
 
 def is_below(source: str, places: Sequence[str]) -> bool:
-    """Return whether a document is one of several files, or below one of several folders.
-
-    Args:
-        places: The real paths of the files and folders.
-    """
+    """Return whether a document is one of several files, or below one of several folders."""
     path = real_path(source)
     return any(path == place or path.startswith(place.rstrip(os.sep) + os.sep) for place in places)
 

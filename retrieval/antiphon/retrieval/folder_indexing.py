@@ -74,7 +74,6 @@ class FolderTarget:
         """Replace the index; return how many passages were not embedded again.
 
         Args:
-            passages: The passages of the documents that were read.
             kept: The sources of the documents that stay as they are; all others are dropped.
             report: Called with the stages ``embed`` and ``save``.
         """
@@ -172,7 +171,6 @@ def update_index(
     Args:
         upsert: Passages to insert; a passage whose id exists is replaced.
         vectors: The vectors of ``upsert``, of shape (passages, dim). None: new texts are embedded.
-        remove: The ids of passages to remove.
 
     Raises:
         IndexNotFound: The folder contains no index.

@@ -65,7 +65,6 @@ class Passage:
 
         Args:
             start: The first character of the part in the document.
-            end: The character after its last one.
         """
         positions, places = (start, max(start, end - 1)), dict(self.metadata)
         breaks, lines = places.get("page_starts"), str(places.get("lines") or "").partition("-")[0]

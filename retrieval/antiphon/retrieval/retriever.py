@@ -33,7 +33,6 @@ class Retriever:
     """Finds the passages that answer a question, by vector similarity, keywords, or both.
 
     Args:
-        embedder: The embedder that made the vectors of the index.
         reranker: Reorders the best candidates. None: no reranking.
         fusion: Merges the rankings of vector search and keyword search. None: vector search only.
     """

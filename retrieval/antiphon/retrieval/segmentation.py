@@ -66,11 +66,7 @@ class FenceTracker:
         self._directives: list[str] = []
 
     def role_of(self, line: str) -> LineRole:
-        """Return the role of the next line; fences of code are code.
-
-        Args:
-            line: The line, with or without its line end.
-        """
+        """Return the role of the next line; fences of code are code."""
         mark = _FENCE.match(line)
         fence, directive = (mark[1] or mark[3], mark[2] or mark[4] or mark[5] or "") if mark else ("", "")
         is_bare = bool(fence) and not line.strip(" \t\r\n>").strip(fence[0])
@@ -232,7 +228,6 @@ def trimmed(text: str, start: int, end: int) -> Iterator[Span]:
 
     Args:
         start: The first character of the span.
-        end: The character after its last one.
     """
     while start < end and (text[start] in _WHITESPACE or text[start].isspace()):
         start += 1

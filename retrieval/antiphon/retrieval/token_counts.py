@@ -41,12 +41,7 @@ def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
 def recounted(
     counts: NDArray[np.int64] | None, removed: Sequence[Passage], added: Sequence[Passage], embedder: Embedder
 ) -> NDArray[np.int64] | None:
-    """Return the token counts after a change, if the index has any.
-
-    Args:
-        removed: The passages that were removed or replaced.
-        added: The passages that were inserted.
-    """
+    """Return the token counts after a change, if the index has any."""
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
     lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))

@@ -72,7 +72,6 @@ def check_supported(
 
     Args:
         input_ids: Token ids of the prompts, shape (batch, length).
-        config: The generation settings.
         arguments: What `generate` would pass to the model: cache, attention mask and others.
 
     Raises:

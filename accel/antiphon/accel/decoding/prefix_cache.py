@@ -73,11 +73,7 @@ class PrefixCache:
         return cache
 
     def keep_after(self, request: ModelRequest, steps: Iterator[Step]) -> Iterator[Step]:
-        """Yield the given steps, and keep the request's KV cache when they end or the iterator is closed.
-
-        Args:
-            request: The request that reads and fills the cache.
-        """
+        """Yield the given steps, and keep the request's KV cache when they end or the iterator is closed."""
         try:
             yield from steps
         except GeneratorExit:  # the KV cache is consistent between two steps, but not after an error inside a step

@@ -341,9 +341,6 @@ class Batch:
     Every request has its own drafts, verification and stopping rules, so it emits what it would emit alone. Only the
     forward passes are shared; their duration counts in the steps of every request that shares them.
 
-    Args:
-        size: Maximum number of requests that are decoded at the same time.
-
     Raises:
         ValueError: ``size`` is below 1.
     """

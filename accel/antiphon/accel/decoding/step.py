@@ -80,7 +80,6 @@ def decode_step(engine: Engine, step: StepRequest) -> Step:
     The emitted tokens are the model's own for any draft; drafts only change how many of them one forward pass confirms.
 
     Args:
-        engine: Runs the forward pass, under its lock.
         step: The request to advance; its draft is proposed here unless it has one.
 
     Returns:
@@ -207,7 +206,6 @@ def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_second
     """Let budget and drafter observe the result of verification, and return the finished step.
 
     Args:
-        step: The step after its forward pass.
         accepted: The accepted rows and the emitted tokens.
         logits: Of the root and the selected rows, shape (1 + rows, vocab).
         verify_seconds: Time of verification and of keeping the accepted rows.

@@ -125,7 +125,6 @@ class RequestOutput:
     scores so far.
 
     Args:
-        criteria: The stopping criteria that `generate` prepared.
         scores: Returns the processed scores of the emitted tokens, each of shape (1, vocab), or None if not recorded.
     """
 

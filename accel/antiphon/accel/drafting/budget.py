@@ -186,11 +186,7 @@ def context_tokens(cost: CostModel, context_lengths: Sequence[int]) -> int:
 
 
 def packing_savings(cost: CostModel, context_lengths: Sequence[int], drafts: Sequence[Draft]) -> float:
-    """Return the seconds that a forward pass saves over its cost curve because some sequences verify no draft.
-
-    Args:
-        context_lengths: Number of tokens that each sequence holds.
-    """
+    """Return the seconds that a forward pass saves over its cost curve because some sequences verify no draft."""
     return cost.packing * sum(length for length, draft in zip(context_lengths, drafts, strict=True) if not draft)
 
 

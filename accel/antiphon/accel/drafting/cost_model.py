@@ -63,9 +63,6 @@ class StepCost:
         Costs are linear between measured points and continue with the last slope beyond them. For row counts that only
         the first context has, the ratio to the first context is interpolated over the rows. With the context they never
         fall, and those of more rows rise at least as fast as those of fewer.
-
-        Args:
-            context_length: Number of tokens before the forward pass.
         """
         counts = np.arange(1, rows + 1)
         (start, first), *others = self.seconds.items()
@@ -119,11 +116,7 @@ class CostModel:
         self._cached: tuple[int, NDArray[np.float64], NDArray[np.int64]] | None = None
 
     def seconds(self, context_length: int, rows: int) -> list[float]:
-        """Return the seconds of forward passes of 1 to ``rows`` rows; only their ratios are reliable.
-
-        Args:
-            context_length: Number of tokens before the forward pass.
-        """
+        """Return the seconds of forward passes of 1 to ``rows`` rows; only their ratios are reliable."""
         curve, ranges = self._curve(context_length, rows)
         seconds: list[float] = (curve * np.exp(self._biases)[ranges])[:rows].tolist()
         return seconds

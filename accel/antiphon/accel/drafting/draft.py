@@ -182,7 +182,6 @@ class Drafter(Protocol):
         """Forget the previous request and read the prompt and the references of a new one.
 
         Args:
-            prompt: Token ids of the prompt.
             references: Token ids of the texts to copy from, one sequence each.
 
         Returns:

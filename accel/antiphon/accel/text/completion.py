@@ -152,14 +152,11 @@ class Stream(TextStream):
 
     Args:
         prompt_tokens: Number of prompt tokens, with those of the response prefix.
-        temperature: Temperature that tokens are chosen with, for the completion.
-        repetition_penalty: Repetition penalty that tokens are chosen with, for the completion.
         logprobs: Log-probabilities of each token; a list that the steps append to.
         weights: "int8" or "int4" for compressed weights, for the summary.
         response_prefix: Text at the end of the prompt that the completion starts with. It is the first piece, which is
             there before the first forward pass.
         context: Token ids of the end of the prompt, if there is a response prefix.
-        response_prefix_tokens: Number of tokens that the response prefix added to the prompt.
         end_tokens: Tokens that end the text; they add nothing to it.
         thinking: How thinking is separated from the answer; None: the model does not think.
     """

@@ -144,7 +144,6 @@ def with_template_variables(prompt: PromptInput, thinking: bool | None, variable
 
     Args:
         thinking: Whether to turn thinking on or off; None: as the conversation says.
-        variables: Variables that are added to those of the conversation.
     """
     if isinstance(prompt, str | TokenizedPrompt | CountedPrompt) or (thinking is None and not variables):
         return prompt

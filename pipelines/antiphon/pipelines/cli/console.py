@@ -167,10 +167,6 @@ def show_citations(answer: Answer, *, root: Path | None = None) -> None:
 
 
 def show_cost(answer: Answer, stopwatch: Stopwatch | None = None) -> None:
-    """Print one line with the cost of the answer.
-
-    Args:
-        stopwatch: Its times are added.
-    """
+    """Print one line with the cost of the answer."""
     times = "" if stopwatch is None else f"; {stopwatch.describe()}"
     out.print(f"{answer.caption}{times}", style="dim")

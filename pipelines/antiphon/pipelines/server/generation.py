@@ -71,7 +71,6 @@ class RequestStarter:
         """Plan a request and start its generation.
 
         Args:
-            parameters: further parameters of `LanguageModel.stream`.
             references: passages of the client that are drafted from and may be cited.
 
         Raises:

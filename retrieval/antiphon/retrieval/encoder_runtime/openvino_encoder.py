@@ -49,11 +49,7 @@ MULTIPLE = 8
 
 
 def openvino_obstacle(device: str, dtype: torch.dtype) -> str | None:
-    """Return why OpenVINO cannot run an encoder here, or None if it can be tried.
-
-    Args:
-        device: Where the model would run.
-    """
+    """Return why OpenVINO cannot run an encoder here, or None if it can be tried."""
     if device.partition(":")[0] != "cpu":
         return f"it is for CPUs, and the model runs on {device}"
     if platform.machine() not in MACHINES:
@@ -67,9 +63,6 @@ class OpenVINOEncoder(nn.Module):
     """A drop-in replacement for an encoder of transformers, run by OpenVINO. Thread-safe.
 
     It uses as many threads as torch has when it is created, and computes one call at a time.
-
-    Args:
-        key: Identifies the weights.
 
     Attributes:
         comparison_file: The file with the result of the comparison with torch, for this CPU and precision.

@@ -65,7 +65,6 @@ def decode(data: bytes, encoding: str | None = None) -> str:
     """Return the text of `decode_text` or, with an encoding, the text in that encoding.
 
     Args:
-        data: The content of a file.
         encoding: The name of an encoding. None: detect it.
 
     Raises:

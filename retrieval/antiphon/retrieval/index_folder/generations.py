@@ -54,7 +54,6 @@ def write_generation(
         folder: The index folder, which the caller has locked with `lock_for_writing`. Files and subfolders get its
             permissions.
         write: Writes the files into the empty folder that it is given.
-        facts: Metadata for the manifest.
         after: The generation that the new one was derived from. If it is not current any more, an error is raised.
 
     Returns:

@@ -66,7 +66,6 @@ def hub_models(embedder: str, device: str | None = None) -> list[str]:
     Bundled models and folders are left out.
 
     Args:
-        embedder: The name of the embedder; see `load_embedder`.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
     """
     name = chosen_embedder(embedder, device)

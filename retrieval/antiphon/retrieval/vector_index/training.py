@@ -63,9 +63,6 @@ def train_index(vectors: Vectors, setting: IndexSetting) -> FaissIndex:
 def untrained_index(setting: IndexSetting, count: int, dim: int) -> Any:
     """Create the untrained FAISS index of a setting.
 
-    Args:
-        count: The number of vectors that it will be trained on.
-
     Raises:
         ImportError: FAISS is not installed; the message has the command.
         ValueError: FAISS does not know the setting for this dimension, or needs more vectors.

@@ -100,11 +100,7 @@ class Window:
         return [*self.levels[0][:column], *(level[column] for level in self.levels[1:])]
 
     def ngrams(self, root: int, answers: Tokens) -> list[tuple[int, ...]]:
-        """Return the n-gram of every column of a full window.
-
-        Args:
-            answers: The model's token after each column.
-        """
+        """Return the n-gram of every column of a full window."""
         heads = [root, *self.levels[0]]
         return [
             (head, *(level[column] for level in self.levels[1:]), token)
@@ -121,11 +117,7 @@ class Window:
 
 
 def window_rows(width: int, size: int) -> int:
-    """Return the rows of a window that has all its levels, without the root: W (N - 1) - 1.
-
-    Args:
-        size: Tokens of an n-gram N.
-    """
+    """Return the rows of a window that has all its levels, without the root: W (N - 1) - 1."""
     return width * (size - 1) - 1
 
 

@@ -162,7 +162,6 @@ class PagedSequence:
 
         Args:
             pending: Confirmed tokens that are not cached yet.
-            draft: Draft below the last of them.
             needs_logits: Whether the logits of the root and the draft are returned; if not, none are.
         """
         self._input, self._is_evicted = (pending, draft), False

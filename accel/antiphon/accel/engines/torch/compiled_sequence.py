@@ -135,7 +135,6 @@ class CompiledSequence:
 
         Args:
             pending: Confirmed tokens that are not cached yet.
-            draft: Draft below the last of them.
 
         Returns:
             Logits after the last pending token and after every draft row, of shape (1 + rows, vocab). The next step

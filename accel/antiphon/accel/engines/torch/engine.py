@@ -199,9 +199,6 @@ class TorchEngine:
     def check_bita(self, bita: BitaWeights, *, reproducible: bool = False) -> None:
         """Refuse BiTA weights that cannot be used with this model.
 
-        Args:
-            reproducible: Whether decoding is reproducible.
-
         Raises:
             ValueError: They belong to another model, the model verifies no trees, or decoding is reproducible.
         """

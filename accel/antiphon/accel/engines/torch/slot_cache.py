@@ -220,11 +220,7 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
 
 
 class SlotCachePool:
-    """The slot caches of one model, by size. A sequence gets the smallest one that fits; sequences take turns in it.
-
-    Args:
-        backend: Backend of `torch.compile`.
-    """
+    """The slot caches of one model, by size. A sequence gets the smallest one that fits; sequences take turns in it."""
 
     def __init__(self, *, min_slots: int = MIN_SLOTS, backend: Any = BACKEND) -> None:
         self._min_slots = min_slots
@@ -238,12 +234,7 @@ class SlotCachePool:
 
     @torch.inference_mode(False)  # the cache outlives the request
     def get(self, model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> SlotCache:
-        """Return the smallest cache that fits.
-
-        Args:
-            tokens: Slots that are needed.
-            compiles: Steps are compiled by `torch.compile`.
-        """
+        """Return the smallest cache that fits."""
         size = self._min_slots
         while size < tokens:
             size *= 2
