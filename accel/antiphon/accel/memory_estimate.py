@@ -64,11 +64,9 @@ class MemoryEstimate:
     Attributes:
         engine: "openvino" or "torch".
         precision: Precision of the weights: a name of torch's, or "int8" or "int4".
-        parameters: Number of parameters.
         weights: All copies of the weights that the process holds, without mapped files.
         cache: KV cache of ``context`` tokens.
         context: Number of tokens in the KV cache.
-        libraries: Everything else.
     """
 
     engine: str
@@ -100,7 +98,6 @@ class _Checkpoint:
         parameters: Number of floating-point numbers, by type name in safetensors.
         largest: Number of those in the largest tensor; 0 if unknown.
         other_bytes: Bytes of all other tensors, such as packed 4-bit weights.
-        config: Its config.json.
     """
 
     parameters: Mapping[str, int]

@@ -47,7 +47,6 @@ class Answer:
     Attributes:
         citations: the spans of the text that are quoted verbatim from a passage.
         passages: the passages of the prompt, best first.
-        steps: the summary of the forward passes.
         finish_reason: "stop", "length" or "cancelled".
         origins: for each token its forward pass, and whether it was drafted.
         reasoning: the model's thinking before the answer, which is not cited; empty if there was none.

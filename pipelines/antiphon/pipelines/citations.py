@@ -38,12 +38,9 @@ class Citation:
 
     Attributes:
         start: its first character in the answer.
-        end: its end in the answer.
         passage: the number of the passage, from 1.
         source: the document.
         source_start: its first character in the document.
-        source_end: its end in the document.
-        text: the quoted text of the document.
         location: the place of the quoted text in the file, such as ``page 3``; empty if the format has no places.
         also_in: further documents that have the same passage.
         section: the innermost heading above the quoted text; may be empty.

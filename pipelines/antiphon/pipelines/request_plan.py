@@ -42,12 +42,10 @@ class RequestPlan:
         tokenized: the tokens of the prompt, or their number if only the model's server knows them.
         references: what drafts are copied from: spans of the prompt, and texts that are not in it.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
-        stop: strings that end the answer.
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
         dropped_messages: the number of oldest messages of the conversation that did not fit into the prompt.
         thinking: whether the model thinks, which the tokens of the prompt say already; None: by default.
-        model: the name of the model.
     """
 
     passages: tuple[Passage, ...]
@@ -94,8 +92,6 @@ class TurnContext:
 
     Attributes:
         history: the earlier messages of user and assistant, oldest first, without passages.
-        instructions: system messages of the client.
-        references: texts to draft from.
         similar_answers: answers to similar questions, to draft from.
     """
 

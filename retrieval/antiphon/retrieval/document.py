@@ -78,7 +78,6 @@ class Document:
         text: The text. Spans of passages and headings count its characters.
         source: The path as the user gave it, or a name.
         metadata: ``title`` is the document's own title, if its format has one.
-        headings: The headings in reading order.
         pages: The first character of each page, if the format has pages.
         regions: The places in the file that the text comes from, if the format has other places than pages.
         cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.

@@ -33,7 +33,6 @@ class Passage:
     """A span of a document's text: ``document.text[start:end] == text``.
 
     Attributes:
-        text: The text.
         id: Stable: the same text at the same place of the same source has the same id.
         source: The path as the user gave it, or a name.
         start: The first character in the document.

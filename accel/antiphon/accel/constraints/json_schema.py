@@ -61,7 +61,6 @@ class JsonSchema:
     """A JSON schema for a response.
 
     Attributes:
-        schema: The schema.
         begun: Beginning of the JSON text, if the prompt already contains it.
     """
 

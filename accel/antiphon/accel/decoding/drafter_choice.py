@@ -35,7 +35,6 @@ class DrafterChoice:
 
     Attributes:
         drafter: Makes a drafter for each request.
-        name: Its name.
         reason: Why it was selected.
     """
 

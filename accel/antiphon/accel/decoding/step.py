@@ -22,7 +22,6 @@ class StepRequest:
     """A requested decoding step of one request, and its intermediate results.
 
     Attributes:
-        request: The request to advance.
         settings: Settings of the calling thread.
         started_at: When the step was requested, in seconds of `perf_counter`.
         guess: The drafter's proposal; None until the drafter was asked.

@@ -166,7 +166,6 @@ class TokenLogprob:
     """The log-probability of one emitted token.
 
     Attributes:
-        token: The token id.
         logprob: Natural logarithm of its probability.
         top: The most likely tokens with their log-probabilities, best first.
     """

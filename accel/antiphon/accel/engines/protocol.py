@@ -130,7 +130,6 @@ class SequenceInput:
     """The input of one sequence to a forward pass: its pending tokens and a draft below the last of them.
 
     Attributes:
-        sequence: The sequence, created by the same engine.
         pending: Confirmed tokens that are not cached yet, at least one; they start at position ``sequence.length``.
         draft: Draft tree whose root is the last pending token, as `CachedSequence.fit` returned it.
         prefill_chunk: Maximum number of prompt tokens per forward pass; None for the engine's default.

@@ -67,12 +67,9 @@ class Completion:
     Attributes:
         text: The response prefix and the generated answer, without thinking, special tokens and the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" or "cancelled".
-        usage: Token counts.
-        steps: Summary of the decoding steps.
         tokens: Generated token ids, including the one that ended the text.
         temperature: Temperature that the tokens were chosen with.
         repetition_penalty: Repetition penalty that the tokens were chosen with.
-        origins: Origin of each token.
         logprobs: Log-probabilities of each token, if requested.
         response_prefix: Beginning of the text that was part of the prompt and not generated.
         reasoning: The model's thinking before the answer; empty if there was none.

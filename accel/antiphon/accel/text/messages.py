@@ -24,7 +24,6 @@ class Conversation:
     """Messages and tools for a model.
 
     Attributes:
-        messages: The turns of the conversation.
         tools: Tools that the model may call, as JSON schemas.
         assistant_prefix: Beginning of the assistant's turn. It is part of the prompt; the completion continues it and
             does not repeat it.
@@ -58,8 +57,6 @@ class TokenizedPrompt:
     """A prompt that has been tokenized; pass it on in place of the prompt so that it is not tokenized again.
 
     Attributes:
-        text: The text of the prompt.
-        tokens: Its token ids.
         offsets: Characters (start, end) of each token; empty if the tokenizer does not report them.
         has_added_tokens: Whether the tokenizer added its special tokens, such as the one that begins every text.
         thinking: How the model's output separates thinking from the answer; None if the answer begins at once.
@@ -96,12 +93,7 @@ class TokenizedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class CountedPrompt:
-    """A prompt for a model on a server, whose tokens only the server knows.
-
-    Attributes:
-        content: The prompt.
-        count: Its approximate number of tokens.
-    """
+    """A prompt for a model on a server, whose tokens only the server knows."""
 
     content: str | Sequence[Message] | Conversation
     count: int

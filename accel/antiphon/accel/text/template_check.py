@@ -44,8 +44,6 @@ class TemplateCase:
     """A conversation that a model should take.
 
     Attributes:
-        name: Name of the column.
-        messages: The messages.
         tools: Tools that the model may call.
         schema: Schema of the answer; None for any answer.
         thinking: Whether thinking is turned on or off; None for neither.

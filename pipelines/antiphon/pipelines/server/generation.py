@@ -27,8 +27,6 @@ class ServedModel:
     """A model name that clients can request.
 
     Attributes:
-        id: the name.
-        language_model: the language model.
         rag: the pipeline that answers from documents; None: the language model alone.
         stop: default stop strings of answers from documents.
         collection: the name of the collection with the documents.

@@ -31,8 +31,6 @@ class Started:
     """The first event of a generation.
 
     Attributes:
-        stream: the stream that is decoded.
-        passages: the passages that the text may cite.
         on_end: called once when decoding ends, for whatever reason.
         span: the span of the generation, which ends with it.
     """

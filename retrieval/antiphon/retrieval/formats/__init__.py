@@ -29,7 +29,6 @@ class Format:
     """A file format.
 
     Attributes:
-        name: Its name for messages.
         suffixes: Its file name endings, in lower case.
         reader: ``module:function`` in this folder; empty if the file only contains other files.
         unpacker: ``module:function`` in this folder, if the file contains other files.

@@ -30,12 +30,7 @@ _KEPT = 2  # generations to keep, so that readers of the previous one are not in
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A generation whose files match their checksums.
-
-    Attributes:
-        folder: The subfolder with the files.
-        facts: The metadata that was written with them.
-    """
+    """A generation whose files match their checksums."""
 
     folder: Path
     facts: Mapping[str, Any]

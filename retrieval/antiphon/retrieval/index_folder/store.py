@@ -54,10 +54,6 @@ class StoredIndex:
     """The content of an index folder.
 
     Attributes:
-        folder: The index folder.
-        embedder: The name of the embedder that made the vectors.
-        fingerprint: The fingerprint of that embedder.
-        passages: The passages.
         vectors: Row ``i`` belongs to passage ``i``; of shape (passages, dim), float32 if search is exact, else float16.
             A large array is memory-mapped.
         token_counts: For each token id the number of passages that contain it, if the embedder has tokens.

@@ -107,8 +107,6 @@ class PostgresIndex:
         location: The address without user and password.
         embedder: The name of the embedder that made the vectors.
         fingerprint: The fingerprint of that embedder.
-        dim: The dimension of the vectors.
-        exists: Whether the table existed.
 
     Raises:
         ImportError: psycopg is not installed; the message has the command.

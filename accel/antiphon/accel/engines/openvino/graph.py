@@ -36,7 +36,6 @@ class SequenceRows:
     """The rows of one sequence in a forward pass.
 
     Attributes:
-        tokens: Token of each row.
         positions: Position of each row, shape (rows,).
         past: Number of cached tokens before the rows.
         blocks: The sequence's blocks: exactly those that hold the cached tokens and the rows, because with additional

@@ -28,7 +28,6 @@ class PagedSequence:
     Attributes:
         tenant: Owner of the text; cached prefixes are shared within one tenant only.
         can_batch: Whether the sequence may share forward passes with others.
-        tokens: The cached, confirmed tokens.
         blocks: Block table: numbers of the blocks that hold the tokens, in their order.
         last_used: Number of the last forward pass that the sequence took part in.
     """

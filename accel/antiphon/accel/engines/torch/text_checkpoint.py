@@ -64,7 +64,6 @@ class TextPart:
 
     Attributes:
         model_class: A causal class of transformers, or one that is built from its text model.
-        config: Configuration of the text model.
         key_mapping: New names of the weights, for ``from_pretrained``.
         features: Name of the module that adds images and sound to the embeddings, in models that have it inside.
     """
