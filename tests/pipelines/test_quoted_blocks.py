@@ -7,7 +7,9 @@ import pytest
 from antiphon.pipelines.passage_selection import MAX_BLOCK_LINES, quoted_block
 from antiphon.pipelines.quotes import Quote, lines_of, quotable_lines
 from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
-from antiphon.retrieval.formats import reader_for
+from antiphon.retrieval.formats.html import read_html_document
+from antiphon.retrieval.formats.markup import read_markdown_document
+from antiphon.retrieval.formats.rst import read_rst_document
 
 count = HashEmbedder().count_tokens
 
@@ -16,7 +18,7 @@ def passage_of(text: str, source: str) -> Passage:
     """Return a text as a passage; reStructuredText is read first, because its passages have no markup."""
     if not source.endswith(".rst"):
         return Passage.at(source, 0, text)
-    [passage] = chunk_document(reader_for(".rst")(text.encode(), source), count)
+    [passage] = chunk_document(read_rst_document(text.encode(), source), count)
     return passage
 
 
@@ -52,7 +54,7 @@ def test_a_hard_wrapped_sentence_is_one_line(source: str, text: str) -> None:
 @pytest.mark.parametrize("fence", ["```{tip}", ":::{note}", ":::note", "::: tip", "::: {.tip}", "~~~{admonition}"])
 def test_the_text_of_a_directive_in_markdown_is_prose(fence: str) -> None:
     close = fence[:3]
-    document = reader_for(".md")(f"{fence}\n{WRAPPED}\n{close}\n".encode(), "a.md")
+    document = read_markdown_document(f"{fence}\n{WRAPPED}\n{close}\n".encode(), "a.md")
     [passage] = chunk_document(document, count)
     assert [quote.sentence for quote in quotable_lines([passage])[0]][-2:] == [
         "Wax melts in the sun.",
@@ -113,7 +115,7 @@ def test_code_and_lists_of_a_page_are_blocks() -> None:
         "<h1>Hive</h1><p>Recover with one command:</p><pre>$ hive recover\n$ hive start</pre>"
         "<p>The rules:</p><ul><li>Each hive has an owner<li>One owner</ul><p>Bees dance.</p>"
     )
-    [passage] = chunk_document(reader_for(".html")(page.encode(), "a.html"), count)
+    [passage] = chunk_document(read_html_document(page.encode(), "a.html"), count)
     quotes = quotable_lines([passage])[0]
     commands = [each.sentence for each in quotes if each.sentence.startswith("$")]
     assert commands == ["$ hive recover", "$ hive start"]

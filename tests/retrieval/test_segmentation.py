@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
 from antiphon.retrieval.block import BlockKind, Markup
-from antiphon.retrieval.formats import markup_of, reader_for
+from antiphon.retrieval.formats import format_of, markup_of
 from antiphon.retrieval.formats.markup import numbered_headings
 from antiphon.retrieval.segmentation import blocks, code_lines, table_rows
 
@@ -108,7 +108,10 @@ def test_a_passage_that_begins_inside_code_knows_where_the_code_ends(name: str) 
         "a.md": f"# Wax\n\n```\n{code}\n```\n\nWax melts. It is\nyellow.\n",
         "a.rst": f"Wax\n===\n\nRun::\n\n    {code.replace(chr(10), chr(10) + '    ')}\n\nWax melts. It is\nyellow.\n",
     }[name]
-    document = reader_for(name[1:])(text.encode(), name)
+    found = format_of(name[1:])
+    assert found is not None
+    document = found.read(text.encode(), name)
+    assert document is not None
     *_, last = chunk_document(document, count, max_tokens=24)
     assert "command" in last.text
     assert "melts" in last.text
