@@ -17,7 +17,7 @@ import typer
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
 from antiphon.pipelines.rendering.tables import result_table
-from antiphon.retrieval.formats import reader_for
+from antiphon.retrieval.formats import PLAIN_TEXT, format_of
 from benchmarks.program import program
 
 COLUMNS = {name: name for name in ("format", "MB", "MB/s", "library", "library MB/s")}
@@ -132,7 +132,7 @@ _FORMATS: dict[str, tuple[Callable[[], bytes], str, Parse]] = {
 
 
 def _reader(suffix: str) -> Parse:
-    read = reader_for(suffix)
+    read = (format_of(suffix) or PLAIN_TEXT).read
     return lambda data: read(data, f"file{suffix}")
 
 

@@ -264,7 +264,7 @@ def refusals(template: str) -> dict[str, str]:
 
 def refusals_of(tokenizer: Any) -> dict[str, str]:
     """Return the conversations that a tokenizer's template rules out, with its message."""
-    return {each.name: each.message for each in check_template(tokenizer) if not each.passes}
+    return {name: message for name, message in check_template(tokenizer).items() if message}
 
 
 def docs_table() -> str:

@@ -106,7 +106,6 @@ def remove_stale_folders(parent: Path, prefix: str, *, older_than: float) -> Non
     """Remove the temporary folders that killed processes have left.
 
     Args:
-        parent: The folder that contains them.
         older_than: Seconds since their last change. A younger folder may still be in use.
     """
     for folder in parent.glob(f"{prefix}*"):

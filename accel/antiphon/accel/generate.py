@@ -82,7 +82,6 @@ def stream(
         input_ids: Token ids of one prompt, as a list or of shape (1, length).
         references: Texts, or token ids, that the output may repeat.
         tokenizer: Needed if references are texts, and for stop strings.
-        stop_strings: Texts after which generation stops.
         generator: Source of random numbers; None: torch's global one.
         **arguments: What `model.generate` takes (sampling parameters, processors, criteria, cache, ...), and the fields
             of `DecodingOptions`.
@@ -121,7 +120,6 @@ def generate(
         references: Texts, or token ids, that the output may repeat; one list for each prompt of a batch.
         streamer: Gets the prompt first, then token by token.
         tokenizer: Needed if references are texts, and for stop strings.
-        stop_strings: Texts after which generation stops.
         on_step: Called with every step.
         **arguments: Everything else that `model.generate` takes, and the fields of `DecodingOptions`.
 

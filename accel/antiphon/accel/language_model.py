@@ -100,13 +100,9 @@ class LanguageModel:
         """Load a causal model of transformers from a folder or the hub.
 
         Args:
-            name_or_path: Folder, or name on the hub.
             device: A torch device; None: a GPU if there is one.
             dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
-            recycling: As in `LanguageModel`.
-            memory: As in `LanguageModel`.
-            report: As in `LanguageModel`.
             **arguments: `DecodingOptions`, of which ``engine`` is "auto" here: OpenVINO on x86 CPUs if it is installed,
                 agrees with torch and is faster; everything else, such as ``quantization_config``, goes to transformers.
 
@@ -182,10 +178,8 @@ class LanguageModel:
         prompt after the other.
 
         Args:
-            references: One list of texts for each prompt.
             seeds: One for each prompt; None: the parameter ``seed`` for all.
             batch_size: Maximum number of prompts that are decoded at the same time.
-            **parameters: As in `Settings`.
 
         Raises:
             ValueError, TypeError: As `stream`; or the number of references or seeds differs from that of the prompts.

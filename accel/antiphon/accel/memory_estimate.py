@@ -24,8 +24,6 @@ from antiphon.accel.files import safetensors_header
 from antiphon.accel.hub_download import cached_file, parts_of_weights
 from antiphon.accel.processor import has_bfloat16_units
 
-__all__ = ["MemoryEstimate", "NotEnoughMemoryError", "check_memory", "estimate_memory"]
-
 BITS = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
 """Bits of the floating-point types of safetensors files."""
 
@@ -66,11 +64,9 @@ class MemoryEstimate:
     Attributes:
         engine: "openvino" or "torch".
         precision: Precision of the weights: a name of torch's, or "int8" or "int4".
-        parameters: Number of parameters.
         weights: All copies of the weights that the process holds, without mapped files.
         cache: KV cache of ``context`` tokens.
         context: Number of tokens in the KV cache.
-        libraries: Everything else.
     """
 
     engine: str
@@ -102,7 +98,6 @@ class _Checkpoint:
         parameters: Number of floating-point numbers, by type name in safetensors.
         largest: Number of those in the largest tensor; 0 if unknown.
         other_bytes: Bytes of all other tensors, such as packed 4-bit weights.
-        config: Its config.json.
     """
 
     parameters: Mapping[str, int]
@@ -175,8 +170,6 @@ def estimate_memory(
         name_or_path: Folder of a checkpoint, or name on the hub.
         engine: "openvino" or "torch".
         precision: "float32", "bfloat16", "float16", "int8" or "int4".
-        context: As in `check_memory`.
-        location: As in `check_memory`.
     """
     checkpoint = _checkpoint(str(name_or_path), location or {})
     return None if checkpoint is None else _estimate(checkpoint, engine, precision, None, context)

@@ -25,7 +25,6 @@ class LayerKind:
 
     Attributes:
         name: Name of the kind in the model's configuration.
-        layers: Number of layers.
         span: How far they attend; None if they do not attend.
         state: Whether they keep a recurrent or convolutional state.
     """
@@ -47,14 +46,7 @@ class ModelReport:
 
     Attributes:
         model: Class of the model.
-        family: Its family in transformers.
-        parameters: Number of parameters.
-        dtype: Data type of the weights.
-        device: Devices of the weights.
         engine: The engine that runs the model here, and why.
-        level: Verification level.
-        reason: Why it is this level.
-        attention: Attention implementation.
         mask: Attention mask of a draft, on torch.
         layers: Kinds of layers.
         rope: Change of rotary frequencies with the length of the text; None if there is none.
@@ -64,7 +56,6 @@ class ModelReport:
         compiling_reason: Why torch does not compile the steps; empty if it does.
         cost: Measured cost of the engine's forward passes.
         auto_drafter: The drafter that "auto" selects, and why.
-        advice: What would help.
     """
 
     model: str

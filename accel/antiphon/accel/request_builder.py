@@ -77,11 +77,7 @@ class RequestBuilder:
         The caller holds the engine's lock.
 
         Args:
-            prompt: The prompt.
-            references: Texts that drafts are copied from.
-            settings: How to generate.
             prefix: Prefix cache of the conversation; its cache is taken out.
-            options: How to decode.
             table: Recycling table of the request; None for none.
 
         Raises:
@@ -150,7 +146,6 @@ class RequestBuilder:
 
         Args:
             tokens: Token ids of the prompt, with those of the response prefix.
-            settings: How to generate.
             make: `ModelRequest` with the arguments that do not come from `generate`.
             prefix: Prefix cache of the conversation; its cache is taken out.
             thinking: How thinking is separated from the answer; None: the model does not think.

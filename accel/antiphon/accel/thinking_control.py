@@ -28,7 +28,6 @@ class ThinkingControl(LogitsProcessor):
     With a schema, the model may begin with its thinking or with the answer. While it thinks, end tokens are ruled out.
 
     Args:
-        prompt_tokens: Length of the prompt.
         max_new_tokens: Maximum length of the answer, or of the whole output if the thinking has no separate limit.
         max_thinking_tokens: Maximum length of the thinking; None: no separate limit.
         max_total: Number of tokens that fit after the prompt.

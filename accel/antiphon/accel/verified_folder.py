@@ -26,7 +26,6 @@ def verified_folder(folder: Path, write: Callable[[Path], None]) -> Path:
     the same folder at once, one of them wins. Remains of a killed process are removed an hour later.
 
     Args:
-        folder: The folder.
         write: Writes the files into the empty folder that it is given.
 
     Raises:

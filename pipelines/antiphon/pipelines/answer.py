@@ -49,7 +49,6 @@ class Answer:
         text: the answer, without markers of passages that do not exist.
         citations: the spans of the text that are quoted verbatim from a passage, and its markers of passages.
         passages: the passages of the prompt, best first.
-        steps: the summary of the forward passes.
         finish_reason: "stop", "length" or "cancelled".
         origins: for each token its forward pass, and whether it was drafted.
         reasoning: the model's thinking before the answer, which is not cited; empty if there was none.
@@ -153,7 +152,6 @@ class AnswerStream(TextStream):
     Nothing is generated between pieces, or after the stream is closed.
 
     Args:
-        question: the question.
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
         spans: the spans of the answer and of its generation, which end with the stream.
     """

@@ -46,7 +46,6 @@ class Chat:
 
     Attributes:
         turns: the turns so far.
-        dropped_turns: the number of turns that were left out of the latest prompt.
         search_query: the latest text that passages were searched for.
     """
 

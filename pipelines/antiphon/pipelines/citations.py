@@ -40,11 +40,9 @@ class Citation:
 
     Attributes:
         start: its first character in the answer.
-        end: its end in the answer.
         passage: the number of the passage, from 1.
         source: the document.
         source_start: its first character in the document.
-        source_end: its end in the document.
         text: the quoted text of the document; of a marker, the line that shares most words with its sentence.
         location: the place of the quoted text in the file, such as ``page 3``; empty if the format has no places.
         also_in: further documents that have the same passage.
@@ -98,8 +96,6 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
     passage. Takes time linear in answer and passages.
 
     Args:
-        answer: the text of the answer.
-        passages: the passages.
         words: the minimum number of words.
 
     Raises:

@@ -17,7 +17,6 @@ class NearestSentence:
     Attributes:
         passage: the number of the passage, from 1.
         start: the first character in the document.
-        end: the end in the document.
         location: the place in the file, such as ``page 3``; empty if the format has no places.
         section: the innermost heading above the sentence; may be empty.
     """

@@ -57,11 +57,6 @@ def is_rewriting(text: str, question: str, conversation: Sequence[str]) -> bool:
 
     It must end like a question, have half of the question's words that are new in the conversation, and take most of
     its other words from the conversation; words with the same `_STEM` first letters count as the same.
-
-    Args:
-        text: the model's text.
-        question: the question that was to be rewritten.
-        conversation: the texts of the earlier messages.
     """
     earlier = set[str]().union(*map(content_stems, conversation))
     own, words = content_stems(question), content_stems(text)

@@ -26,7 +26,6 @@ class Quote:
         number: the number of the passage, from 1.
         sentence: the text, on one line and without a list marker.
         start: its first character in the passage.
-        end: its end in the passage.
         block: the number of its paragraph, list, code block or table in the passage.
         is_listed: whether its block is a list, a code block or a table.
         is_quotable: whether an answer may quote the line; markup, such as a heading, is only shown.

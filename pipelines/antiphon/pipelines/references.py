@@ -34,9 +34,7 @@ def answer_references(
     Add them after the passages, which drafters then prefer if both match equally well.
 
     Args:
-        answers: earlier answers.
         prompt: the prompt; unless it is tokenized, the answers are returned alone.
-        tokenizer: the model's tokenizer.
     """
     if not answers:
         return []

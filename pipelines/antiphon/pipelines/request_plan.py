@@ -54,14 +54,12 @@ class RequestPlan:
         tokenized: the tokens of the prompt, or their number if only the model's server knows them.
         references: what drafts are copied from: spans of the prompt, and texts that are not in it.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
-        stop: strings that end the answer.
         num_marked: the number of first passages that the answer names by `markers`; 0: it has no markers.
         quote: returns the best quote of the passages; None: this model's answers have none.
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
         dropped_messages: the number of oldest messages of the conversation that did not fit into the prompt.
         thinking: whether the model thinks, which the tokens of the prompt say already; None: by default.
-        model: the name of the model.
     """
 
     passages: tuple[Passage, ...]
@@ -87,7 +85,6 @@ class RequestPlan:
         """Return the stream of the answer.
 
         Args:
-            language_model: the model for which the plan was built.
             prefix: the KV cache of the conversation, used if the plan has none.
             **parameters: parameters of `LanguageModel.stream` that are not part of the plan.
         """
@@ -112,8 +109,6 @@ class TurnContext:
 
     Attributes:
         history: the earlier messages of user and assistant, oldest first, without passages.
-        instructions: system messages of the client.
-        references: texts to draft from.
         similar_answers: answers to similar questions, to draft from.
     """
 
@@ -128,7 +123,6 @@ class TurnContext:
 
         Args:
             messages: the earlier messages, oldest first.
-            references: texts to draft from.
         """
         history = [message for message in messages if message["role"] in ("user", "assistant")]
         instructions = [message for message in messages if message["role"] == "system"]
@@ -148,8 +142,6 @@ def plan_text(
     """Return the plan for a text of the language model alone, which may cite passages of the caller.
 
     Args:
-        language_model: the model that generates.
-        prompt: the prompt.
         references: passages that are drafted from and may be cited.
         parameters: options of `LanguageModel.stream`.
     """
@@ -183,10 +175,7 @@ def plan_request(
     that fit its context window, after the conversation, whose oldest messages are dropped before a passage is.
 
     Args:
-        language_model: the model that answers.
-        question: the question.
         passages: the retrieved passages, best first.
-        context: the conversation that the question belongs to.
         prompt: the prompt format; by default that of the model, for which passages may then be selected.
         prefix_of: returns the prefix cache of a passage, used if the prompt starts with the first one. By default there
             is none.

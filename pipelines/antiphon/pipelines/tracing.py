@@ -134,7 +134,6 @@ def start_generation(operation: str, requested: str, model: str, parameters: Map
     Args:
         operation: "chat" or "text_completion".
         requested: the name of the requested model, without that of a collection.
-        model: the name of the model that generates.
         parameters: options of `LanguageModel.stream`.
     """
     requested = model_name(requested)
@@ -156,7 +155,6 @@ def end_generation(span: Span, completion: Completion, *, is_answer: bool, cache
     """End the span in which a language model generates, with its parts "prefill" and "decode".
 
     Args:
-        completion: the completion, which may be cancelled.
         is_answer: whether it is an answer from documents, which may be a refusal.
         cached_tokens: prompt tokens that an earlier request prefilled.
     """

@@ -33,11 +33,6 @@ class PassageIndex(Protocol):
         """Return at most ``k`` passages that share words with a question, best first, with a score such as BM25.
 
         An index without a keyword index returns an empty list.
-
-        Args:
-            question: The words to search for.
-            k: The maximum number of passages.
-            where: Only passages that match this filter are searched.
         """
 
 
@@ -59,11 +54,8 @@ class HybridIndex(PassageIndex, Protocol):
 
         Args:
             vector: The query vector, of shape (dim,).
-            question: The words to search for.
-            k: How many passages to return.
             fusion: Merges the two rankings.
             candidates: How many passages each search contributes.
-            where: Only passages that match this filter are searched.
         """
 
 
@@ -78,7 +70,6 @@ class Collection(PassageIndex, Protocol):
         """Insert passages; a passage whose id exists is replaced.
 
         Args:
-            passages: The passages.
             vectors: Their vectors, of shape (passages, dim).
         """
 
@@ -90,7 +81,6 @@ def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple
     """Remove duplicate ids: return the last passage with each id, and the vectors of these passages.
 
     Args:
-        passages: Passages, of which several may have the same id.
         vectors: Their vectors, of shape (passages, dim).
 
     Raises:
@@ -142,10 +132,6 @@ def require_embedder(
     """Refuse to open an index with another embedder than the one that made it.
 
     Args:
-        location: Where the index is, for the message.
-        name: The name of the embedder that made it.
-        fingerprint: The fingerprint of that embedder.
-        embedder: The embedder in use.
         otherwise: What else a user can do, for the message.
 
     Raises:

@@ -28,9 +28,7 @@ class ColumnNames:
     """The column names of all tables of a text.
 
     Args:
-        count_tokens: Counts the tokens of a text.
         max_tokens: The most tokens of a passage. Column names take at most half of them; further names are left out.
-        parts: The blocks of the text.
     """
 
     def __init__(self, text: str, count_tokens: Callable[[str], int], max_tokens: int, parts: Iterable[Block]) -> None:

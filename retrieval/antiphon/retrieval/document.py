@@ -45,7 +45,6 @@ class Regions:
         """Return the lines of a text.
 
         Args:
-            text: The text.
             first: The number of its first line in the file.
         """
         starts = [0, *(match.end() for match in _LINE_END.finditer(text) if match.end() < len(text))]
@@ -79,7 +78,6 @@ class Document:
         text: The text. Spans of passages and headings count its characters.
         source: The path as the user gave it, or a name.
         metadata: ``title`` is the document's own title, if its format has one.
-        headings: The headings in reading order.
         pages: The first character of each page, if the format has pages.
         regions: The places in the file that the text comes from, if the format has other places than pages.
         cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.
@@ -109,7 +107,6 @@ class Document:
 
         Args:
             start: The first character.
-            end: The character after the last one.
         """
         first, last = self.page(start), self.page(max(start, end - 1))
         place: dict[str, Any] = dict(self.regions.at(start, end)) if self.regions else {}

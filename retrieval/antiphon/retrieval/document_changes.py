@@ -41,10 +41,6 @@ def plan_change(
     ``add`` is set and they are not below the paths.
 
     Args:
-        location: The index, for messages.
-        before: The documents of the index: the number of passages of each source.
-        sources: The sources of the documents that were read.
-        paths: The files and folders that were read.
         add: Whether the documents are added to the index, instead of replacing its content.
         confirm: Called if documents would be dropped. None: drop them.
 
@@ -65,12 +61,7 @@ def plan_change(
 
 
 def is_below(source: str, places: Sequence[str]) -> bool:
-    """Return whether a document is one of several files, or below one of several folders.
-
-    Args:
-        source: The path of the document.
-        places: The real paths of the files and folders.
-    """
+    """Return whether a document is one of several files, or below one of several folders."""
     path = real_path(source)
     return any(path == place or path.startswith(place.rstrip(os.sep) + os.sep) for place in places)
 

@@ -31,11 +31,7 @@ _ASKS_ABOUT_CHANGES = re.compile(
 
 
 def name_words(source: str) -> str:
-    """Return the words of a file's name and of its folder's, without endings and names such as ``docs`` and ``index``.
-
-    Args:
-        source: The source of a document.
-    """
+    """Return the words of a file's name and of its folder's, without endings and names such as ``docs``."""
     *folders, name = source.replace("\\", "/").split("/")
     stem = name.rpartition(".")[0] or name
     words = [word for part in (*folders[-1:], stem) for word in _NAME_PARTS.findall(part)]
@@ -90,7 +86,6 @@ def records_last(question: str, ranked: Sequence[Passage], k: int) -> list[Passa
 
     Args:
         ranked: The passages, best first.
-        k: The number of passages that are wanted.
     """
     if asks_about_changes(question):
         return list(ranked)

@@ -69,7 +69,6 @@ def json_value(value: Any, name: str = "value") -> Any:
 
     Args:
         value: A JSON value, a date, a time, a number of NumPy, a tuple, a set, or any nesting of them.
-        name: The name of the field, for the message.
 
     Raises:
         TypeError: It is of another type.

@@ -74,7 +74,6 @@ class FolderTarget:
         """Replace the index; return how many passages were not embedded again.
 
         Args:
-            passages: The passages of the documents that were read.
             kept: The sources of the documents that stay as they are; all others are dropped.
             report: Called with the stages ``embed`` and ``save``.
         """
@@ -96,7 +95,6 @@ def index_passages(
     """Index passages. An existing index is replaced atomically when the new one is complete.
 
     Args:
-        out: The index folder.
         vectors: The embedder's vectors of the passages, of shape (passages, dim), if they are known already.
         setting: How vectors are searched; see `choose_setting`.
 
@@ -171,10 +169,8 @@ def update_index(
     A trained index is trained again only if it has grown so much that its setting would use more lists.
 
     Args:
-        embedder: The embedder that made it.
         upsert: Passages to insert; a passage whose id exists is replaced.
         vectors: The vectors of ``upsert``, of shape (passages, dim). None: new texts are embedded.
-        remove: The ids of passages to remove.
 
     Raises:
         IndexNotFound: The folder contains no index.

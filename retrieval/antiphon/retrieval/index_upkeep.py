@@ -74,7 +74,6 @@ def watch_index(
     and the previous index stays. Only passages with new texts are embedded.
 
     Args:
-        paths: Files and folders.
         out: The index folder, which may be below ``paths``, or the address of a table of PostgreSQL.
         embedder: The embedder that made the index, or its name; auto: load it by its name.
         stop: Ends the iteration when it is set.

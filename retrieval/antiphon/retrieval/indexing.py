@@ -30,17 +30,12 @@ class IndexReport:
     """The result of `build_index`.
 
     Attributes:
-        files: The number of files that were read.
-        passages: The number of passages.
         reused: The number of passages whose vectors were reused from the old index.
-        words: The number of words in the documents.
         skipped: The files that were not read, with reasons.
         warnings: What is missing or was guessed in files that were read.
         kept: The number of passages of other documents that stay in the index as they were.
         dropped: The sources of the documents that are no longer in the index.
-        embedder: The name of the embedder.
         location: The index folder, or the address of the table without user and password.
-        seconds: The time that it took.
     """
 
     files: int

@@ -90,7 +90,6 @@ def has_token(text: str, token: str) -> bool:
 
     Args:
         text: The text in lower case, with plain letters.
-        token: The token.
     """
     return bool(regex.search(rf"(?<!\w)(?<!\d\.)v?{regex.escape(token)}(?!\w)(?!\.\d)", text))
 

@@ -93,7 +93,6 @@ def require_files(
     """Return the result of `find_files` if it has at least one file.
 
     Args:
-        paths: Files and folders.
         exclude: Files and folders to leave out.
         follow_links: Also follow symbolic links that lead out of ``paths``.
 

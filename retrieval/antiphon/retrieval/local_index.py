@@ -35,10 +35,6 @@ class LocalIndex:
 
     Every change rewrites the whole folder, so change many passages at once. A change is durable when the call returns.
 
-    Args:
-        store: The content of the folder, from `read_index`.
-        embedder: The embedder that made it.
-
     Raises:
         ImportError: FAISS is needed and not installed; the message has the command.
     """

@@ -33,7 +33,6 @@ class Passage:
     """A span of a document's text: ``document.text[start:end] == text``.
 
     Attributes:
-        text: The text.
         id: Stable: the same text at the same place of the same source has the same id.
         source: The path as the user gave it, or a name.
         start: The first character in the document.
@@ -65,7 +64,6 @@ class Passage:
 
         Args:
             start: The first character of the part in the document.
-            end: The character after its last one.
         """
         positions, places = (start, max(start, end - 1)), dict(self.metadata)
         breaks, lines = places.get("page_starts"), str(places.get("lines") or "").partition("-")[0]
@@ -110,10 +108,7 @@ class Passage:
         """Create a passage from its position; its end and its id follow from that.
 
         Args:
-            source: The source of the document.
             start: The first character of the passage in the document.
-            text: The text of the passage.
-            metadata: Its metadata, if any.
         """
         end = start + len(text)
         name = "\0".join((source, str(start), str(end), text))

@@ -33,8 +33,6 @@ class Retriever:
     """Finds the passages that answer a question, by vector similarity, keywords, or both.
 
     Args:
-        index: The passages.
-        embedder: The embedder that made the vectors of the index.
         reranker: Reorders the best candidates. None: no reranking.
         fusion: Merges the rankings of vector search and keyword search. None: vector search only.
     """
@@ -112,7 +110,6 @@ class Retriever:
         version, an option or a name in code that the question has come first, if keywords are searched.
 
         Args:
-            question: The question.
             k: How many passages to return; all of them if there are fewer.
             where: Only passages that match this filter are searched.
             on_stage: Called at the start of each stage with its name: "embed" (the question), "search" (the index),

@@ -66,11 +66,7 @@ class FenceTracker:
         self._directives: list[str] = []
 
     def role_of(self, line: str) -> LineRole:
-        """Return the role of the next line; fences of code are code.
-
-        Args:
-            line: The line, with or without its line end.
-        """
+        """Return the role of the next line; fences of code are code."""
         mark = _FENCE.match(line)
         fence, directive = (mark[1] or mark[3], mark[2] or mark[4] or mark[5] or "") if mark else ("", "")
         is_bare = bool(fence) and not line.strip(" \t\r\n>").strip(fence[0])
@@ -105,7 +101,6 @@ def blocks(
 
     Args:
         end: The character after the last one. None: the end of the text.
-        markup: The markup of the text.
         in_table: Whether the text begins in a table, below its header.
         code: Spans that are known to be code, in order.
     """
@@ -222,7 +217,6 @@ def character_boundary(text: str, start: int, position: int, end: int) -> int:
 
     Args:
         start: A place before ``position`` that cuts none.
-        position: The place.
         end: The character after the last one that counts.
     """
     starts = (match.start() for match in _CHARACTER.finditer(text, start, end))
@@ -234,7 +228,6 @@ def trimmed(text: str, start: int, end: int) -> Iterator[Span]:
 
     Args:
         start: The first character of the span.
-        end: The character after its last one.
     """
     while start < end and (text[start] in _WHITESPACE or text[start].isspace()):
         start += 1

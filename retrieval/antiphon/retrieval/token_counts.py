@@ -16,11 +16,7 @@ _BLOCK = 128  # texts that are tokenized at once
 
 
 def token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.int64]:
-    """Return for each token id the number of texts that contain it.
-
-    Args:
-        embedder: The embedder whose tokens are counted.
-    """
+    """Return for each token id the number of texts that contain it."""
     counts = np.zeros(embedder.vocabulary_size, np.int64)
     for first in range(0, len(texts), _BLOCK):
         for ids in embedder.token_ids(texts[first : first + _BLOCK]):
@@ -30,9 +26,6 @@ def token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.in
 
 def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
     """Refuse a change of an index with token counts by an embedder without tokens.
-
-    Args:
-        embedder: The embedder of the change.
 
     Raises:
         IndexMismatch: The embedder has no tokens, and the index counts them.
@@ -48,14 +41,7 @@ def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
 def recounted(
     counts: NDArray[np.int64] | None, removed: Sequence[Passage], added: Sequence[Passage], embedder: Embedder
 ) -> NDArray[np.int64] | None:
-    """Return the token counts after a change, if the index has any.
-
-    Args:
-        counts: The counts before the change.
-        removed: The passages that were removed or replaced.
-        added: The passages that were inserted.
-        embedder: The embedder of the index.
-    """
+    """Return the token counts after a change, if the index has any."""
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
     lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))

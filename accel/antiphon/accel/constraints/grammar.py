@@ -62,8 +62,6 @@ class JsonGrammar:
 
         Args:
             schema: The JSON schema, or None.
-            prompt_tokens: Length of the prompt.
-            max_new_tokens: Maximum length of the response.
             end_tokens: Tokens that end a response, at least one; a complete response may end with any of them.
 
         Raises:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["JsonSchema", "expressible_schema", "resolve_references"]
-
 SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "not", "contains", "propertyNames", "if", "then", "else")
@@ -63,7 +61,6 @@ class JsonSchema:
     """A JSON schema for a response.
 
     Attributes:
-        schema: The schema.
         begun: Beginning of the JSON text, if the prompt already contains it.
     """
 

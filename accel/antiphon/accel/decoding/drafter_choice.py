@@ -35,7 +35,6 @@ class DrafterChoice:
 
     Attributes:
         drafter: Makes a drafter for each request.
-        name: Its name.
         reason: Why it was selected.
     """
 
@@ -85,7 +84,6 @@ def drafter_factory(options: DecodingOptions, engine: ModelEngine) -> DrafterFac
 
     Args:
         options: Their ``drafter`` is a name, `AUTO`, or a factory, which is returned unchanged.
-        engine: The engine that decodes, for `AUTO`.
 
     Raises:
         ValueError: There is no drafter of that name.

@@ -35,9 +35,7 @@ def reference_tokens(
     """Return the references as token ids, each encoded alone and without special tokens.
 
     Args:
-        references: Texts or token ids.
         tokenizer: Needed for texts.
-        vocab_size: Number of the model's tokens.
 
     Raises:
         TypeError: A reference is neither a text nor a list of token ids.
@@ -73,9 +71,7 @@ def check_supported(
     """Refuse what this decoder cannot decode, before anything is decoded.
 
     Args:
-        model: The causal model.
         input_ids: Token ids of the prompts, shape (batch, length).
-        config: The generation settings.
         arguments: What `generate` would pass to the model: cache, attention mask and others.
 
     Raises:

@@ -51,11 +51,8 @@ class ModelRequest(Request):
     The first arguments are those of a custom decoding function of transformers.
 
     Args:
-        model: The causal model.
         input_ids: Token ids of the prompt, shape (1, length).
         logits_processor: Logits processors, in the order of plain decoding.
-        stopping_criteria: Stopping criteria.
-        generation_config: The generation settings.
         references: Texts, or token ids, that drafts may be copied from.
         tokenizer: Needed if references are texts.
         generator: Source of random numbers; None: torch's global one.
@@ -177,12 +174,9 @@ def prepare(
     """Return what ``make`` makes of that which `generate` prepares before its decoding loop.
 
     Args:
-        model: The causal model.
         input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
         make: `ModelRequest`, or another function with its arguments.
         tokenizer: Needed for ``stop_strings``.
-        stop_strings: Texts after which generation stops.
-        stopping_criteria: Further stopping criteria.
         **arguments: Everything else that `generate` takes.
 
     Raises:
@@ -211,7 +205,6 @@ def decode_together(requests: Sequence[ModelRequest], size: int | None = None) -
     """Return the steps of each request; they share forward passes if the model supports it.
 
     Args:
-        requests: The requests.
         size: Maximum number of requests that are decoded at the same time; None: all.
     """
     engines = {request.engine for request in requests}

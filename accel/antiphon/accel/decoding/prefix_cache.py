@@ -58,7 +58,6 @@ class PrefixCache:
         """Remove and return the KV cache of the prefix that a prompt shares with the last text; None if there is none.
 
         Args:
-            model: The model that prefills the prompt.
             tokens: Token ids of the prompt; at least the last one is always left to prefill.
         """
         with self._taking:
@@ -74,12 +73,7 @@ class PrefixCache:
         return cache
 
     def keep_after(self, request: ModelRequest, steps: Iterator[Step]) -> Iterator[Step]:
-        """Yield the given steps, and keep the request's KV cache when they end or the iterator is closed.
-
-        Args:
-            request: The request that reads and fills the cache.
-            steps: Its steps.
-        """
+        """Yield the given steps, and keep the request's KV cache when they end or the iterator is closed."""
         try:
             yield from steps
         except GeneratorExit:  # the KV cache is consistent between two steps, but not after an error inside a step
@@ -91,7 +85,6 @@ class PrefixCache:
         """Keep the KV cache of a text, unless it cannot be reused.
 
         Args:
-            model: The model that computed it.
             tokens: Token ids of the text; the cache may hold fewer.
             cache: The KV cache; None if the engine has a prefix cache for this tenant.
         """

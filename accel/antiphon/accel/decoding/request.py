@@ -50,8 +50,6 @@ class Request:
         sequence: Its KV cache in the engine.
         drafter: Proposes the draft trees.
         sampler: Chooses the model's next token at each verified row.
-        output: Its tokens and stopping rules.
-        budget: Decides how many rows of a draft are verified.
         references: Token ids of the texts that drafts may be copied from.
         prefill_chunk: Maximum number of prompt tokens per forward pass; None: the engine's default.
         thread: Id of the thread that asked for the latest step.

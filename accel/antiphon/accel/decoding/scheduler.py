@@ -341,10 +341,6 @@ class Batch:
     Every request has its own drafts, verification and stopping rules, so it emits what it would emit alone. Only the
     forward passes are shared; their duration counts in the steps of every request that shares them.
 
-    Args:
-        scheduler: Runs the forward passes.
-        size: Maximum number of requests that are decoded at the same time.
-
     Raises:
         ValueError: ``size`` is below 1.
     """
@@ -370,7 +366,6 @@ class Batch:
         Reading a step runs forward passes for all active requests; closing the iterator drops the request.
 
         Args:
-            request: The request to decode.
             on_end: Called when it has finished, even if its last steps have not been read yet.
         """
         self._waiting.append(request)

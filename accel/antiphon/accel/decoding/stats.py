@@ -43,10 +43,7 @@ class Summary:
 
     Attributes:
         steps: Number of forward passes.
-        tokens: Number of emitted tokens.
         drafted: Number of verified draft rows.
-        accepted: Number of accepted draft rows.
-        seconds: Duration of all steps.
         prefill_seconds: Duration of the first step.
         draft_seconds: The drafter's part of ``seconds``.
         forward_seconds: The forward passes' part of ``seconds``.
@@ -102,11 +99,7 @@ class Summary:
 
 
 def summarize(steps: Iterable[Step], weights: str = "") -> Summary:
-    """Add up the steps of one request.
-
-    Args:
-        weights: As in `Summary`.
-    """
+    """Add up the steps of one request."""
     steps = list(steps)
     return Summary(
         steps=len(steps),

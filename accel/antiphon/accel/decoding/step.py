@@ -22,7 +22,6 @@ class StepRequest:
     """A requested decoding step of one request, and its intermediate results.
 
     Attributes:
-        request: The request to advance.
         settings: Settings of the calling thread.
         started_at: When the step was requested, in seconds of `perf_counter`.
         guess: The drafter's proposal; None until the drafter was asked.
@@ -80,7 +79,6 @@ def decode_step(engine: Engine, step: StepRequest) -> Step:
     The emitted tokens are the model's own for any draft; drafts only change how many of them one forward pass confirms.
 
     Args:
-        engine: Runs the forward pass, under its lock.
         step: The request to advance; its draft is proposed here unless it has one.
 
     Returns:
@@ -144,7 +142,6 @@ def propose_draft(engine: Engine, step: StepRequest) -> Draft:
 
     Args:
         engine: Prefills the prompt up to its last token if there is a draft below that token.
-        step: The step to draft for.
     """
     if step.draft is not None:
         return step.draft
@@ -182,8 +179,6 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
     """Run a forward pass of one request, and store its duration in the step. The caller holds the engine's lock.
 
     Args:
-        engine: Runs the forward pass.
-        step: The step to compute.
         inputs: Pending tokens and draft rows of the request's sequence.
     """
     started = perf_counter()
@@ -198,14 +193,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
 
 
 def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
-    """Return the draft with padding rows, which make some forward passes cheaper, or as it is if they do not fit.
-
-    Args:
-        request: The request that drafted.
-        draft: The selected rows.
-        token: The token of every padding row.
-        count: Number of padding rows.
-    """
+    """Return the draft with padding rows, which make some forward passes cheaper, or as it is if they do not fit."""
     depth = request.output.remaining_tokens - 1
     if not count or not depth:
         return draft
@@ -217,7 +205,6 @@ def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_second
     """Let budget and drafter observe the result of verification, and return the finished step.
 
     Args:
-        step: The step after its forward pass.
         accepted: The accepted rows and the emitted tokens.
         logits: Of the root and the selected rows, shape (1 + rows, vocab).
         verify_seconds: Time of verification and of keeping the accepted rows.

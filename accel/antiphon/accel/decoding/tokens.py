@@ -61,7 +61,6 @@ class Sampler:
     text with and without drafts.
 
     Args:
-        processors: The logits processors that `generate` prepared.
         sample: Draw tokens; False: take the most likely one.
         generator: Source of random numbers; None: torch's global one.
         keep_scores: Collect the processed scores of every emitted token in ``scores``, each of shape (1, vocab).
@@ -126,8 +125,6 @@ class RequestOutput:
     scores so far.
 
     Args:
-        history: The tokens of the request.
-        criteria: The stopping criteria that `generate` prepared.
         scores: Returns the processed scores of the emitted tokens, each of shape (1, vocab), or None if not recorded.
     """
 
@@ -169,7 +166,6 @@ class TokenLogprob:
     """The log-probability of one emitted token.
 
     Attributes:
-        token: The token id.
         logprob: Natural logarithm of its probability.
         top: The most likely tokens with their log-probabilities, best first.
     """
@@ -185,10 +181,8 @@ def collect_logprobs(
     """Yield the same steps and append the log-probability of each emitted token to ``logprobs``.
 
     Args:
-        steps: The steps of one request.
         logits: Raw logits of the last step's tokens, each of shape (1, vocab); cleared after each step.
         count: Number of most likely tokens to report for each token.
-        logprobs: List that is filled.
     """
     for step in steps:
         logprobs += [_logprob(*pair, count) for pair in zip(step.tokens, logits, strict=False)]

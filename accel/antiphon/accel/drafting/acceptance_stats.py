@@ -49,7 +49,6 @@ def make_budget(
     """Return the budget of one request.
 
     Args:
-        drafter: The drafter of the request.
         num_draft_tokens: Fixed number of draft rows per step, or None to adapt it to costs and acceptance rates.
         cost: Fixed costs, which are not corrected by measured times; None to use those of the engine.
         acceptance_stats: Returns the statistics of the engine, or None if the engine can verify no draft. Called only

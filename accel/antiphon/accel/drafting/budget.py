@@ -164,8 +164,6 @@ def cheapest_padding(cost: CostModel, context_length: int, rows: int, preferred:
     """Return the number of padding rows that make a forward pass at least a tenth cheaper, or 0.
 
     Args:
-        context_length: Number of tokens before it.
-        rows: Its rows without padding.
         preferred: Preferred number of rows; 0 for none.
     """
     costs = cost.next_seconds(context_length, max(rows, MIN_ROWS), preferred)[rows - 1 :]
@@ -181,9 +179,6 @@ def _padded_costs(cost: CostModel, context_length: int, rows: int, preferred: in
 def context_tokens(cost: CostModel, context_lengths: Sequence[int]) -> int:
     """Return the context length that determines the cost of a forward pass over several sequences.
 
-    Args:
-        context_lengths: Number of tokens that each sequence holds.
-
     Returns:
         The sum if each sequence packs its own context, else the maximum.
     """
@@ -191,12 +186,7 @@ def context_tokens(cost: CostModel, context_lengths: Sequence[int]) -> int:
 
 
 def packing_savings(cost: CostModel, context_lengths: Sequence[int], drafts: Sequence[Draft]) -> float:
-    """Return the seconds that a forward pass saves over its cost curve because some sequences verify no draft.
-
-    Args:
-        context_lengths: Number of tokens that each sequence holds.
-        drafts: The draft of each sequence.
-    """
+    """Return the seconds that a forward pass saves over its cost curve because some sequences verify no draft."""
     return cost.packing * sum(length for length, draft in zip(context_lengths, drafts, strict=True) if not draft)
 
 
@@ -212,9 +202,6 @@ def trim_drafts(
     selects the rows.
 
     Args:
-        drafts: The draft of each sequence as proposed.
-        budgets: The budget of each sequence.
-        context_lengths: Number of tokens that each sequence holds.
         cost: Cost model of forward passes over several sequences, evaluated at `context_tokens`. Default: that of the
             first adaptive budget.
 

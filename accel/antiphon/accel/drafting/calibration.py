@@ -57,7 +57,6 @@ class Calibration:
 
         Args:
             index: Bin of the row.
-            is_hit: Whether the row was right.
         """
         _count(self.trials, self.hits, index, is_hit, MEMORY)
 

@@ -63,10 +63,6 @@ class StepCost:
         Costs are linear between measured points and continue with the last slope beyond them. For row counts that only
         the first context has, the ratio to the first context is interpolated over the rows. With the context they never
         fall, and those of more rows rise at least as fast as those of fewer.
-
-        Args:
-            context_length: Number of tokens before the forward pass.
-            rows: Largest number of rows.
         """
         counts = np.arange(1, rows + 1)
         (start, first), *others = self.seconds.items()
@@ -82,11 +78,7 @@ class StepCost:
         return after
 
     def ratio(self, rows: int, context_length: int) -> float:
-        """Return the cost of a forward pass as a multiple of a plain step.
-
-        Args:
-            context_length: Number of tokens before it.
-        """
+        """Return the cost of a forward pass as a multiple of a plain step."""
         curve = self.curve(context_length, rows)
         return float(curve[-1] / curve[0])
 
@@ -110,7 +102,6 @@ class CostModel:
     correction.
 
     Args:
-        cost: The measured curve.
         learns: Whether steps correct it. False for known costs, and for results that must not depend on the clock; the
             rows of the last forward pass are then unknown, so that a change of rows costs nothing.
     """
@@ -125,12 +116,7 @@ class CostModel:
         self._cached: tuple[int, NDArray[np.float64], NDArray[np.int64]] | None = None
 
     def seconds(self, context_length: int, rows: int) -> list[float]:
-        """Return the seconds of forward passes of 1 to ``rows`` rows; only their ratios are reliable.
-
-        Args:
-            context_length: Number of tokens before the forward pass.
-            rows: Largest number of rows.
-        """
+        """Return the seconds of forward passes of 1 to ``rows`` rows; only their ratios are reliable."""
         curve, ranges = self._curve(context_length, rows)
         seconds: list[float] = (curve * np.exp(self._biases)[ranges])[:rows].tolist()
         return seconds
@@ -141,8 +127,6 @@ class CostModel:
         Without a preferred number, only the share `SHAPE_CHANGE_SHARE` of leaving the last number is added.
 
         Args:
-            context_length: Number of tokens before the forward pass.
-            rows: Largest number of rows.
             preferred: Preferred number of rows. If given, the cost of returning to it is included. 0: none.
 
         Returns:
@@ -182,7 +166,6 @@ class CostModel:
         """Correct the costs by one step; the first forward pass of a shape is slower than later ones and is ignored.
 
         Args:
-            context_length: Number of tokens before it.
             saved: Seconds to add before comparing with the curve: this pass was faster because some of its sequences
                 had no draft (`antiphon.accel.drafting.budget.packing_savings`).
         """

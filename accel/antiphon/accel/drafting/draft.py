@@ -65,13 +65,7 @@ class Draft:
     def unchecked(
         cls, tokens: tuple[int, ...], parents: tuple[int, ...], chances: tuple[float, ...], num_probes: int = 0
     ) -> Draft:
-        """Return a draft without validating it, for callers whose rows are valid by construction.
-
-        Args:
-            tokens: Token of each row.
-            parents: Parent of each row.
-            chances: Chance of each row.
-        """
+        """Return a draft without validating it, for callers whose rows are valid by construction."""
         draft = object.__new__(cls)
         assign = object.__setattr__  # the class is frozen
         assign(draft, "tokens", tokens)
@@ -188,7 +182,6 @@ class Drafter(Protocol):
         """Forget the previous request and read the prompt and the references of a new one.
 
         Args:
-            prompt: Token ids of the prompt.
             references: Token ids of the texts to copy from, one sequence each.
 
         Returns:
@@ -229,7 +222,6 @@ def chain(tokens: Tokens, chances: Sequence[float] | None = None) -> Draft:
     """Return a draft without branches: each token follows the previous one.
 
     Args:
-        tokens: Token of each row.
         chances: Chance of each row; 1.0 by default.
     """
     rows = len(tokens)
@@ -267,8 +259,6 @@ def trim(draft: Draft, rows: int, depth: int, probe_depth: int | None = None) ->
     probes below it. If the probes of the root do not fit, or a probe is too deep, all probes are dropped.
 
     Args:
-        rows: Maximum number of rows.
-        depth: Maximum depth of a candidate.
         probe_depth: Maximum depth of a probe, ``depth`` by default. It may be larger, because the logits of a probe
             are useful even if the row cannot be accepted.
     """

@@ -25,9 +25,6 @@ class PreferredRows:
     computed from the chances of the first draft; afterwards, from the number of drafted tokens that the text turned out
     to contain, whether or not their rows were verified. Requests with the same kind of drafter share it.
 
-    Args:
-        max_rows: Largest number of rows of a draft.
-
     Attributes:
         rows: The preferred number; 0 before the first `update`.
     """
@@ -51,11 +48,7 @@ class PreferredRows:
             self.rows = best
 
     def observe(self, draft: Draft, chances: Sequence[float], tokens: Tokens) -> None:
-        """Learn how many candidates of a draft would have been accepted if all of them had been verified.
-
-        Args:
-            chances: Calibrated chance of each candidate.
-        """
+        """Learn how many candidates of a draft would have been accepted if all of them had been verified."""
         order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)
         places = {row: place for place, row in enumerate(order, 1)}
         found: list[int] = []

@@ -21,7 +21,6 @@ class ScoredDraft:
     """The draft of one sequence with calibrated chances.
 
     Attributes:
-        draft: The draft tree.
         chances: Calibrated chance of each candidate; that of a child is never above that of its parent.
     """
 

@@ -80,20 +80,14 @@ class CachedSequence(Protocol):
         """Whether this sequence may share a forward pass with others."""
 
     def can_draft_at_prefill(self, context: Tokens) -> bool:
-        """Return whether the prompt's last token may be computed together with a draft, after all other tokens.
-
-        Args:
-            context: Token ids of the prompt.
-        """
+        """Return whether the prompt's last token may be computed together with a draft, after all other tokens."""
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
         """Return the part of a draft that the next forward pass can verify.
 
         Args:
             draft: Draft tree below the last pending token.
-            rows: Maximum number of rows.
             depth: Maximum depth of a row that can be accepted: the tokens that the request may still emit, minus one.
-            pending: Number of pending tokens before the draft.
 
         Returns:
             A draft of the most likely rows; a chain if the level is "linear" or "replay"; empty if nothing can be
@@ -136,7 +130,6 @@ class SequenceInput:
     """The input of one sequence to a forward pass: its pending tokens and a draft below the last of them.
 
     Attributes:
-        sequence: The sequence, created by the same engine.
         pending: Confirmed tokens that are not cached yet, at least one; they start at position ``sequence.length``.
         draft: Draft tree whose root is the last pending token, as `CachedSequence.fit` returned it.
         prefill_chunk: Maximum number of prompt tokens per forward pass; None for the engine's default.
@@ -296,11 +289,7 @@ class ModelEngine(Engine, Protocol):
         """Return the KV cache as a cache of transformers; None if the engine keeps its own format."""
 
     def usable_bita(self, *, reproducible: bool = False) -> tuple[MaskWeights | None, str]:
-        """Return the BiTA masks that were trained for this model, or None and the reason why they cannot be used.
-
-        Args:
-            reproducible: As in `SequenceOptions`.
-        """
+        """Return the BiTA masks that were trained for this model, or None and the reason why they cannot be used."""
 
     def release(self, sequence: CachedSequence) -> None:
         """Give the memory of a finished request's sequence to others. Called once; the sequence is not used again.

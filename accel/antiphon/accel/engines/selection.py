@@ -32,7 +32,6 @@ class SelectedEngine:
     """The result of `select_engine`.
 
     Attributes:
-        engine: The engine that runs the model.
         reason: Why it was selected, in one sentence.
     """
 
@@ -46,7 +45,6 @@ class _CachedSelection:
 
     Attributes:
         engine: The engine; None for the torch engine, which could not be freed if it referred to itself.
-        reason: Why it was selected.
         weights: Version of the weights that it was selected for.
         memory: Requested size of the KV cache in bytes; None for the default.
     """

@@ -17,8 +17,6 @@ from antiphon.accel.remote.thinking_tags import TaggedContent
 from antiphon.accel.remote.unasked_thinking import UnaskedThinking
 from antiphon.accel.text.completion import Completion, Origin, Piece, TextStream, Usage
 
-__all__ = ["RemoteStream"]
-
 FINISH_REASONS: Mapping[str, FinishReason] = {"length": "length", "abort": "cancelled"}
 """Finish reasons of servers; any other one, such as "tool_calls", is "stop"."""
 

@@ -14,7 +14,6 @@ from antiphon.accel.text.tool_turns import adapt_tool_turns, tool_traits
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["apply_chat_template", "tool_call_prefix"]
 
 _NAME, _ARGUMENT = "TOOL-NAME", "ARGUMENT-NAME"
 

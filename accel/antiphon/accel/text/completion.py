@@ -18,8 +18,6 @@ from antiphon.accel.text.thinking import Split, ThinkingReader, ThinkingStart
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Origin", "Piece", "Stream", "TextStream", "Usage"]
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -69,12 +67,9 @@ class Completion:
     Attributes:
         text: The response prefix and the generated answer, without thinking, special tokens and the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" or "cancelled".
-        usage: Token counts.
-        steps: Summary of the decoding steps.
         tokens: Generated token ids, including the one that ended the text.
         temperature: Temperature that the tokens were chosen with.
         repetition_penalty: Repetition penalty that the tokens were chosen with.
-        origins: Origin of each token.
         logprobs: Log-probabilities of each token, if requested.
         response_prefix: Beginning of the text that was part of the prompt and not generated.
         reasoning: The model's thinking before the answer; empty if there was none.
@@ -154,15 +149,11 @@ class Stream(TextStream):
 
     Args:
         prompt_tokens: Number of prompt tokens, with those of the response prefix.
-        stop: Stop strings, which are searched in the generated answer.
-        temperature: Temperature that tokens are chosen with, for the completion.
-        repetition_penalty: Repetition penalty that tokens are chosen with, for the completion.
         logprobs: Log-probabilities of each token; a list that the steps append to.
         weights: "int8" or "int4" for compressed weights, for the summary.
         response_prefix: Text at the end of the prompt that the completion starts with. It is the first piece, which is
             there before the first forward pass.
         context: Token ids of the end of the prompt, if there is a response prefix.
-        response_prefix_tokens: Number of tokens that the response prefix added to the prompt.
         end_tokens: Tokens that end the text; they add nothing to it.
         thinking: How thinking is separated from the answer; None: the model does not think.
     """

@@ -11,7 +11,6 @@ from antiphon.accel.text.thinking import thinking_format
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["EndTokens"]
 
 _ANSWER = "PROBE-ANSWER"
 
@@ -28,12 +27,7 @@ class EndTokens:
         self._probed: tuple[str, int | None] = ("", None)  # the chat template, and the token after its answers
 
     def ids(self, configured: int | Sequence[int] | None, more: Iterable[int] = ()) -> tuple[int, ...]:
-        """Return the ids of the end tokens, those of the generation settings first.
-
-        Args:
-            configured: End tokens of the model's generation settings.
-            more: Further end tokens of a request.
-        """
+        """Return the ids of the end tokens, those of the generation settings first."""
         given = [configured] if isinstance(configured, int) else configured or ()
         found = [*given, self._tokenizer.eos_token_id, self._end_of_turn(), *more]
         known = [token for token in found if isinstance(token, int) and 0 <= token < self._vocab_size]

@@ -14,21 +14,6 @@ from antiphon.accel.text.thinking_switch import template_variables
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "Conversation",
-    "CountedPrompt",
-    "Message",
-    "PromptInput",
-    "PromptSpan",
-    "ReferenceInput",
-    "TokenizedPrompt",
-    "add_variables",
-    "begin_answer",
-    "check_references",
-    "encode_prompt",
-    "tokenize_prompt",
-    "with_template_variables",
-]
 
 Message = Mapping[str, Any]
 """One turn of a conversation: its "role" ("system", "user", "assistant", ...) and its "content", a text."""
@@ -39,7 +24,6 @@ class Conversation:
     """Messages and tools for a model.
 
     Attributes:
-        messages: The turns of the conversation.
         tools: Tools that the model may call, as JSON schemas.
         assistant_prefix: Beginning of the assistant's turn. It is part of the prompt; the completion continues it and
             does not repeat it.
@@ -73,8 +57,6 @@ class TokenizedPrompt:
     """A prompt that has been tokenized; pass it on in place of the prompt so that it is not tokenized again.
 
     Attributes:
-        text: The text of the prompt.
-        tokens: Its token ids.
         offsets: Characters (start, end) of each token; empty if the tokenizer does not report them.
         has_added_tokens: Whether the tokenizer added its special tokens, such as the one that begins every text.
         thinking: How the model's output separates thinking from the answer; None if the answer begins at once.
@@ -111,12 +93,7 @@ class TokenizedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class CountedPrompt:
-    """A prompt for a model on a server, whose tokens only the server knows.
-
-    Attributes:
-        content: The prompt.
-        count: Its approximate number of tokens.
-    """
+    """A prompt for a model on a server, whose tokens only the server knows."""
 
     content: str | Sequence[Message] | Conversation
     count: int
@@ -159,7 +136,6 @@ def with_template_variables(prompt: PromptInput, thinking: bool | None, variable
 
     Args:
         thinking: Whether to turn thinking on or off; None: as the conversation says.
-        variables: Variables that are added to those of the conversation.
     """
     if isinstance(prompt, str | TokenizedPrompt | CountedPrompt) or (thinking is None and not variables):
         return prompt
@@ -171,7 +147,6 @@ def add_variables(conversation: Conversation, thinking: bool | None, variables: 
 
     Args:
         thinking: Whether to turn thinking on or off; None: as the conversation says.
-        variables: Variables that are added to those of the conversation.
     """
     return replace(
         conversation,

@@ -202,10 +202,6 @@ class Settings:
 def check(name: str, value: object, holds: bool, range_: str) -> None:
     """Raise an error that names a parameter if its value is invalid.
 
-    Args:
-        holds: Whether the value is valid.
-        range_: What is valid, for the message.
-
     Raises:
         ValueError: The value is invalid.
     """

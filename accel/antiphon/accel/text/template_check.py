@@ -13,8 +13,6 @@ from antiphon.accel.text.thinking_switch import template_variables, thinking_tra
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["CASES", "CaseResult", "TemplateCase", "check_template", "describe_traits"]
-
 
 def _turns(*turns: tuple[str, str]) -> list[dict[str, Any]]:
     return [{"role": role, "content": content} for role, content in turns]
@@ -46,8 +44,6 @@ class TemplateCase:
     """A conversation that a model should take.
 
     Attributes:
-        name: Name of the column.
-        messages: The messages.
         tools: Tools that the model may call.
         schema: Schema of the answer; None for any answer.
         thinking: Whether thinking is turned on or off; None for neither.
@@ -73,35 +69,26 @@ CASES = (
 """The columns of the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaseResult:
-    """Whether a template takes a conversation, and if not, the message of its refusal."""
-
-    name: str
-    passes: bool
-    message: str = ""
+def check_template(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Return for each of `CASES` why the chat template does not write it completely; empty if it does."""
+    return {case.name: _refusal(case, tokenizer) for case in CASES}
 
 
-def check_template(tokenizer: PreTrainedTokenizerBase) -> list[CaseResult]:
-    """Return for each of `CASES` whether the chat template writes it completely."""
-    return [_check(case, tokenizer) for case in CASES]
-
-
-def _check(case: TemplateCase, tokenizer: PreTrainedTokenizerBase) -> CaseResult:
+def _refusal(case: TemplateCase, tokenizer: PreTrainedTokenizerBase) -> str:
     if case.thinking is not None and (message := missing_switch(tokenizer)):
-        return CaseResult(case.name, False, message)
+        return message
     variables = template_variables(tokenizer, {}, case.thinking)
     try:
         text = apply_chat_template(case.messages, case.tools, tokenizer, variables=variables)
     except ValueError as error:
-        return CaseResult(case.name, False, str(error))
+        return str(error)
     place = 0
     for part in (message["content"] or "oak hive" for message in case.messages):
         if part not in text:
-            return CaseResult(case.name, False, f"The chat template drops {part!r}.")
+            return f"The chat template drops {part!r}."
         if (place := text.find(part, place)) < 0:
-            return CaseResult(case.name, False, "The chat template changes the order.")
-    return CaseResult(case.name, True)
+            return "The chat template changes the order."
+    return ""
 
 
 def missing_switch(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -118,11 +105,11 @@ def describe_traits(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
         return {"template": "none: prompts are plain text"}
     traits = template_traits(tokenizer)
     results = check_template(tokenizer)
-    refused = [f"{each.name}: {each.message}" for each in results if not each.passes]
+    refused = [f"{name}: {message}" for name, message in results.items() if message]
     return {
         "system role": "yes" if traits.has_system_role else "no: instructions are put before the next question",
         "turns": "have to alternate: others are merged" if traits.alternates else "in any order",
         "thinking": str(thinking_traits(tokenizer)),
-        "template takes": ", ".join(each.name for each in results if each.passes),
+        "template takes": ", ".join(name for name, message in results.items() if not message),
         **({"template refuses": "\n".join(refused)} if refused else {}),
     }

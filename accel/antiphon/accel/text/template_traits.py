@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["RenderedTemplate", "TemplateTraits", "adapt_messages", "template_traits"]
 
 Messages = Sequence[Mapping[str, Any]]
 

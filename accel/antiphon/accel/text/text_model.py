@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from antiphon.accel.decoding.prefix_cache import PrefixCache
 
-__all__ = ["TextModel"]
-
 
 class TextModel(Protocol):
     """Implemented by `LanguageModel`, which runs in this process, and `RemoteLanguageModel`, which runs on a server."""

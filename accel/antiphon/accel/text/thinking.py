@@ -13,7 +13,6 @@ from antiphon.accel.text.stop_strings import partial_length
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Split", "ThinkingFormat", "ThinkingReader", "ThinkingStart", "thinking_format"]
 
 State = Literal["before", "thinking", "answer"]
 """Where a text is: neither thinking nor answer has begun, in the thinking, or in the answer."""

@@ -15,7 +15,6 @@ from antiphon.accel.text.thinking import ThinkingFormat, thinking_format
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ThinkingTraits", "asks_about_thinking", "check_template_variables", "template_variables", "thinking_traits"]
 
 SWITCHES: tuple[tuple[str, Any, Any], ...] = (
     ("enable_thinking", True, False),

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TokenBytes", "byte_alphabet"]
-
 
 class TokenBytes:
     """The bytes of tokens, for byte-level vocabularies (GPT-2), SentencePiece's with byte tokens, and others."""

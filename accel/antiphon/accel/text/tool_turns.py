@@ -15,7 +15,6 @@ from antiphon.accel.text.template_traits import RenderedTemplate, adapt_messages
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ToolTraits", "adapt_tool_turns", "tool_traits"]
 
 IdFormat = Literal["any", "nine", "name"]
 """Ids that a template accepts: any text; nine letters and digits (Mistral); or ``functions.NAME:N`` (Kimi)."""

@@ -20,7 +20,6 @@ def run_facts(kind: str, name: str, model: Any, *, program: str = "antiphon") ->
     """Return the facts of one benchmark run.
 
     Args:
-        name: Model name as the user gave it.
         program: Program name at the start of the recorded command.
     """
     dtype = str(model.dtype).removeprefix("torch.")

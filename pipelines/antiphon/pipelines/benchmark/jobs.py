@@ -61,7 +61,6 @@ def make_jobs(
     """Return one job per sample.
 
     Args:
-        limit: Maximum number of new tokens per job.
         passages: None for the recorded prompts; a number to build new prompts over the first ``passages`` references.
 
     Raises:

@@ -38,9 +38,6 @@ class TransformersGenerate:
 
     On an NVIDIA GPU it runs without cuDNN's attention: torch may choose it by default, and it plans its kernels for
     each new length, which makes transformers several times slower.
-
-    Attributes:
-        name: Name on the command line.
     """
 
     name: str
@@ -73,10 +70,8 @@ class AntiphonGenerate:
     """`antiphon.accel.generate` with one drafter.
 
     Attributes:
-        name: Name on the command line.
         drafter: Drafter factory, or "auto" for `choose_drafter`.
         num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
-        engine: Engine that runs the model.
     """
 
     name: str

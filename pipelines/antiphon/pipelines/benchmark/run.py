@@ -14,7 +14,6 @@ class Job:
     """One prompt to decode.
 
     Attributes:
-        prompt: Prompt token ids.
         references: Texts that drafts may be copied from.
     """
 
@@ -28,7 +27,6 @@ class MethodRun:
 
     Attributes:
         tokens: Emitted token ids.
-        seconds: Duration of the whole call.
         first_token_seconds: Time until the first tokens are emitted (prefill).
         steps: Forward passes after the prefill.
         drafted: Draft tokens verified after the prefill; None if the program does not report them.

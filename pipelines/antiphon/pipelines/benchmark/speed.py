@@ -23,7 +23,6 @@ class MethodFigures:
     """Figures of one method. Times are the median over the rounds of each job, summed over the jobs.
 
     Attributes:
-        name: The method's name.
         rounds: For each round, one run per job.
         is_baseline: Whether another program decoded.
     """

@@ -109,7 +109,6 @@ def compare_speed(
 
     Args:
         limit: Maximum number of new tokens per job.
-        **how: Further arguments of `measure_speed`.
     """
     from antiphon.pipelines.benchmark.speed import measure_speed
 

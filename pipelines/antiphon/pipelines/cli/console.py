@@ -66,7 +66,6 @@ def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", eve
     """Show one progress bar per stage on standard error; yield the function that updates them.
 
     Args:
-        names: Displayed names by stage.
         waiting: What is shown until the first stage, as by `status`; by default nothing.
         every: Interval in seconds of printed lines if standard error is not a terminal.
     """
@@ -201,10 +200,6 @@ def show_citations(answer: Answer, *, root: Path | None = None) -> None:
 
 
 def show_cost(answer: Answer, stopwatch: Stopwatch | None = None) -> None:
-    """Print one line with the cost of the answer.
-
-    Args:
-        stopwatch: Its times are added.
-    """
+    """Print one line with the cost of the answer."""
     times = "" if stopwatch is None else f"; {stopwatch.describe()}"
     out.print(f"{answer.caption}{times}", style="dim")

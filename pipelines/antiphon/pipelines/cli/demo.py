@@ -162,7 +162,6 @@ def run_race(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> 
     Args:
         language_model: The model. Transformers runs the torch model as it is; our decoding uses the
             engine of the language model.
-        limit: Maximum number of new tokens for each job.
     """
     from antiphon.accel.drafting.drafters import Blend
     from antiphon.pipelines.benchmark.methods import AntiphonGenerate, TransformersGenerate

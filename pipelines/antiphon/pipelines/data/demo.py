@@ -21,7 +21,6 @@ class DemoQuestion:
     """A question of the demo.
 
     Attributes:
-        question: The question.
         answer: Sentences of the documents that answer it best; None if the documents do not answer it.
         source: File that contains the sentences; None without an answer.
     """

@@ -73,7 +73,6 @@ def read_document(collection: Collection, document: str, first: str) -> str:
     Text between two passages that is in no passage, such as white space, is a blank line.
 
     Args:
-        document: the id of the document.
         first: the number of the first character.
 
     Raises:

@@ -36,7 +36,6 @@ def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report:
     "reader".
 
     Args:
-        adapter: Folder of the adapter.
         base: Returns the folder of the base model; called only if needed.
         models: Folder of model folders; the new one is named after the adapter's content.
         report: Called with stage, done and total.

@@ -23,7 +23,6 @@ def resolve_drafter(
     Args:
         name: Name of the drafter. "auto" is returned as it is, because the choice depends on the model.
         bita: File of BiTA's weights, or "smollm2" for the bundled file, which is the default of the drafter "bita".
-        window: Window of Lookahead.
 
     Raises:
         ValueError: there is no such drafter, it does not support an option, or the file does not hold such weights.

@@ -11,11 +11,6 @@ from antiphon.accel.hub_download import cached_file
 def find_on_hub(name: str, wanted: str, bundled: Sequence[str]) -> str:
     """Return the name if the hub or its local cache has it, after at most one HTTP request without retries.
 
-    Args:
-        name: Name of a model on the hub.
-        wanted: Phrase for messages with the names that can be given.
-        bundled: Names of bundled models, one of which may be meant.
-
     Raises:
         ValueError: There is no such model, it may not be read, or the hub cannot be reached.
     """

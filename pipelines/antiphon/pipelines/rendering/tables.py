@@ -23,13 +23,7 @@ def result_table(
     is_open: bool = False,
     caption: str = "",
 ) -> Table:
-    """Return a table with one row for each mapping; columns of numbers are right-aligned.
-
-    Args:
-        columns: the heading of each key of the rows.
-        rows: the rows; values are formatted by `format_value`.
-        is_open: omit the frame.
-    """
+    """Return a table with one row for each mapping; columns of numbers are right-aligned."""
     table = Table(
         title=Text(sanitize(title)) if title else None,
         caption=Text(sanitize(caption)) if caption else None,

@@ -27,10 +27,6 @@ class AccessKeys:
     If there are no given keys, and the file has no table of keys or there is no file, no key is needed. Once a key was
     needed, one is needed until the server ends, whatever becomes of the file.
 
-    Args:
-        given: keys with every right.
-        file: a file of collections and keys.
-
     Raises:
         ValueError: the file is not valid.
         OSError: the file cannot be read.

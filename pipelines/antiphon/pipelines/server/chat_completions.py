@@ -72,11 +72,8 @@ class ChatResponse:
     """Writes the response to a chat request, whole or as a stream.
 
     Attributes:
-        body: the request.
-        served: the model.
         conversation: the prompt.
         tools: the schemas of the arguments of the tools that the model may call, by name.
-        json_schema: the schema of the answer.
     """
 
     body: ChatRequest

@@ -28,8 +28,6 @@ class ServedModel:
     """A model name that clients can request.
 
     Attributes:
-        id: the name.
-        language_model: the language model.
         rag: the pipeline that answers from documents; None: the language model alone.
         stop: default stop strings of answers from documents.
         collection: the name of the collection with the documents.
@@ -74,7 +72,6 @@ class RequestStarter:
         """Plan a request and start its generation.
 
         Args:
-            parameters: further parameters of `LanguageModel.stream`.
             references: passages of the client that are drafted from and may be cited.
             predicted: texts that are drafted from only.
             with_quote: search the best quote of the passages, while the model reads them.

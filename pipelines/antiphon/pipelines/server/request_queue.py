@@ -33,8 +33,6 @@ class Started:
     """The first event of a generation.
 
     Attributes:
-        stream: the stream that is decoded.
-        plan: how the text is generated; None: it cites nothing.
         on_end: called once when decoding ends, for whatever reason.
         span: the span of the generation, which ends with it.
         quote: the best quote of the passages, which is searched in another thread; None: there is none.
@@ -226,7 +224,6 @@ class RequestQueue:
     Jobs that run at the same time share forward passes through the language model's scheduler.
 
     Args:
-        max_running: jobs that are decoded at the same time, each in a thread.
         report: called with the result of every generation, or with the exception that ended it.
     """
 

@@ -36,13 +36,8 @@ class Service:
 
     Attributes:
         models: the models by name, the language model alone and with each collection.
-        collections: the collections by name.
-        settings: limits and access rules.
         tenants: prefix caches and draft statistics of each tenant.
-        queue: runs generations.
-        metrics: Prometheus metrics.
         starter: starts generations.
-        keys: the accepted API keys.
         rate_limit: limits the requests of each key.
         created: when the server started, in seconds since the epoch.
         embedder: the embedder of /v1/embeddings.

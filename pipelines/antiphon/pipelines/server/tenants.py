@@ -78,7 +78,6 @@ class Tenants:
     """All tenants, most recent last; the least recent ones are dropped.
 
     Args:
-        max_tenants: tenants that are kept.
         prefix_cache_tokens: prompt tokens whose KV cache is kept for all tenants together; 0: none.
     """
 

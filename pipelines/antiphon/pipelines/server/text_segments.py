@@ -37,9 +37,6 @@ class SegmentTracker:
     """Splits a growing text into segments: the drafted tokens and the model's own tokens of each forward pass.
 
     A drafted segment is attributed to the passage that contains it together with the longest context before it.
-
-    Args:
-        passages: the passages of the prompt, in its order.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:

@@ -18,7 +18,6 @@ def chosen_embedder(name: str, device: str | None = None) -> str:
     """Return the name of the embedder that ``auto`` stands for; other names are returned as they are.
 
     Args:
-        name: See `load_embedder`.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
     """
     if name != "auto":

@@ -34,7 +34,6 @@ class RayEmbedder:
     cluster already (``ray.init``) uses that one.
 
     Args:
-        name: The name of the embedder; see `load_embedder`.
         address: The cluster: ``HOST:PORT`` of its head node or ``auto``, on one of its machines; ``ray://HOST:PORT``
             of its Ray Client server, from any machine; or ``local``, which starts Ray on this machine. All machines
             of the cluster need Antiphon and the model.

@@ -16,7 +16,6 @@ class TokenVectorCache:
     """Keeps the token vectors of the most recently used texts in half precision. Thread-safe.
 
     Args:
-        embedder: Computes the vectors of new texts.
         size: How many texts to keep; 0 for none.
 
     Raises:

@@ -63,8 +63,6 @@ def choose_encoder_engine(
 
     Args:
         output: The name of its output, a key of `OUTPUTS`.
-        key: Identifies the weights.
-        dtype: The precision in use.
         vectors: A function that computes the vectors of `COMPARISON_TEXTS` with a model or graph; one row per text.
 
     Returns:
@@ -87,7 +85,6 @@ def choose_module_engine(
     Args:
         transformer: The module; its attribute ``model`` is replaced if OpenVINO is chosen.
         output: The output that the module reads, a key of `OUTPUTS`.
-        key: Identifies the weights.
         vectors: A function that computes the vectors of `COMPARISON_TEXTS` with the module's current model.
 
     Raises:
@@ -106,9 +103,6 @@ def choose_module_engine(
 
 def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
     """Choose torch, because OpenVINO cannot run the model or was not requested.
-
-    Args:
-        reason: Why OpenVINO cannot run the model.
 
     Raises:
         ValueError: ``wanted`` is not an engine, or it is "openvino".

@@ -23,7 +23,6 @@ def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cach
 
     Args:
         kind: The kind of model, such as "embedder", for the error message.
-        source: Its name on the hub, or a folder.
         load: Loads the model; its argument is True if it must not access the hub.
         is_cached: The cache contains the model, possibly only a part of it.
 
@@ -56,7 +55,6 @@ def download_models(names: Sequence[str], report: hub_download.Report) -> None:
     """Download the weights of hub models that are not in the cache yet, with progress in megabytes.
 
     Args:
-        names: Names on the hub.
         report: Called with a stage, the megabytes that are done, and those in all.
 
     Raises:

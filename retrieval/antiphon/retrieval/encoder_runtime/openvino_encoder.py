@@ -49,12 +49,7 @@ MULTIPLE = 8
 
 
 def openvino_obstacle(device: str, dtype: torch.dtype) -> str | None:
-    """Return why OpenVINO cannot run an encoder here, or None if it can be tried.
-
-    Args:
-        device: Where the model would run.
-        dtype: Its precision.
-    """
+    """Return why OpenVINO cannot run an encoder here, or None if it can be tried."""
     if device.partition(":")[0] != "cpu":
         return f"it is for CPUs, and the model runs on {device}"
     if platform.machine() not in MACHINES:
@@ -68,11 +63,6 @@ class OpenVINOEncoder(nn.Module):
     """A drop-in replacement for an encoder of transformers, run by OpenVINO. Thread-safe.
 
     It uses as many threads as torch has when it is created, and computes one call at a time.
-
-    Args:
-        output: The output to compute, a key of `OUTPUTS`.
-        key: Identifies the weights.
-        dtype: The precision to compute in.
 
     Attributes:
         comparison_file: The file with the result of the comparison with torch, for this CPU and precision.
@@ -189,7 +179,6 @@ def cache_folder_of(model: PreTrainedModel, output: str, key: str) -> Path:
     """Return the cache folder of a graph, which depends on weights, configuration and library versions.
 
     Args:
-        output: The output that the graph computes.
         key: Identifies the weights.
     """
     settings = {name: each for name, each in model.config.to_dict().items() if not name.startswith("_")}

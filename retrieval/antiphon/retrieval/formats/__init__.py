@@ -6,7 +6,7 @@ Both are imported when they are first used, and import their parser when they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from mimetypes import MimeTypes
@@ -17,19 +17,12 @@ from antiphon.retrieval.block import Markup
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.limits import Member, open_zip
 
-Reader = Callable[[bytes, str], Document]
-"""Called as ``reader(data, source)``. Raises a ``ValueError`` with the reason if it cannot read the data."""
-
-Unpacker = Callable[[bytes], Iterator[Member]]
-"""Called as ``unpacker(data)``. Raises a ``ValueError`` with the reason if it cannot read the data."""
-
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """A file format.
 
     Attributes:
-        name: Its name for messages.
         suffixes: Its file name endings, in lower case.
         reader: ``module:function`` in this folder; empty if the file only contains other files.
         unpacker: ``module:function`` in this folder, if the file contains other files.
@@ -123,12 +116,6 @@ SUFFIXES = tuple(sorted(_BY_SUFFIX))
 def format_of(suffix: str) -> Format | None:
     """Return the format of a file name ending in lower case, or None."""
     return _BY_SUFFIX.get(suffix)
-
-
-def reader_for(suffix: str) -> Reader:
-    """Return the reader for a file name ending in lower case; any unknown ending is read as plain text."""
-    reader: Reader = _function((format_of(suffix) or PLAIN_TEXT).reader or PLAIN_TEXT.reader)
-    return reader
 
 
 def may_be_text(suffix: str) -> bool:

@@ -48,9 +48,7 @@ class DocumentBuilder:
         """Append a heading; nothing if the title is blank.
 
         Args:
-            title: The title.
             level: Its level; 1 is the outermost.
-            place: Its place in the file.
         """
         title = " ".join(printable(title).split())
         if title:
@@ -77,7 +75,6 @@ class DocumentBuilder:
         """Append the text, the headings and the code of a document.
 
         Args:
-            place: Its place in the file.
             level: Added to the levels of its headings.
         """
         text = document.text.strip("\n").rstrip()
@@ -95,7 +92,6 @@ class DocumentBuilder:
 
         Args:
             metadata: Its metadata; values that are None or empty are left out.
-            cut_at_lines: See `Document`.
         """
         regions = Regions(tuple(self._starts), tuple(self._labels)) if self._starts else None
         facts = {name: value for name, value in (metadata or {}).items() if value not in (None, "", [])}

@@ -19,9 +19,8 @@ def read_notebook_document(data: bytes, source: str) -> Document:
     Raises:
         ValueError: The file is damaged, or is not a notebook.
     """
-    from antiphon.retrieval.formats import reader_for
+    from antiphon.retrieval.formats.markup import read_markdown_document
 
-    read_markdown = reader_for(".md")
     parsed = parse_json(decode(data))
     notebook: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
     builder = DocumentBuilder()
@@ -31,7 +30,7 @@ def read_notebook_document(data: bytes, source: str) -> Document:
             builder.add(_fenced(text, _language(notebook)), place)
             builder.add(_fenced(_results(cell)), place)
         elif text.strip():
-            builder.add_document(read_markdown(text.encode("utf-8", "replace"), source), place)
+            builder.add_document(read_markdown_document(text.encode("utf-8", "replace"), source), place)
     title = notebook.get("metadata", {}).get("title") if isinstance(notebook.get("metadata"), dict) else None
     return builder.build(source, {"title": title if isinstance(title, str) else ""})
 

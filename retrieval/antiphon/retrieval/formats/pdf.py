@@ -47,7 +47,6 @@ def read_pdf_document(data: bytes, source: str) -> Document:
 
     Args:
         data: The bytes of the file.
-        source: The name of the document.
 
     Raises:
         ValueError: The file is encrypted, or is damaged, or has no text on any page.

@@ -64,9 +64,6 @@ def without_running_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
 
     They are in the margins, equal up to numbers on three pages (or on two of a short document), and a page number
     differs from the position of its page by the same number on several pages.
-
-    Args:
-        pages: The lines of each page.
     """
     counts = Counter(key for lines in pages for key in {_key(line) for line in _marginal(lines)})
     offsets = Counter(
@@ -115,11 +112,7 @@ def page_text(lines: Sequence[Line]) -> str:
 
 
 def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
-    """Return the text of all pages and the first character of each; a sentence goes on across a page break.
-
-    Args:
-        pages: The text of each page.
-    """
+    """Return the text of all pages and the first character of each; a sentence goes on across a page break."""
     parts: list[str] = []
     starts, length = [], 0
     for page in pages:

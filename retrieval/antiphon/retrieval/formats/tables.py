@@ -132,13 +132,7 @@ def _sheet_rows(sheet: Any, counter: _Counter) -> Iterator[_Row]:
 
 
 def _filled(rows: Iterable[list[str]], place: _Place, counter: _Counter) -> Iterator[_Row]:
-    """Yield the rows that are not empty, without the empty cells around them; empty rows are counted.
-
-    Args:
-        rows: The values of all rows.
-        place: Returns the place of a row.
-        counter: Counts the cells.
-    """
+    """Yield the rows that are not empty, without the empty cells around them; empty rows are counted."""
     for number, row in enumerate(rows, 1):
         counter.add(len(row))
         filled = [column for column, value in enumerate(row) if value.strip()]

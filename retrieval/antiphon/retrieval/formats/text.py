@@ -65,7 +65,6 @@ def decode(data: bytes, encoding: str | None = None) -> str:
     """Return the text of `decode_text` or, with an encoding, the text in that encoding.
 
     Args:
-        data: The content of a file.
         encoding: The name of an encoding. None: detect it.
 
     Raises:
@@ -87,7 +86,6 @@ def decode_text(data: bytes, declared: str = "") -> DecodedText:
     The text has no byte order mark, no escape sequences of terminals and no control characters.
 
     Args:
-        data: The content of a file.
         declared: The label of an encoding that the file declares, such as ``iso-8859-1``; browsers' rules apply.
 
     Raises:

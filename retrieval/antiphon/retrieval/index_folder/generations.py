@@ -30,12 +30,7 @@ _KEPT = 2  # generations to keep, so that readers of the previous one are not in
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A generation whose files match their checksums.
-
-    Attributes:
-        folder: The subfolder with the files.
-        facts: The metadata that was written with them.
-    """
+    """A generation whose files match their checksums."""
 
     folder: Path
     facts: Mapping[str, Any]
@@ -54,7 +49,6 @@ def write_generation(
         folder: The index folder, which the caller has locked with `lock_for_writing`. Files and subfolders get its
             permissions.
         write: Writes the files into the empty folder that it is given.
-        facts: Metadata for the manifest.
         after: The generation that the new one was derived from. If it is not current any more, an error is raised.
 
     Returns:

@@ -54,10 +54,6 @@ class StoredIndex:
     """The content of an index folder.
 
     Attributes:
-        folder: The index folder.
-        embedder: The name of the embedder that made the vectors.
-        fingerprint: The fingerprint of that embedder.
-        passages: The passages.
         vectors: Row ``i`` belongs to passage ``i``; of shape (passages, dim), float32 if search is exact, else float16.
             A large array is memory-mapped.
         token_counts: For each token id the number of passages that contain it, if the embedder has tokens.
@@ -154,10 +150,6 @@ class PassageTable:
 
         Words in titles, names of files and texts are compared by their Porter stems, for English. See `keywords` for
         other scripts, and for tokens such as ``3.1.0`` and ``--no-cache-dir``.
-
-        Args:
-            question: The words to search for.
-            k: The maximum number of rows.
         """
         words = search_terms(question)
         if not words:
@@ -190,7 +182,6 @@ def write_index(
         vectors: The vector index; row ``i`` belongs to passage ``i``.
         description: How the vectors are searched.
         embedder: The name of the embedder that made the vectors.
-        fingerprint: The fingerprint of that embedder.
         token_counts: For each token id the number of passages that contain it.
         after: The index that this one was derived from. If it is not current any more, an error is raised.
 

@@ -24,8 +24,6 @@ def save_unfinished(folder: Path, fingerprint: str, vectors: Mapping[str, Vector
 
     Args:
         folder: The index folder, which is locked for writing.
-        fingerprint: The fingerprint of the embedder.
-        vectors: The vector of each text.
     """
     if not vectors:
         return
@@ -37,11 +35,7 @@ def save_unfinished(folder: Path, fingerprint: str, vectors: Mapping[str, Vector
 
 
 def read_unfinished(folder: Path, fingerprint: str, texts: Iterable[str]) -> dict[str, Vectors]:
-    """Return the saved vectors of texts, if the same embedder made them.
-
-    Args:
-        fingerprint: The fingerprint of the embedder.
-    """
+    """Return the saved vectors of texts, if the same embedder made them."""
     try:
         with np.load(io.BytesIO((folder / _NAME).read_bytes()), allow_pickle=False) as saved:
             if str(saved["fingerprint"]) != fingerprint:

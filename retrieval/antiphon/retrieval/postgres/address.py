@@ -25,7 +25,6 @@ class PostgresAddress:
 
     Attributes:
         url: The database, as libpq reads it; it may hold a password.
-        table: The name of the table.
         shown: The address for messages: without user and password.
     """
 

@@ -107,8 +107,6 @@ class PostgresIndex:
         location: The address without user and password.
         embedder: The name of the embedder that made the vectors.
         fingerprint: The fingerprint of that embedder.
-        dim: The dimension of the vectors.
-        exists: Whether the table existed.
 
     Raises:
         ImportError: psycopg is not installed; the message has the command.
@@ -213,7 +211,6 @@ class PostgresIndex:
         """Insert or replace passages, and remove all others of some documents, in one transaction.
 
         Args:
-            sources: The sources of the documents.
             vectors: Their vectors, of shape (passages, dim).
             unchanged: The ids of passages of the documents that stay as they are.
 

@@ -26,9 +26,6 @@ from antiphon.retrieval.postgres.index import PostgresIndex
 class PostgresTarget:
     """A table that `build_index` changes. Several processes may change it at once.
 
-    Args:
-        url: The address of the table.
-
     Raises:
         ValueError: The address is malformed.
     """
@@ -60,7 +57,6 @@ class PostgresTarget:
         If this is interrupted, or the server goes away, the new vectors are saved for the next run.
 
         Args:
-            passages: The passages of the documents that were read.
             kept: The sources of the documents that stay as they are; all others are dropped.
             report: Called with the stages ``embed`` and ``save``.
         """

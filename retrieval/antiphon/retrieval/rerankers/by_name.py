@@ -37,7 +37,6 @@ def load_reranker(
         name: ``auto`` (bge-reranker-v2-m3 if BGE-M3 runs on a GPU, else ``maxsim`` if the embedder has token vectors,
             else none), ``maxsim``, ``bge-reranker-v2-m3``, ``none``, a folder, or ``owner/model`` on the hub. A
             reranker or None is returned unchanged.
-        embedder: The embedder of the index.
         token_counts: For each token id the number of passages that contain it, for ``maxsim``.
         passages: The number of passages in the index, for ``maxsim``.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
@@ -68,7 +67,6 @@ def hub_models(embedder: str, device: str | None = None) -> list[str]:
     Bundled models and folders are left out.
 
     Args:
-        embedder: The name of the embedder; see `load_embedder`.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
     """
     name = chosen_embedder(embedder, device)

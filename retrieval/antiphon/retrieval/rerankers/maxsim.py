@@ -23,10 +23,8 @@ class MaxSimReranker:
     below if it is higher, so that scores never rise.
 
     Args:
-        embedder: The embedder of the index.
         token_counts: For each token id the number of passages that contain it, for the IDF. None: equal weights.
         passages: The number of passages in the index, for the IDF.
-        depth: The number of candidates to rerank.
         weight: The weight of the mean similarity.
         cache_size: The number of passages whose token vectors are cached.
     """

@@ -25,19 +25,12 @@ class Reranker(Protocol):
         """Return the same passages with new scores, best first; equal scores keep their order.
 
         Args:
-            question: The question.
             passages: The candidates, best first.
         """
 
 
 def sort_by_score(passages: Sequence[Passage], keys: Sequence[float], scores: Sequence[float]) -> list[Passage]:
-    """Return the passages by decreasing key, each with its score; equal keys keep their order.
-
-    Args:
-        passages: The passages.
-        keys: One sort key for each passage.
-        scores: One score for each passage.
-    """
+    """Return the passages by decreasing key, each with its score; equal keys keep their order."""
     order = sorted(range(len(passages)), key=lambda place: -keys[place])
     return [replace(passages[place], score=float(scores[place])) for place in order]
 

@@ -16,10 +16,6 @@ class IndexDescription:
     Attributes:
         setting: The name of the setting; see `IndexSetting`.
         factory: FAISS's factory string; "Flat" is exact search.
-        why: The reason for the setting.
-        vectors: The number of vectors.
-        dim: Their dimension.
-        bytes_per_vector: Memory for each vector.
         disk_bytes_per_vector: Bytes for each vector in a file that is read on demand.
         rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
         lists: The number of inverted lists, if any.
@@ -30,7 +26,6 @@ class IndexDescription:
         recall_10: The share of the exact 10 nearest vectors among the first 10 results, on queries not used for tuning.
         recall_100: The same at 100.
         sampled: The number of those queries; 0 if the search is exact.
-        faiss: The version of FAISS.
         exact_rows: If a filter allows at most this many rows, all of them are scored exactly.
     """
 

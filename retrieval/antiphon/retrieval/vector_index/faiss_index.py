@@ -33,9 +33,7 @@ class FaissIndex:
     """A trained FAISS index. Several threads may search it at once.
 
     Args:
-        index: The FAISS index.
         vectors: The vectors in it, of shape (n, dim), which are read only to rescore the best hits.
-        description: How the index is searched.
     """
 
     def __init__(self, index: Any, vectors: StoredVectors, description: IndexDescription) -> None:

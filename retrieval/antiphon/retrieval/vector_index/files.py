@@ -32,7 +32,6 @@ def read_vectors(folder: Path, *, in_memory: int = FLAT_NUMBERS) -> StoredVector
     """Return the vectors that `write_vectors` wrote, of shape (n, dim).
 
     Args:
-        folder: The folder that was written.
         in_memory: A file with more numbers than this is memory-mapped; another one is read into memory.
 
     Raises:

@@ -68,7 +68,6 @@ def search_rows(vectors: StoredVectors, queries: Vectors, rows: NDArray[np.int64
         vectors: Of shape (n, dim).
         queries: Of shape (queries, dim).
         rows: The rows to score, in increasing order.
-        k: How many rows to return for each query.
     """
     hits = [Hits(rows[:0], np.zeros(0, np.float32)) for _ in queries]
     for first in range(0, len(rows), _BLOCK):
@@ -116,7 +115,6 @@ def top_k(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
     Args:
         rows: Of shape (n,).
         scores: Of shape (n,).
-        k: How many rows to return.
     """
     kept = np.arange(len(scores)) if k >= len(scores) else np.argpartition(-scores, k - 1)[:k]
     order = kept[np.lexsort((rows[kept], -scores[kept]))]
@@ -136,10 +134,6 @@ def drop_padding(rows: NDArray[np.int64], scores: Vectors) -> Hits:
 
 def check_k(k: int, count: int) -> int:
     """Return ``k``, or ``count`` if that is less.
-
-    Args:
-        k: The requested number of hits.
-        count: The number of rows.
 
     Raises:
         ValueError: ``k`` is not an integer from 1.

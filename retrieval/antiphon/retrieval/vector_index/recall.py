@@ -38,7 +38,6 @@ class GroundTruth:
 
         Args:
             search: Called with queries of shape (n, dim) and the number of hits.
-            *depths: The depths.
         """
         hits = search(self.queries, DEPTH + 1)
         rows = [_others(hit.rows, own) for hit, own in zip(hits, self.own, strict=True)]
@@ -62,7 +61,6 @@ def ground_truth(vectors: Vectors, count: int, *, queries: Vectors | None = None
         vectors: The searched vectors, of shape (n, dim) and length 1.
         count: How many of the vectors to use as queries if ``queries`` is None.
         queries: Real questions, of shape (m, dim).
-        seed: The seed of the sample.
     """
     own = np.full(0 if queries is None else len(queries), -1, np.int64)
     if queries is None:

@@ -25,13 +25,11 @@ class IndexSetting:
     """One way to search vectors.
 
     Attributes:
-        name: The name of the setting.
         factory: FAISS's factory string; "Flat" is exact search.
         rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
         probes: The number of lists that a query searches. None: as many as the target recall needs on a sample.
         rescored: ``rescored * k`` candidates are rescored with their stored vectors, or more if no number of probes
             reaches the target recall. 0: none, scores are FAISS's estimates.
-        why: The reason for the setting.
     """
 
     name: str
@@ -56,8 +54,6 @@ def choose_setting(name: str | IndexSetting, count: int, dim: int) -> IndexSetti
 
     Args:
         name: The name, or a setting, which is returned unchanged.
-        count: The number of vectors.
-        dim: Their dimension.
     """
     if isinstance(name, IndexSetting):
         return name

@@ -63,10 +63,6 @@ def train_index(vectors: Vectors, setting: IndexSetting) -> FaissIndex:
 def untrained_index(setting: IndexSetting, count: int, dim: int) -> Any:
     """Create the untrained FAISS index of a setting.
 
-    Args:
-        count: The number of vectors that it will be trained on.
-        dim: Their dimension.
-
     Raises:
         ImportError: FAISS is not installed; the message has the command.
         ValueError: FAISS does not know the setting for this dimension, or needs more vectors.
@@ -94,7 +90,6 @@ def pca_rotation(vectors: Vectors, dims: int, *, seed: int = 0) -> Vectors:
     Args:
         vectors: Of shape (n, dim).
         dims: The number of axes to keep.
-        seed: The seed of the random rotation.
 
     Returns:
         A matrix of shape (dims, dim) with orthonormal rows.

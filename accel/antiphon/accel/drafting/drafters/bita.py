@@ -111,12 +111,7 @@ class Bita:
         return Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
 
     def with_masks(self, draft: Draft, budget: int) -> Draft:
-        """Return the most valuable rows among those of a draft and the masks behind them.
-
-        Args:
-            draft: A draft without probes.
-            budget: Maximum number of rows, masks included.
-        """
+        """Return the most valuable rows among those of a draft and the masks behind them."""
         rows = [(-chance, row, 0) for row, chance in enumerate(draft.chances)]
         for row, end in _end_chances(draft).items():
             acceptance = accumulate(self._acceptance, min, initial=1.0)

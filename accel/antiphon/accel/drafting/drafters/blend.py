@@ -39,7 +39,6 @@ class Blend:
     Args:
         bita: BiTA weights; if given, the masks are added.
         window: W, N and G of a `Lookahead` window; if given, it is added.
-        recycling: The same as for `SuffixMatch`.
         drafter: Drafter without probes to use instead of a `SuffixMatch`.
 
     Raises:

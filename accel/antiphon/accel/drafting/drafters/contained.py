@@ -8,11 +8,7 @@ from antiphon.accel.drafting.draft import Tokens
 
 
 class Contained:
-    """The contiguous runs of a token sequence, for tests by ``tokens in Contained(text)``.
-
-    Args:
-        text: Token ids to search in.
-    """
+    """The contiguous runs of a token sequence, for tests by ``tokens in Contained(text)``."""
 
     def __init__(self, text: Tokens) -> None:
         self._text = array("q", text).tobytes()

@@ -100,11 +100,7 @@ class Window:
         return [*self.levels[0][:column], *(level[column] for level in self.levels[1:])]
 
     def ngrams(self, root: int, answers: Tokens) -> list[tuple[int, ...]]:
-        """Return the n-gram of every column of a full window.
-
-        Args:
-            answers: The model's token after each column.
-        """
+        """Return the n-gram of every column of a full window."""
         heads = [root, *self.levels[0]]
         return [
             (head, *(level[column] for level in self.levels[1:]), token)
@@ -121,12 +117,7 @@ class Window:
 
 
 def window_rows(width: int, size: int) -> int:
-    """Return the rows of a window that has all its levels, without the root: W (N - 1) - 1.
-
-    Args:
-        width: Number of columns W.
-        size: Tokens of an n-gram N.
-    """
+    """Return the rows of a window that has all its levels, without the root: W (N - 1) - 1."""
     return width * (size - 1) - 1
 
 
@@ -146,7 +137,6 @@ class Lookahead:
         ngram: Tokens of an n-gram (the paper's N).
         guesses: Maximum number of n-grams per first token in the pool and in a draft (the paper's G).
         prompt_as_reference: Whether the n-grams of references, prompt and answer go into the pool, too.
-        seed: Seed for the first window of each request.
 
     Raises:
         ValueError: A parameter is out of range.
@@ -201,7 +191,6 @@ class Lookahead:
         """Return a part of the draft, for devices that verify one part each.
 
         Args:
-            columns: Columns of the window.
             guesses: Slice of the pooled n-grams after ``root``, newest first.
             budget: Maximum number of rows of n-grams.
         """
@@ -216,7 +205,6 @@ class Lookahead:
 
         Args:
             logits: Its logits, or None.
-            columns: Columns of the window.
         """
         if not self.window or logits is None:
             return []

@@ -41,8 +41,6 @@ class SuffixMatch:
 
     Args:
         base: Factor by which one more matching token raises the weight of a position, above 1.
-        max_match: Maximum length of a match, in tokens.
-        depth: Maximum depth of a row.
         max_positions: Maximum number of positions per length of match, the newest ones.
         escape: Weight of an unknown continuation, above 0.
         common: Number of common tokens to guess below the root.

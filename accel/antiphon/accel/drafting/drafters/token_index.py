@@ -48,7 +48,6 @@ class TokenIndex:
 
         Args:
             tail: The text, or its last tokens.
-            longest: Maximum length of a match, in tokens.
             newest: Consider only this many of the newest occurrences of the last token; all by default.
 
         Returns:

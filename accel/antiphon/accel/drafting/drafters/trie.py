@@ -20,7 +20,6 @@ class Trie:
     Args:
         n: Window size of the paper, in tokens.
         prefix: Number of tokens to look up (the paper's L_p).
-        num_draft: Maximum number of rows.
         depth: Maximum depth of a row, ``n - prefix`` by default.
 
     Raises:

@@ -127,10 +127,6 @@ class BlockPool:
         """Return the blocks of the longest cached prefix of a text, and its number of tokens.
 
         The last block may be used in part only: it can hold other tokens after the prefix.
-
-        Args:
-            tenant: The tenant whose prefixes are searched.
-            text: Token ids.
         """
         node = self._roots.get(tenant)
         blocks: list[int] = []

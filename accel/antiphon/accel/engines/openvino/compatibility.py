@@ -34,7 +34,6 @@ def load_compatibility(fingerprint: str, setting: str) -> Compatibility | None:
     """Return the stored result for a model on this CPU, or None if there is none.
 
     Args:
-        fingerprint: Fingerprint of the model, see `store.fingerprint`.
         setting: Precision and number of threads, as in "f32-8".
     """
     try:

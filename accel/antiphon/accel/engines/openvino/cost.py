@@ -48,11 +48,7 @@ STEP_VERSION = 11
 
 
 def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = False) -> StepCost:
-    """Return the cost of this engine's forward passes: the stored one, or measured now, usually in six seconds.
-
-    Args:
-        fingerprint: Fingerprint of its model, see `store.fingerprint`.
-    """
+    """Return the cost of this engine's forward passes: the stored one, or measured now, usually in six seconds."""
     key = {
         "engine": "openvino",
         "model": fingerprint,

@@ -36,7 +36,6 @@ class SequenceRows:
     """The rows of one sequence in a forward pass.
 
     Attributes:
-        tokens: Token of each row.
         positions: Position of each row, shape (rows,).
         past: Number of cached tokens before the rows.
         blocks: The sequence's blocks: exactly those that hold the cached tokens and the rows, because with additional
@@ -135,7 +134,6 @@ class PagedGraph:
         """Run one forward pass over the rows of several sequences.
 
         Args:
-            sequences: The rows of each sequence.
             needs_best: Whether the caller needs the most likely tokens, which are then prepared in this call.
 
         Returns:

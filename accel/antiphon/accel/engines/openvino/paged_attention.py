@@ -48,8 +48,6 @@ class CacheShape:
 
     Attributes:
         num_heads: Number of key and value heads.
-        key_size: Size of a key.
-        value_size: Size of a value.
     """
 
     num_heads: int

@@ -25,7 +25,6 @@ class BlockStorage:
 
     Args:
         shapes: Shape of each layer's cache.
-        num_blocks: Number of blocks of each layer.
         precision: "f32" or "bf16".
     """
 

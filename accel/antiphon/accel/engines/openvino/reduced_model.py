@@ -21,7 +21,6 @@ def reduced_model(model: PreTrainedModel, layer_kinds: Sequence[str]) -> PreTrai
 
     Args:
         model: The large model, of which only the configuration is read.
-        layer_kinds: Kind of each of its layers.
 
     Raises:
         AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError: The class cannot be built like this.

@@ -50,9 +50,7 @@ class SelfTestFinding:
     """The result of one comparison.
 
     Attributes:
-        name: What was compared.
         distance: Mean difference of the worst row, in standard deviations of the logits.
-        tolerance: Allowed distance.
     """
 
     name: str

@@ -28,7 +28,6 @@ class PagedSequence:
     Attributes:
         tenant: Owner of the text; cached prefixes are shared within one tenant only.
         can_batch: Whether the sequence may share forward passes with others.
-        tokens: The cached, confirmed tokens.
         blocks: Block table: numbers of the blocks that hold the tokens, in their order.
         last_used: Number of the last forward pass that the sequence took part in.
     """
@@ -162,7 +161,6 @@ class PagedSequence:
 
         Args:
             pending: Confirmed tokens that are not cached yet.
-            draft: Draft below the last of them.
             needs_logits: Whether the logits of the root and the draft are returned; if not, none are.
         """
         self._input, self._is_evicted = (pending, draft), False

@@ -79,10 +79,6 @@ def load_or_convert(folder: Path, convert: Convert) -> openvino.Model:
 
     Several processes may convert the same model at once; see `verified_folder`.
 
-    Args:
-        folder: Folder of the graph, see `folder_of`.
-        convert: Converts the model if the folder has no intact graph.
-
     Raises:
         OSError: There is no space for the graph, neither in the cache nor in a temporary folder.
     """

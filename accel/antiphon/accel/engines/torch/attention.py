@@ -113,9 +113,6 @@ def use_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]
     """Set the model's attention implementation inside the context; the caller holds the lock of its engine.
 
     Transformers visits every module, which takes up to a millisecond, and some models keep their own implementation.
-
-    Args:
-        implementation: Name of the attention in transformers.
     """
     before = implementation_of(model)
     if before == implementation:

@@ -39,7 +39,6 @@ class Segment:
     """The rows of one sequence in a batched forward pass.
 
     Attributes:
-        sequence: The sequence.
         start: Its first row in the batch.
         end: The row after its last one.
         masks: Mask of its rows by kind of layer, each of shape (1, 1, rows, slots).

@@ -17,9 +17,6 @@ class BitaCache(Cache):
     The prefix is stored in the other cache until it is removed together with the rejected rows, so nothing of it
     remains between two steps. The other cache can be of any kind from which rows can be removed. The position of the
     prefix among the columns has no effect on attention; the mask says which rows attend to it.
-
-    Args:
-        weights: Keys and values of the prefix.
     """
 
     def __init__(self, cache: Cache, weights: BitaWeights) -> None:

@@ -105,10 +105,6 @@ class BitaWeights:
 def tensor_shapes(model: PreTrainedModel, prefix: int, masks: int) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of a model's BiTA keys, values and mask embeddings, found by a forward pass over two tokens.
 
-    Args:
-        prefix: Length of the prefix.
-        masks: Number of mask tokens.
-
     Raises:
         ValueError: Its layers do not all cache keys and values of one shape, or it uses token ids for
             more than the input embedding.

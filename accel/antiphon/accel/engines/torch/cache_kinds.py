@@ -76,7 +76,6 @@ def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> No
         cache: A cache that supports level "tree" or "linear".
         kept: Rows to keep, ascending; row 0 is the first one that was fed.
         length: Tokens that the cache held before the forward pass.
-        fed: Rows of the forward pass.
     """
     # Rows before `first_moved` already lie in their final slots.
     first_moved = next((slot for slot, row in enumerate(kept) if row != slot), len(kept))

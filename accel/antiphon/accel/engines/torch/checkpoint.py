@@ -24,7 +24,6 @@ class Checkpoint:
     """The files that a model was loaded from.
 
     Attributes:
-        files: The safetensors files.
         versions: Address and torch's version counter of each parameter after loading.
     """
 

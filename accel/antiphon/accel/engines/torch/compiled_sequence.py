@@ -52,8 +52,6 @@ class CompiledSteps:
 
     Args:
         max_headroom: Maximum number of new tokens for which a slot cache is chosen.
-        min_slots: Slots of the smallest cache.
-        backend: Backend of `torch.compile`.
     """
 
     def __init__(self, *, max_headroom: int = MAX_HEADROOM, min_slots: int = MIN_SLOTS, backend: Any = BACKEND) -> None:
@@ -137,7 +135,6 @@ class CompiledSequence:
 
         Args:
             pending: Confirmed tokens that are not cached yet.
-            draft: Draft below the last of them.
 
         Returns:
             Logits after the last pending token and after every draft row, of shape (1 + rows, vocab). The next step

@@ -55,7 +55,6 @@ def measure_step_cost(
 
     Args:
         rows: Numbers of rows, the most important first.
-        seconds: Time budget of the timed forward passes.
         steps_of: Returns the sequence whose steps are timed, for one with the cached tokens: itself, or compiled steps.
 
     Raises:

@@ -108,9 +108,6 @@ def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = Tr
 
     Other processes only make forward passes slower. A cost that is not credible is therefore combined with the one that
     was stored before, by the smaller of each pair of times: the measurements of a few starts together become credible.
-
-    Args:
-        combines: Whether to combine it with an earlier one.
     """
     earlier = load(path, key) if combines and not is_credible(cost) else None
     if earlier is not None:

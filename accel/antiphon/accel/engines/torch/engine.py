@@ -52,7 +52,6 @@ class TorchEngine:
         lock: Held during every forward pass.
         scheduler: The scheduler that decodes on this engine; None before the first request.
         selected: Results of `antiphon.accel.engines.selection.select_engine` for the model.
-        compiled_steps: Compiled steps of the model.
         checkpoint: Files that `loading.load_pretrained` read the weights from; None if they are unknown.
     """
 
@@ -198,9 +197,6 @@ class TorchEngine:
 
     def check_bita(self, bita: BitaWeights, *, reproducible: bool = False) -> None:
         """Refuse BiTA weights that cannot be used with this model.
-
-        Args:
-            reproducible: Whether decoding is reproducible.
 
         Raises:
             ValueError: They belong to another model, the model verifies no trees, or decoding is reproducible.

@@ -24,13 +24,6 @@ from antiphon.accel.processor import has_bfloat16_units
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = [
-    "check_causal",
-    "checkpoint_of",
-    "choose_device",
-    "choose_dtype",
-    "load_pretrained",
-]
 
 LOCATION_OPTIONS = ("cache_dir", "code_revision", "gguf_file", "local_files_only", "revision", "subfolder", "token")
 """Options that locate a checkpoint; config and tokenizer need them too."""
@@ -219,7 +212,6 @@ def choose_dtype(stored: torch.dtype | None, placement: Any) -> str | torch.dtyp
     float32, which is then both faster and exact.
 
     Args:
-        stored: Precision of the checkpoint.
         placement: Device, or a device map of transformers.
     """
     is_cpu = isinstance(placement, torch.device) and placement.type == "cpu"

@@ -55,7 +55,6 @@ def packed_attention(
         value: Shape (batch, key heads, slots, size).
         attention_mask: Shape (batch, 1, rows, slots), boolean or additive; None for a causal forward pass.
         scaling: Factor of the scores; None is torch's default.
-        dropout: Dropout probability.
         options: Passed on to "sdpa".
 
     Returns:

@@ -139,7 +139,6 @@ class TorchSequence:
 
         Args:
             pending: Confirmed tokens that are not cached yet.
-            draft: Draft below the last of them.
 
         Returns:
             Logits after the last pending token and after every draft row, of shape (1 + rows, vocab).
@@ -219,7 +218,6 @@ class TorchSequence:
         """Store the input of the next forward pass, so that ``keep`` can remove its rows.
 
         Args:
-            draft: Draft below the last of them.
             padding_rows: Number of rows that only fill the fixed shape.
         """
         self._last_input = (pending, draft, padding_rows + self._prefix_rows(draft.tokens))

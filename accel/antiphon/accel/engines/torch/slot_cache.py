@@ -78,7 +78,6 @@ class SlotCache:
     Args:
         traits: Its traits; it verifies trees.
         compiles: Compile steps by `torch.compile`, also before they are captured.
-        backend: Backend of `torch.compile`.
     """
 
     def __init__(
@@ -221,12 +220,7 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
 
 
 class SlotCachePool:
-    """The slot caches of one model, by size. A sequence gets the smallest one that fits; sequences take turns in it.
-
-    Args:
-        min_slots: Slots of the smallest cache.
-        backend: Backend of `torch.compile`.
-    """
+    """The slot caches of one model, by size. A sequence gets the smallest one that fits; sequences take turns in it."""
 
     def __init__(self, *, min_slots: int = MIN_SLOTS, backend: Any = BACKEND) -> None:
         self._min_slots = min_slots
@@ -240,12 +234,7 @@ class SlotCachePool:
 
     @torch.inference_mode(False)  # the cache outlives the request
     def get(self, model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> SlotCache:
-        """Return the smallest cache that fits.
-
-        Args:
-            tokens: Slots that are needed.
-            compiles: Steps are compiled by `torch.compile`.
-        """
+        """Return the smallest cache that fits."""
         size = self._min_slots
         while size < tokens:
             size *= 2

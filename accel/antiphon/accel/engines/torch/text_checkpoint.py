@@ -26,8 +26,6 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping, r
 from transformers.core_model_loading import WeightRenaming
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-__all__ = ["TextPart", "find_text_part"]
-
 CAUSAL: Any = MODEL_FOR_CAUSAL_LM_MAPPING
 MULTIMODAL: Any = MODEL_FOR_MULTIMODAL_LM_MAPPING
 TEXT_MODELS: Any = MODEL_MAPPING
@@ -66,7 +64,6 @@ class TextPart:
 
     Attributes:
         model_class: A causal class of transformers, or one that is built from its text model.
-        config: Configuration of the text model.
         key_mapping: New names of the weights, for ``from_pretrained``.
         features: Name of the module that adds images and sound to the embeddings, in models that have it inside.
     """
@@ -80,7 +77,6 @@ class TextPart:
         """Load the text model from a folder or the hub.
 
         Args:
-            name: Folder or name on the hub.
             **options: Arguments of ``from_pretrained``.
         """
         own = self.model_class

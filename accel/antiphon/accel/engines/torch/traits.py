@@ -46,8 +46,6 @@ class Traits:
     A model with one kind of attention layer takes one mask, a hybrid one takes a dict of masks by kind.
 
     Attributes:
-        level: Verification level.
-        reason: Reason for the level.
         implementation: The attention implementation of transformers, such as "sdpa".
         cache_argument: Name of the cache argument of ``forward``; None if the model keeps no cache.
         takes_positions: ``forward`` takes ``position_ids``.
