@@ -101,7 +101,9 @@ def test_a_growing_text_shows_no_unfinished_markup_and_keeps_what_is_done(page: 
 
 
 def test_markers_name_sources_and_say_if_the_passage_does_not_support_them(page: Any) -> None:
-    text = "- Old keys are **destroyed**. [1]\n- Gates rust [2, 3].\n\n`list[2]` is 【2】, rule 7 [1].\n\n- Bees\n- Dance\n"
+    text = (
+        "- Old keys are **destroyed**. [1]\n- Gates rust [2, 3].\n\n`list[2]` is 【2】, not [1].\n\n- Bees\n- Dance\n"
+    )
     citations = [
         cited(text, "Old keys are **destroyed", 1, kind="verbatim"),
         cited(text, "[1]", 1, kind="marker"),
