@@ -125,6 +125,18 @@ def test_the_wheel_has_no_recipes_or_benchmarks_of_maintainers(wheel: Path) -> N
     assert data == {"answers.jsonl", "demo_questions.jsonl", "edits.jsonl", "genres.jsonl", "translation.jsonl"}
 
 
+def test_the_wheel_carries_the_licences_and_the_demo_documents(wheel: Path) -> None:
+    held = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith("dist-info/licenses/LICENSE") for name in held)
+    libraries = [Path(name).name.partition(".")[0] for name in held if "/web/vendor/" in name and name.endswith(".js")]
+    assert len(libraries) == 3
+    for library in libraries:
+        assert sum(name.endswith(f"/{library}.LICENSE") for name in held) == 2, "next to it, and with the others"
+    documents = [name for name in held if "/data/python-docs/" in name]
+    assert any(name.endswith("LICENSE.txt") for name in documents)
+    assert len(documents) > 10
+
+
 def test_a_clean_environment_imports_every_module(clean: Path) -> None:
     printed = run(clean / "bin" / "python", "-W", "error::SyntaxWarning", "-c", IMPORTS, *PARTS)
     assert [line.split()[0] for line in printed.splitlines()] == list(PARTS)

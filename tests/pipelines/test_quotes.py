@@ -17,7 +17,8 @@ from antiphon.pipelines.prompt import REFUSAL
 from antiphon.pipelines.quotes import Quote, lines_of, quotable_lines
 from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.retrieval import HashEmbedder, Passage, chunk_document
-from antiphon.retrieval.formats import reader_for
+from antiphon.retrieval.formats.html import read_html_document
+from antiphon.retrieval.formats.rst import read_rst_document
 
 BADGE = "[![Build (Linux)](https://ci.org/a(b).svg)](https://ci.org)"
 LINES = st.sampled_from(
@@ -137,7 +138,7 @@ def passage_of(text: str, source: str) -> Passage:
     """Return a text as a passage; reStructuredText is read first, because its passages have no markup."""
     if not source.endswith(".rst"):
         return Passage.at(source, 0, text)
-    [passage] = chunk_document(reader_for(".rst")(text.encode(), source), count)
+    [passage] = chunk_document(read_rst_document(text.encode(), source), count)
     return passage
 
 
@@ -212,7 +213,7 @@ def test_code_and_lists_of_a_page_are_blocks() -> None:
         "<h1>Hive</h1><p>Recover with one command:</p><pre>$ hive recover\n$ hive start</pre>"
         "<p>The rules:</p><ul><li>Each hive has an owner<li>One owner</ul><p>Bees dance.</p>"
     )
-    [passage] = chunk_document(reader_for(".html")(page.encode(), "a.html"), count)
+    [passage] = chunk_document(read_html_document(page.encode(), "a.html"), count)
     quotes = quotable_lines([passage])[0]
     commands = [each.sentence for each in quotes if each.sentence.startswith("$")]
     assert commands == ["$ hive recover", "$ hive start"]

@@ -29,7 +29,7 @@ from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
 from tests.pipelines.server.live_server import live_server
-from tests.pipelines.server.page_fixtures import ask
+from tests.pipelines.server.page_fixtures import ask, open_quote
 from tests.retrieval.pdf_files import Text, lines, pages_of, shown
 
 QUESTIONS = (
@@ -117,7 +117,7 @@ def take_source(browser: Any, address: str, work: Path, folder: Path) -> None:
     with opened(browser, address) as page:
         page.set_input_files("#files", work / "Bees.pdf")
         page.locator("#documents-status", has_text="Added 1.").wait_for()
-        ask(page, PDF_QUESTION).locator(".source-quote").first.click()
+        open_quote(page, ask(page, PDF_QUESTION))
         page.locator("canvas").wait_for()
         save(page, folder / "page-source.png")
 

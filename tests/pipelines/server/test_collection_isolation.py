@@ -93,6 +93,8 @@ def requests_of(passages: dict[str, str]) -> Iterator[tuple[str, str, dict[str, 
     for name in (*SIZES, "elder"):
         own, identifier = {"params": {"collection": name}}, passages.get(name, "none")
         yield "GET", "/documents", own
+        yield "GET", "/documents/questions", own
+        yield "GET", "/documents/passages", {"params": {"collection": name, "id": "uploaded/none.txt"}}
         yield "GET", f"/passages/{identifier}", {}
         yield "GET", f"/passages/{identifier}/context", own
         yield "POST", "/documents", {**own, "files": {"file": ("a.exe", b"x")}}

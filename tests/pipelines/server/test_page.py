@@ -156,7 +156,7 @@ def test_an_answer_without_a_forward_pass_is_shown_as_quoted(page: Any) -> None:
 
 def test_a_refusal_is_shown_as_one_and_not_as_quoted(page: Any) -> None:
     event = answer_event(("a.md",), (HOSTILE[0].id,))
-    event["choices"] = [{"delta": {"content": "The passages do not say. Ask in English."}, "refused": True}]
+    event["choices"] = [{"delta": {"content": '"The passages do not say." [1] Ask in English.'}, "refused": True}]
     page.evaluate(SHOW, {**event, **figures(0, 0)})
     shown = page.locator(".answer.refusal")
     assert shown.locator(".answer-text").inner_text() == "No answer in these documents\n\nAsk in English."

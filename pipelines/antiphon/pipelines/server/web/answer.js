@@ -1,13 +1,14 @@
 // One answer: a quote first, its text while it streams, then with its citations; thinking, refusal and figures.
 
-import { placeOf, showCard } from "./card.js";
+import { nameOf, showCard } from "./card.js";
 import { appendText, button, element } from "./dom.js";
 import { MarkdownText, shownQuote } from "./markdown.js";
 import { Runs, describeSpeed } from "./speed.js";
 
 const NO_ANSWER = "There is no answer, because the text ended while the model was thinking.";
 const CUT_OFF = "The answer was cut off at its maximum length.";
-const REFUSAL = "The passages do not say."; // the server's words, in place of which a title is shown
+// The server's words, with quotation marks and numbers around them, in place of which a title is shown.
+const REFUSAL = /^[\s\d[\]【】"'“”„‟«»‘’*_>]*The passages do not say[\s\d[\]【】"'“”„‟«»‘’*_.]*/i;
 const CLOSEST = 3;
 
 export const newRecord = () => ({ text: "", thinking: "", segments: [], citations: [], passages: [] });
@@ -84,9 +85,8 @@ export class Answer {
   showQuote() {
     const { quote, passages } = this.record, passage = passages[quote.passage - 1];
     if (!passage) return;
-    const place = placeOf(passage, quote);
     const figure = element("figure", "first-quote");
-    const opener = button(place ? `${passage.source}, ${place}` : passage.source, () => this.openSource(quote.passage, quote), "link");
+    const opener = button(nameOf(passage, quote), () => this.openSource(quote.passage, quote), "link");
     const caption = element("figcaption", "caption", "Quoted from ");
     caption.append(opener);
     figure.append(caption, element("blockquote", "", shownQuote(quote)));
@@ -118,7 +118,7 @@ export class Answer {
     const { record, notes, root } = this;
     cancelAnimationFrame(this.frame);
     notes.replaceChildren();
-    if (record.refused) this.text.show(record.text.replace(REFUSAL, "").trim(), { ...record, citations: [] });
+    if (record.refused) this.text.show(record.text.replace(REFUSAL, ""), { ...record, citations: [] });
     else this.text.show(record.text, record);
     root.classList.toggle("has-text", Boolean(record.text));
     root.classList.toggle("refusal", Boolean(record.refused));
@@ -144,16 +144,15 @@ export class Answer {
     return this.record.passages.map((_, index) => ({ passage: index + 1 }));
   }
 
-  // Names the documents of the citations, each passage once, without the quotes.
+  // Names the places of the citations, each once and without the quotes.
   showSources(title, citations) {
     const list = element("ul", "sources");
     list.setAttribute("aria-label", title);
-    const first = new Map(citations.map((cited) => [cited.passage, cited]).reverse());
-    for (const [number, cited] of [...first].sort(([one], [other]) => one - other)) {
-      const passage = this.record.passages[number - 1], item = element("li");
-      const opener = button("", () => this.openSource(number, cited), "source-name");
-      const place = placeOf(passage, cited);
-      opener.append(element("span", "badge", String(number)), element("span", "", place ? `${passage.source}, ${place}` : passage.source));
+    const named = Map.groupBy(citations, (cited) => nameOf(this.record.passages[cited.passage - 1], cited));
+    for (const [name, [cited, ...others]] of named) {
+      const numbers = new Set([cited, ...others].map(({ passage }) => passage)), item = element("li");
+      const opener = button("", () => this.openSource(cited.passage, cited), "source-name");
+      opener.append(element("span", "badge", [...numbers].join(", ")), element("span", "", name));
       item.append(opener);
       list.append(item);
     }

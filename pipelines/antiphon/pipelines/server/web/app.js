@@ -51,7 +51,7 @@ byId("menu").addEventListener("click", () => showSide(true));
 byId("side-close").addEventListener("click", closeSide);
 matchMedia("(min-width: 60rem)").addEventListener("change", closeSide);
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !document.querySelector("dialog[open]")) closeSide();
+  if (event.key === "Escape" && !document.querySelector("dialog[open], :popover-open")) closeSide();
 });
 byId("new-conversation").addEventListener("click", () => {
   closeSide();

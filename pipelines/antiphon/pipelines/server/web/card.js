@@ -6,8 +6,13 @@ import { shownQuote } from "./markdown.js";
 const GAP = 6; // pixels between the number and its card
 const card = byId("source");
 
-export function placeOf({ location, title }, cited) {
+function placeOf({ location, title }, cited) {
   return cited?.location ?? (location && !location.startsWith("lines") ? location : title.split(" > ").at(-1) || location);
+}
+
+export function nameOf(passage, cited) {
+  const place = placeOf(passage, cited);
+  return place ? `${passage.source}, ${place}` : passage.source;
 }
 
 // Shows the card of a citation, or of a passage if `cited` is undefined. `openDocument` shows the passage.

@@ -37,8 +37,8 @@ const FIRST = 0xf0000; // the first of the private use characters
 const RESERVED = /[\u{f0000}-\u{ffffd}]/gu;
 const PLACE = /(\u202f?[\u{f0000}-\u{ffffd}])/u;
 const IN_ADDRESS = /%F3%B[0-9A-F]%[0-9A-F]{2}%[0-9A-F]{2}/gi; // the same characters in the address of a link
-const MARKER = /[ \t]*(?:\[(\d{1,4}(?: ?[,;] ?\d{1,4})*)\]|【(\d{1,4})[^】\n]{0,20}】)/g;
-const UNFINISHED = /[ \t]*[[【][\d,; ]{0,20}$|[*_~`!]+$|(?<=^|\n)[ \t]*(?:[-=+#>]+|\d+[.)]?)[ \t]*$/; // a number, markup
+const MARKER = /[ \t]*[[【][ \t]*([1-9]\d{0,2}(?:[ \t]*[,;，、][ \t]*[1-9]\d{0,2})*)[ \t]*(?:†[^\]】\n]{0,40})?[\]】](?!\()/g;
+const UNFINISHED = /[ \t]*[[【][\d,; †L-]{0,40}$|[*_~`!]+$|(?<=^|\n)[ \t]*(?:[-=+#>]+|\d+[.)]?)[ \t]*$/; // a number, markup
 const CLOSING = /^[.,;:!?)"'”’»*_`~]*/; // characters that stand before the number of a source
 const LINE_START = /^(?:[ \t>]*(?:[-*+]|\d{1,9}[.)]|#{1,6})[ \t]+)*/;
 const WORD = /[^\s!-/:-@[-`{-~]+/gu; // neither a space nor what may be markup
@@ -56,10 +56,10 @@ function withPlaces(text, { citations, passages, quoted = 0 }) {
   const stand = (place) => String.fromCodePoint(FIRST + places.push(place) - 1);
   const number = (place) => `\u202f${stand(place)}`; // a space, so that the Markdown around is not part of a word
   const literal = (own, isQuote) => own.replace(/[^\n]+/g, (line) => stand({ text: line, isQuote }));
-  const verbatim = citations.filter(({ kind }) => kind !== "marker")
-    .map((cited) => ({ cited, start: at(cited.start_index), end: at(cited.end_index) }))
+  const spans = citations.map((cited) => ({ cited, start: at(cited.start_index), end: at(cited.end_index) }))
     .sort((one, other) => one.start - other.start);
-  const markers = findMarkers(text, passages.length, verbatim, quotedEnd);
+  const named = spans.filter(({ cited }) => cited.kind === "marker"), verbatim = spans.filter((span) => !named.includes(span));
+  const markers = findMarkers(text, passages.length, verbatim, named, quotedEnd);
 
   for (const [index, { cited, start, end }] of verbatim.entries()) {
     const own = text.slice(start, end);
@@ -85,8 +85,7 @@ function withPlaces(text, { citations, passages, quoted = 0 }) {
   }
 
   function cause(passage, start, end) {
-    const marked = citations.find((each) => each.kind === "marker" && each.passage === passage
-      && at(each.start_index) <= end && at(each.end_index) >= start);
+    const marked = named.find((each) => each.cited.passage === passage && each.start < end && start < each.end)?.cited;
     const quote = verbatim.findLast((each) => each.end <= start && each.cited.passage === passage
       && !text.slice(each.end, start).includes("\n"));
     return marked?.unsupported ? marked : quote?.cited ?? marked;
@@ -108,11 +107,12 @@ function withPlaces(text, { citations, passages, quoted = 0 }) {
 }
 
 // Finds numbers of sources such as [2] or [1, 3]. One that stands before a quote of its passage is not shown.
-function findMarkers(text, count, verbatim, quotedEnd) {
+function findMarkers(text, count, verbatim, named, quotedEnd) {
   const found = [];
   for (const match of text.matchAll(MARKER)) {
-    const start = match.index, end = start + match[0].length, numbers = (match[1] ?? match[2]).split(/\D+/).map(Number);
-    if (numbers.some((each) => each < 1 || each > count)) continue;
+    const start = match.index, end = start + match[0].length, numbers = match[1].split(/\D+/).map(Number);
+    if (numbers.some((each) => each > count)) continue;
+    if (named.length && !named.some((each) => each.start < end && start < each.end)) continue; // the text has it
     if (verbatim.some((quote) => quote.start < end && start < quote.end)) continue; // the document has it
     const isPrefix = (!start || text[start - 1] === "\n") && verbatim.some(({ cited, start: quote }) => {
       const between = text.slice(end, quote);
@@ -182,17 +182,27 @@ export class MarkdownText {
     for (const node of texts) {
       const host = node.parentElement.closest("pre") ?? node.parentElement.closest("code, a");
       const nodes = [], after = [];
-      for (const part of node.data.split(PLACE)) {
+      for (const part of node.data.split(PLACE).filter(Boolean)) {
         const place = places[part.codePointAt(part.startsWith("\u202f") ? 1 : 0) - FIRST];
         if (!place) nodes.push(isQuote && part.trim() ? element("span", "quote", part) : part);
         else if (place.isEdge) isQuote = !isQuote;
         else if (place.text) nodes.push(place.isQuote ? element("span", "quote", place.text) : place.text);
         else if (place.literal !== undefined && host && host.tagName !== "A") nodes.push(place.literal);
-        else (host ? after : nodes).push(this.number(place));
+        else if (host) after.push(this.number(place));
+        else nodes.push(this.joined(nodes, this.number(place)));
       }
       node.replaceWith(...nodes);
       host?.after(...after);
     }
+  }
+
+  // Keeps a number on the line of the character before it, such as a full stop.
+  joined(nodes, number) {
+    if (typeof nodes.at(-1) !== "string" || !/[!-~]$/.test(nodes.at(-1))) return number;
+    const text = nodes.pop(), together = element("span", "together", text.slice(-1));
+    nodes.push(text.slice(0, -1));
+    together.append(number);
+    return together;
   }
 
   number({ passage, cited }) {
