@@ -31,6 +31,7 @@ MAY_IMPORT_FILES = {
         "antiphon.accel.processor",
         "antiphon.accel.remote.errors",
         "antiphon.accel.remote.server",
+        "antiphon.accel.verified_folder",
     )
 }
 """Single files of another part that a part may import as well."""

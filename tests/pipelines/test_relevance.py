@@ -20,9 +20,9 @@ from antiphon.pipelines.relevance import (
 )
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
 from antiphon.retrieval.embedders.protocol import TokenVectors
-from antiphon.retrieval.encoder_runtime.device import pick_dtype
+from antiphon.retrieval.encoder_runtime.device import pick_precision
 from antiphon.retrieval.encoder_runtime.engine_selection import Engine
-from antiphon.retrieval.encoder_runtime.openvino_encoder import openvino_obstacle
+from antiphon.retrieval.encoder_runtime.graph import openvino_obstacle
 
 pytestmark = pytest.mark.slow
 
@@ -129,7 +129,7 @@ def test_the_relevance_is_the_mean_of_both_encoders_and_the_cross_encoder_detect
 
 
 def test_openvino_and_torch_give_the_same_scores() -> None:
-    if (obstacle := openvino_obstacle("cpu", pick_dtype("cpu"))) is not None:
+    if (obstacle := openvino_obstacle("cpu", pick_precision("cpu"))) is not None:
         pytest.skip(obstacle)
     for folder, limit in ((RELEVANCE, 0.1), (CROSS_RELEVANCE, 0.2)):
         one, other = (

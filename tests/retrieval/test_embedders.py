@@ -24,9 +24,9 @@ from antiphon.retrieval import (
     load_embedder,
 )
 from antiphon.retrieval.embedders.minilm import _folder, load_minilm, read_verified
-from antiphon.retrieval.encoder_runtime.device import pick_dtype
+from antiphon.retrieval.encoder_runtime.device import pick_precision
 
-CLOSE = 1e-5 if pick_dtype("cpu").itemsize == 4 else 2e-2
+CLOSE = 1e-5 if pick_precision("cpu") == "float32" else 2e-2
 """The tolerance between vectors of one text in two batches, in the precision of this machine."""
 
 TEXTS = [
@@ -141,7 +141,7 @@ def test_minilm_equals_sentence_transformers(minilm: MiniLMEmbedder) -> None:
 def test_minilms_token_vectors_are_its_last_layer_without_the_special_tokens(minilm: MiniLMEmbedder) -> None:
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(_folder()), device="cpu", model_kwargs={"dtype": pick_dtype("cpu")})
+    model = SentenceTransformer(str(_folder()), device="cpu", model_kwargs={"dtype": pick_precision("cpu")})
     states = model.encode(TEXTS, output_value="token_embeddings")
     for tokens, rows in zip(minilm.token_vectors(TEXTS), states, strict=True):
         inner = rows.float().numpy()[1:-1]

@@ -19,10 +19,11 @@ from antiphon.retrieval.encoder_runtime.engine_selection import (
     choose_encoder_engine,
     max_cosine_distance,
 )
+from antiphon.retrieval.encoder_runtime.graph import graph_folder, openvino_obstacle
 
 pytest.importorskip("openvino")
 pytestmark = pytest.mark.skipif(
-    openvino_encoder.openvino_obstacle("cpu", torch.float32) is not None, reason="OpenVINO's encoders are for x86 CPUs"
+    openvino_obstacle("cpu", "float32") is not None, reason="OpenVINO's encoders are for x86 CPUs"
 )
 
 TEXTS = ["The cat sleeps on the warm stove.", "a", "", "Photosynthesis turns light into sugar. " * 9, "漢字 🙂"]
@@ -85,7 +86,13 @@ def chosen(model: Any, vectors: Any, wanted: Any = "auto", device: str = "cpu") 
     """Choose the engine, with ``vectors`` as the function that computes vectors; its name is the cache key."""
     key = getattr(vectors, "__name__", "")
     return choose_encoder_engine(
-        wanted, model, "last_hidden_state", key=key, device=device, dtype=torch.float32, vectors=vectors
+        wanted,
+        model,
+        "last_hidden_state",
+        folder=graph_folder(key),
+        device=device,
+        precision="float32",
+        vectors=vectors,
     )
 
 
@@ -138,13 +145,15 @@ def test_the_graph_is_cached_and_a_damaged_one_is_converted_again(
         made.append(given)
         return converted(*given)
 
-    converted = openvino_encoder._convert
-    monkeypatch.setattr(openvino_encoder, "_convert", noting)
+    converted = openvino_encoder.convert
+    monkeypatch.setattr(openvino_encoder, "convert", noting)
     expected = first_states(toy_model)
 
     def states() -> Any:
         return first_states(
-            openvino_encoder.OpenVINOEncoder(toy_model, "last_hidden_state", key="toy", dtype=torch.float32)
+            openvino_encoder.OpenVINOEncoder(
+                toy_model, "last_hidden_state", folder=graph_folder("toy"), precision="float32"
+            )
         )
 
     assert max_cosine_distance(expected, states()) < 1e-6

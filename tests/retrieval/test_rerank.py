@@ -16,10 +16,10 @@ from antiphon.retrieval import (
     Reranker,
     load_reranker,
 )
-from antiphon.retrieval.encoder_runtime.device import pick_dtype
+from antiphon.retrieval.encoder_runtime.device import pick_precision
 from antiphon.retrieval.vector_index.flat import Vectors
 
-CLOSE = 2e-3 if pick_dtype("cpu").itemsize == 4 else 2e-2
+CLOSE = 2e-3 if pick_precision("cpu") == "float32" else 2e-2
 """The tolerance between scores of one passage in two batches, in the precision of this machine."""
 
 

@@ -9,6 +9,7 @@ question; the cross-encoder encodes it after the question (Nogueira and Cho 2019
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -153,7 +154,9 @@ def line_scores(question: str, passages: Sequence[Passage]) -> LineScores:
 def bundled_encoders() -> list[LineEncoder]:
     """Return the line encoder and the cross-encoder, loaded once."""
     folders = {RELEVANCE: False, CROSS_RELEVANCE: True}
+    with ThreadPoolExecutor(len(folders)) as pool:  # OpenVINO compiles both at the same time
+        embedders = pool.map(lambda folder: MiniLMEmbedder(adapter=folder), folders)
     return [
-        LineEncoder(MiniLMEmbedder(adapter=folder), Head.load(folder), is_cross=is_cross)
-        for folder, is_cross in folders.items()
+        LineEncoder(embedder, Head.load(folder), is_cross=is_cross)
+        for embedder, (folder, is_cross) in zip(embedders, folders.items(), strict=True)
     ]

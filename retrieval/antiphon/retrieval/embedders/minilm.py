@@ -13,8 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.embedders.protocol import TokenVectors, check_texts
-from antiphon.retrieval.encoder_runtime.device import batch_size, pick_device, pick_dtype
-from antiphon.retrieval.encoder_runtime.engine_selection import COMPARISON_TEXTS, Engine, choose_encoder_engine
+from antiphon.retrieval.encoder_runtime.device import batch_size, pick_device, pick_precision
+from antiphon.retrieval.encoder_runtime.engine_selection import (
+    COMPARISON_TEXTS,
+    Engine,
+    choose_encoder_engine,
+    stored_graph,
+)
+from antiphon.retrieval.encoder_runtime.graph import EncoderGraph, graph_folder
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 if TYPE_CHECKING:
@@ -60,17 +66,19 @@ class MiniLMEmbedder:
         folder = _folder()
         self._device = pick_device(device)
         self._tokenizer = _load_tokenizer(folder)
-        dtype = pick_dtype(self._device)
+        precision = pick_precision(self._device)
         if adapter is not None:
             self.fingerprint = f"{self.fingerprint}:lora-{_adapter_fingerprint(adapter)}"
-        model = load_minilm(adapter).to(self._device, dtype)
-        self._model, self.engine = choose_encoder_engine(
+        folder = graph_folder(self.fingerprint, "last_hidden_state")
+        stored = None if engine == "torch" else stored_graph(folder, self._device, precision)
+        self._model: Any
+        self._model, self.engine = stored or choose_encoder_engine(
             engine,
-            model,
+            _on_device(load_minilm(adapter), self._device, precision),
             "last_hidden_state",
-            key=self.fingerprint,
+            folder=folder,
             device=self._device,
-            dtype=dtype,
+            precision=precision,
             vectors=lambda candidate: self._embed(candidate, COMPARISON_TEXTS),
         )
 
@@ -103,40 +111,53 @@ class MiniLMEmbedder:
         """Return the output of the last layer for each word piece."""
         ids = self.token_ids(texts)
         found: list[TokenVectors | None] = [None] * len(texts)
-        for places, hidden, _ in self._forward(self._model, texts):
-            states = hidden.float().cpu().numpy()
+        for places, states, _ in self._forward(self._model, texts):
             for place, rows in zip(places, states, strict=True):
                 found[place] = TokenVectors(ids[place], normalized(rows[1 : 1 + len(ids[place])]))
         return [tokens for tokens in found if tokens is not None]
 
     def _embed(self, model: Any, texts: Sequence[str]) -> Vectors:
         pooled = np.empty((len(texts), self.dim), np.float32)
-        for places, hidden, mask in self._forward(model, texts):
-            weights = mask[:, :, None].float()
-            pooled[places] = ((hidden.float() * weights).sum(1) / weights.sum(1)).cpu().numpy()
+        for places, states, mask in self._forward(model, texts):
+            weights = mask[:, :, None].astype(np.float32)
+            pooled[places] = (states * weights).sum(1) / weights.sum(1)
         return normalized(pooled)
 
-    def _forward(self, model: Any, texts: Sequence[str]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+    def _forward(
+        self, model: Any, texts: Sequence[str]
+    ) -> Iterator[tuple[list[int], NDArray[np.float32], NDArray[np.int64]]]:
         """Run the model on batches of texts of similar length, which minimizes padding.
 
         Yields the positions of the texts, the last layer's states (texts, tokens, dim) and the mask (texts, tokens).
         """
-        import torch
-
         rows = self.input_ids(texts)
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         size = batch_size(self._device)
         for places in (order[first : first + size] for first in range(0, len(order), size)):
             longest = len(rows[places[-1]])
-            ids = torch.zeros((len(places), longest), dtype=torch.long)
-            mask = torch.zeros_like(ids)
+            ids = np.zeros((len(places), longest), np.int64)
+            mask = np.zeros_like(ids)
             for row, place in enumerate(places):
-                ids[row, : len(rows[place])] = torch.tensor(rows[place])
+                ids[row, : len(rows[place])] = rows[place]
                 mask[row, : len(rows[place])] = 1
-            ids, mask = ids.to(self._device), mask.to(self._device)
-            with torch.inference_mode():
-                states = model(input_ids=ids, attention_mask=mask).last_hidden_state
-            yield places, states, mask
+            arrays = {"input_ids": ids, "attention_mask": mask}
+            is_graph = isinstance(model, EncoderGraph)
+            yield places, model.run(arrays) if is_graph else _torch_states(model, arrays, self._device), mask
+
+
+def _on_device(model: Any, device: str, precision: str) -> Any:
+    import torch
+
+    return model.to(device, getattr(torch, precision))
+
+
+def _torch_states(model: Any, arrays: Mapping[str, NDArray[np.int64]], device: str) -> NDArray[np.float32]:
+    import torch
+
+    with torch.inference_mode():
+        tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        states: NDArray[np.float32] = model(**tensors).last_hidden_state.float().cpu().numpy()
+    return states
 
 
 def _cut(encoding: Encoding) -> list[int]:

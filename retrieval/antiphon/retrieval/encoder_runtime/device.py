@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 
 from antiphon.accel.processor import has_bfloat16_units
-
-if TYPE_CHECKING:
-    import torch
 
 
 def pick_device(device: str | None) -> str:
@@ -16,6 +16,8 @@ def pick_device(device: str | None) -> str:
     Raises:
         ValueError: A CUDA device is requested and there is none.
     """
+    if device == "cpu" or (device is None and not _may_have_gpu()):
+        return "cpu"
     import torch
 
     if device is None:
@@ -25,16 +27,23 @@ def pick_device(device: str | None) -> str:
     return str(device)
 
 
-def pick_dtype(device: str) -> torch.dtype:
-    """Return float16 on a GPU; on a CPU bfloat16 if it has instructions for it, else float32.
+@cache
+def _may_have_gpu() -> bool:
+    """Return False if there is surely no GPU for torch, found without importing torch."""
+    if sys.platform != "linux":
+        return True
+    devices = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+    return not version("torch").endswith("+cpu") and any(path.exists() for path in devices)
+
+
+def pick_precision(device: str) -> str:
+    """Return "float16" on a GPU; on a CPU "bfloat16" if it has instructions for it, else "float32".
 
     Float16 would be several times slower on a CPU.
     """
-    import torch
-
     if not device.startswith("cpu"):
-        return torch.float16
-    return torch.bfloat16 if has_bfloat16_units() else torch.float32
+        return "float16"
+    return "bfloat16" if has_bfloat16_units() else "float32"
 
 
 def batch_size(device: str) -> int:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from antiphon.accel.files import write_cache_file
-from antiphon.retrieval.encoder_runtime.device import pick_dtype
+from antiphon.accel.verified_folder import is_intact
+from antiphon.retrieval.encoder_runtime.device import pick_precision
+from antiphon.retrieval.encoder_runtime.graph import EncoderGraph, graph_folder, openvino_obstacle
 from antiphon.retrieval.vector_index.flat import Vectors
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
-
-    from antiphon.retrieval.encoder_runtime.openvino_encoder import OpenVINOEncoder
 
 Engine = Literal["auto", "torch", "openvino"]
 """What runs an encoder. ``auto`` is OpenVINO if it is installed and agrees with torch, else torch."""
@@ -51,9 +50,9 @@ def choose_encoder_engine(
     model: PreTrainedModel,
     output: str,
     *,
-    key: str,
+    folder: Path,
     device: str,
-    dtype: torch.dtype,
+    precision: str,
     vectors: Callable[[Any], Vectors],
 ) -> tuple[Any, EngineChoice]:
     """Choose what computes an encoder's output: the model in torch, or its OpenVINO graph.
@@ -63,6 +62,7 @@ def choose_encoder_engine(
 
     Args:
         output: The name of its output, a key of `OUTPUTS`.
+        folder: Folder of the graph in the cache, see `graph_folder`.
         vectors: A function that computes the vectors of `COMPARISON_TEXTS` with a model or graph; one row per text.
 
     Returns:
@@ -72,7 +72,7 @@ def choose_encoder_engine(
         ValueError: ``wanted`` is not an engine, or it is "openvino", which cannot run this model here.
     """
     if wanted in ENGINES and wanted != "torch":
-        graph, reason = _agreeing_graph(model, output, key, device, dtype, vectors)
+        graph, reason = _agreeing_graph(model, output, folder, device, precision, vectors)
         return (model, torch_choice(wanted, reason)) if graph is None else (graph, EngineChoice("openvino", reason))
     return model, torch_choice(wanted, "")
 
@@ -95,9 +95,11 @@ def choose_module_engine(
         transformer.model = candidate
         return vectors()
 
-    transformer.model, choice = choose_encoder_engine(
-        wanted, transformer.model, output, key=key, device=device, dtype=pick_dtype(device), vectors=with_model
-    )
+    model = transformer.model
+    settings = {name: value for name, value in model.config.to_dict().items() if not name.startswith("_")}
+    folder = graph_folder(key, output, type(model).__name__, json.dumps(settings, sort_keys=True, default=str))
+    own: dict[str, Any] = {"device": device, "precision": pick_precision(device), "vectors": with_model}
+    transformer.model, choice = choose_encoder_engine(wanted, model, output, folder=folder, **own)
     return choice
 
 
@@ -115,52 +117,66 @@ def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
 
 
 def _agreeing_graph(
-    model: PreTrainedModel, output: str, key: str, device: str, dtype: torch.dtype, vectors: Callable[[Any], Vectors]
+    model: PreTrainedModel, output: str, folder: Path, device: str, precision: str, vectors: Callable[[Any], Vectors]
 ) -> tuple[Any, str]:
     """Return the model's graph and why it can be used, or None and why it cannot."""
-    from antiphon.retrieval.encoder_runtime.openvino_encoder import OpenVINOEncoder, openvino_obstacle
-
-    if (obstacle := openvino_obstacle(device, dtype)) is not None:
+    if (obstacle := openvino_obstacle(device, precision)) is not None:
         return None, obstacle
+    from antiphon.retrieval.encoder_runtime.openvino_encoder import OpenVINOEncoder
+
     try:
-        graph = OpenVINOEncoder(model, output, key=key, dtype=dtype)
-        distances = _saved_distances(graph.comparison_file) or _compare(model, graph, vectors)
+        encoder = OpenVINOEncoder(model, output, folder=folder, precision=precision)
+        agrees, reason = saved_agreement(encoder.graph.comparison_file) or _compare(model, encoder, vectors)
     except Exception as error:  # noqa: BLE001  # if the conversion fails for any reason, torch is used
         first = str(error).strip().partition("\n")[0]
         return None, f"the model cannot be converted ({type(error).__name__}: {first[:200]})"
-    reason = f"its vectors are {distances.graph:.1e} from torch's in float32, in cosine"
-    if not distances.graph <= max(CLOSE, distances.torch):
-        return None, f"{reason}, and {max(CLOSE, distances.torch):.1e} is allowed"
-    return graph, reason
+    return encoder if agrees else None, reason
 
 
-@dataclass(frozen=True, slots=True)
-class _Distances:
-    """The largest cosine distances from torch in float32: of the graph's vectors, and of torch's in its own precision.
-
-    The precision of torch here is the one that the encoder would run in.
-    """
-
-    graph: float
-    torch: float
-
-
-def _compare(model: PreTrainedModel, graph: OpenVINOEncoder, vectors: Callable[[Any], Vectors]) -> _Distances:
-    """Measure the distances, and save them for the next process if possible."""
-    exact = vectors(copy.deepcopy(model).float())
-    distances = _Distances(
-        graph=max_cosine_distance(exact, vectors(graph)), torch=max_cosine_distance(exact, vectors(model))
-    )
-    write_cache_file(graph.comparison_file, json.dumps(asdict(distances)).encode())
-    return distances
-
-
-def _saved_distances(path: Path) -> _Distances | None:
-    """Return the result of an earlier comparison, or None if there is none or its file is damaged."""
+def stored_graph(folder: Path, device: str, precision: str) -> tuple[EncoderGraph, EngineChoice] | None:
+    """Return a graph of the cache that agreed with torch in an earlier process; None if there is none."""
+    if openvino_obstacle(device, precision) is not None or not is_intact(folder):
+        return None
     try:
-        return _Distances(**{name: float(each) for name, each in json.loads(path.read_bytes()).items()})
+        graph = EncoderGraph(folder, precision)
+    except RuntimeError:  # it is converted again
+        return None
+    agrees, reason = saved_agreement(graph.comparison_file) or (False, "")
+    return (graph, EngineChoice("openvino", reason)) if agrees else None
+
+
+def saved_agreement(path: Path) -> tuple[bool, str] | None:
+    """Return whether a graph agreed with torch in an earlier comparison, and the distances as a sentence.
+
+    None if there is no comparison, or its file is damaged.
+    """
+    try:
+        return _agreement(**{name: float(distance) for name, distance in json.loads(path.read_bytes()).items()})
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+
+
+def _agreement(graph: float, torch: float) -> tuple[bool, str]:
+    """Return whether the distances allow the graph, and the reason.
+
+    Args:
+        graph: The largest cosine distance of the graph's vectors from those of torch in float32.
+        torch: That of torch's vectors in the precision in which the encoder would run.
+    """
+    reason = f"its vectors are {graph:.1e} from torch's in float32, in cosine"
+    allowed = max(CLOSE, torch)
+    return (True, reason) if graph <= allowed else (False, f"{reason}, and {allowed:.1e} is allowed")
+
+
+def _compare(model: PreTrainedModel, encoder: Any, vectors: Callable[[Any], Vectors]) -> tuple[bool, str]:
+    """Measure the distances, and save them for the next process if possible."""
+    exact = vectors(copy.deepcopy(model).float())
+    distances = {
+        "graph": max_cosine_distance(exact, vectors(encoder)),
+        "torch": max_cosine_distance(exact, vectors(model)),
+    }
+    write_cache_file(encoder.graph.comparison_file, json.dumps(distances).encode())
+    return _agreement(**distances)
 
 
 def max_cosine_distance(one: Vectors, other: Vectors) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from antiphon.accel import hub_download
-from antiphon.retrieval.encoder_runtime.device import pick_dtype
+from antiphon.retrieval.encoder_runtime.device import pick_precision
 
 Model = TypeVar("Model")
 
@@ -48,7 +48,7 @@ def loading_options(device: str, local_files_only: bool) -> dict[str, Any]:
         device: The device, which decides the precision.
         local_files_only: Do not access the hub, not even to look for an adapter.
     """
-    return {"dtype": pick_dtype(device), "adapter_kwargs": {"local_files_only": local_files_only}}
+    return {"dtype": pick_precision(device), "adapter_kwargs": {"local_files_only": local_files_only}}
 
 
 def download_models(names: Sequence[str], report: hub_download.Report) -> None:
