@@ -83,9 +83,7 @@ def follows(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_answer_follows_the_schema(name: str) -> None:
-    """A random model never emits an end token, so every answer ends at its maximum length. The same is checked a
-    hundred times with the bundled model by `python -m tests.structured`.
-    """
+    """A random model never emits an end token, so every answer ends at its maximum length."""
     for number in range(10):
         completion = model(number % 5).generate(
             f"Bee {number}: ",
