@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.pipelines.benchmark.samples import load_samples
-from antiphon.pipelines.prompt import small_model_prompt
+from antiphon.pipelines.prompt import chat_prompt
 from antiphon.retrieval import Passage
 
 
@@ -31,7 +31,7 @@ def load_questions(path: str | Path, *, passages: int) -> list[Question]:
 
 def _question(question: str, texts: tuple[str, ...]) -> Question:
     passages = [Passage.at(f"passage {number}", 0, text) for number, text in enumerate(texts, 1)]
-    content = small_model_prompt(question, passages).content
+    content = chat_prompt(question, passages).content
     if isinstance(content, str):
         raise TypeError(f"The prompt of {question!r} is a string; the servers need messages.")
     return Question([dict(message) for message in content], list(texts))
