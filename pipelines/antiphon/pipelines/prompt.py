@@ -121,8 +121,8 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 
 
 TAKES_NO_PROMPT = (
-    "The model {!r} takes no prompt of yours: lines of the passages are selected for it, and its prompt, if it has "
-    "any, is the one that it was trained for. Choose another model, such as an instruct model, or leave out the prompt."
+    "The model {!r} takes no prompt of yours: lines of the passages are selected for it, and its prompt, if any, "
+    "is the one that it was trained for. Choose another model, such as an instruct model, or leave out the prompt."
 )
 
 
