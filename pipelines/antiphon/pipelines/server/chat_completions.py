@@ -155,7 +155,7 @@ def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[.
         references=reference_passages(body.references),
         predicted=predicted_texts(body),
         where=body.where,
-        with_quote=bool(body.stream and body.stream_options and body.stream_options.include_segments),
+        with_quote=bool(index == 0 and body.stream and body.stream_options and body.stream_options.include_segments),
     )
 
 
