@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 
 from antiphon.accel.constraints.penalties import penalties
-from antiphon.accel.decoding.stats import Step
+from antiphon.accel.decoding.stats import Step, TokenLogprob
 from antiphon.accel.decoding.step import StepRequest, forward_alone, observe
-from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory, TokenLogprob, collect_logprobs
+from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory, collect_logprobs
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, chain
 from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.logits import TorchLogits

@@ -15,12 +15,12 @@ from .engines.torch.growing_cache import GrowingCache as GrowingCache
 from .engines.torch.traits import Traits as Traits
 from .generate import Decoder as Decoder
 from .generate import stream as stream
-from .language_model import Completion as Completion
-from .language_model import Conversation as Conversation
 from .language_model import LanguageModel as LanguageModel
-from .language_model import Stream as Stream
-from .language_model import Usage as Usage
 from .remote_language_model import RemoteError as RemoteError
 from .remote_language_model import RemoteLanguageModel as RemoteLanguageModel
+from .text.completion import Completion as Completion
 from .text.completion import Origin as Origin
+from .text.completion import Stream as Stream
+from .text.completion import Usage as Usage
+from .text.messages import Conversation as Conversation
 from .text.text_model import TextModel as TextModel

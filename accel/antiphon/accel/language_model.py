@@ -20,10 +20,8 @@ from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.memory_estimate import check_memory
 from antiphon.accel.request_builder import OpenStream, RequestBuilder
-from antiphon.accel.text.completion import Completion, Stream, Usage
+from antiphon.accel.text.completion import Completion, Stream
 from antiphon.accel.text.messages import (
-    Conversation,
-    Message,
     PromptInput,
     ReferenceInput,
     TokenizedPrompt,
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 
     from antiphon.accel.engines.openvino.loader import ProgressCallback
     from antiphon.accel.engines.protocol import ModelEngine
-
-__all__ = ["Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
 
 
 class LanguageModel:

@@ -15,8 +15,8 @@ from antiphon.accel.constraints.penalties import penalties
 from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.prefix_cache import PrefixCache
-from antiphon.accel.decoding.stats import Step
-from antiphon.accel.decoding.tokens import TokenLogprob, collect_logprobs
+from antiphon.accel.decoding.stats import Step, TokenLogprob
+from antiphon.accel.decoding.tokens import collect_logprobs
 from antiphon.accel.drafting.draft import common_length
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.text.completion import Stream

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.accel import Completion, Origin, Summary, Usage
-from antiphon.accel.decoding.tokens import TokenLogprob
+from antiphon.accel.decoding.stats import TokenLogprob
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.accel.text.messages import CountedPrompt, PromptInput, TokenizedPrompt
 from antiphon.accel.text.parameters import Settings

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from antiphon.accel import Completion, Origin
-from antiphon.accel.decoding.tokens import TokenLogprob
+from antiphon.accel.decoding.stats import TokenLogprob
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.pipelines.citations import Citation, cite, cited_span
 from antiphon.pipelines.nearest_sentences import nearest_sentences

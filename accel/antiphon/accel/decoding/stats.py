@@ -10,6 +10,20 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of one emitted token.
+
+    Attributes:
+        logprob: Natural logarithm of its probability.
+        top: The most likely tokens with their log-probabilities, best first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One decoding step of one request.
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 
-from antiphon.accel.decoding.stats import FinishReason, Step
+from antiphon.accel.decoding.stats import FinishReason, Step, TokenLogprob
 from antiphon.accel.drafting.draft import Logits
 
 NO_TOKEN = (
@@ -159,20 +158,6 @@ class RequestOutput:
         elif not self.remaining_tokens:
             self.finish = "length"
         return self.finish is not None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """The log-probability of one emitted token.
-
-    Attributes:
-        logprob: Natural logarithm of its probability.
-        top: The most likely tokens with their log-probabilities, best first.
-    """
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
 
 
 def collect_logprobs(

@@ -9,8 +9,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
-from antiphon.accel.decoding.stats import FinishReason, Summary
-from antiphon.accel.decoding.tokens import TokenLogprob
+from antiphon.accel.decoding.stats import FinishReason, Summary, TokenLogprob
 from antiphon.accel.remote.client import STREAM_ERRORS, translate_error
 from antiphon.accel.remote.errors import BrokenStreamError
 from antiphon.accel.remote.thinking_tags import TaggedContent

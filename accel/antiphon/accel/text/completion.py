@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from antiphon.accel.decoding.stats import FinishReason, Step, Summary, summarize
-from antiphon.accel.decoding.tokens import TokenLogprob
+from antiphon.accel.decoding.stats import FinishReason, Step, Summary, TokenLogprob, summarize
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.text.stop_strings import StopStrings
 from antiphon.accel.text.thinking import Split, ThinkingReader, ThinkingStart

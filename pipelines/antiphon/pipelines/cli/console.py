@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -40,14 +41,18 @@ THINKING_WIDTH = 100
 
 def quiet_libraries() -> None:
     """Turn off the progress bars and warnings of transformers, and the retry notices of the hub's client."""
-    import logging as python_logging
+    import logging
 
-    from transformers.utils import logging
+    # Read when these libraries are imported, which takes seconds and is not always needed.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if "transformers" in sys.modules:
+        from transformers.utils import logging as transformers_logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
     for name in ("huggingface_hub", "httpx", "sentence_transformers"):
-        python_logging.getLogger(name).setLevel(python_logging.ERROR)
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from antiphon.accel import LanguageModel, TextModel
+from antiphon.accel import RemoteLanguageModel, TextModel
 from antiphon.accel.text.messages import Conversation, PromptInput
 from antiphon.pipelines.extractive_model import ONLY_QUOTES, ExtractiveModel
 from antiphon.pipelines.rag import Rag
@@ -98,7 +98,7 @@ class RequestStarter:
         span = start_generation(operation, served.model_id, model.name, plan.parameters)
         try:
             # A server has prefix caches and statistics of its own.
-            is_local = isinstance(model, LanguageModel)
+            is_local = not isinstance(model, RemoteLanguageModel)
             own: dict[str, Any] = {"prefix": prefix, "recycling": tenant.table} if is_local else {}
             stream: Any = plan.start(model, **own)
         except BaseException as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import Completion, Origin
-from antiphon.accel.decoding.tokens import TokenLogprob
+from antiphon.accel.decoding.stats import TokenLogprob
 from antiphon.accel.text.token_bytes import TokenBytes
 from antiphon.pipelines.server.request_queue import Delta
 

@@ -16,7 +16,7 @@ from threading import Lock
 from time import perf_counter, time_ns
 
 from antiphon.accel import Completion, Origin, Stream
-from antiphon.accel.decoding.tokens import TokenLogprob
+from antiphon.accel.decoding.stats import TokenLogprob
 from antiphon.accel.text.completion import Piece
 from antiphon.pipelines.citations import Citation
 from antiphon.pipelines.extractive_model import QuotedStream

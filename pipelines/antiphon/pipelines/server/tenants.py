@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import Lock
+from typing import TYPE_CHECKING
 
-from antiphon.accel import PrefixCache
 from antiphon.accel.drafting.draft import common_length
 from antiphon.accel.drafting.drafters import RecyclingTable
+
+if TYPE_CHECKING:
+    from antiphon.accel import PrefixCache
 
 RECYCLING_ENTRIES = 16_384
 """Contexts in the token recycling table of one tenant: about 5 MB."""
@@ -45,12 +48,18 @@ class Tenant:
         with self._lock:
             return sum(prompt.cache.size for prompt in self._prompts)
 
-    def take(self, tokens: Sequence[int]) -> PrefixCache:
+    def take(self, tokens: Sequence[int]) -> PrefixCache | None:
         """Remove and return the prefix cache that shares the longest prefix with a prompt, or a new one.
+
+        None if the prompt has no tokens, because its model runs on another server or quotes.
 
         The caller returns it with `keep`. In an engine with one KV cache, a new one shares prefixes with this tenant
         only.
         """
+        if not tokens:
+            return None
+        from antiphon.accel import PrefixCache
+
         with self._lock:
             best = max(self._prompts, key=lambda prompt: common_length(prompt.tokens, tokens), default=None)
             if best is None or not common_length(best.tokens, tokens):
@@ -105,9 +114,9 @@ class Tenants:
                 self._tenants.popitem(last=False)
         return tenant
 
-    def keep(self, tenant: Tenant, tokens: Sequence[int], cache: PrefixCache) -> None:
+    def keep(self, tenant: Tenant, tokens: Sequence[int], cache: PrefixCache | None) -> None:
         """Keep the prefix cache of a prompt, and drop the oldest ones until all fit the limit."""
-        if not self._prefix_cache_tokens:
+        if not self._prefix_cache_tokens or cache is None:
             return
         tenant.keep(tokens, cache)
         with self._lock:
