@@ -101,8 +101,11 @@ def save(page: Any, path: Path) -> None:
 def take_answers(browser: Any, address: str, scheme: str, folder: Path) -> None:
     """Take a wide and a small screenshot of two answers with their sources."""
     with opened(browser, address, color_scheme=scheme) as page:
+        ask(page, QUESTIONS[0])  # loads the models
+        page.click("#new-conversation")
         for question in QUESTIONS:
             ask(page, question)
+        page.get_by_label(f"Delete the conversation: {QUESTIONS[0]}").last.click()
         save(page, folder / f"page-{scheme}.png")
         page.set_viewport_size(SMALL)
         page.locator(".turn").last.scroll_into_view_if_needed()

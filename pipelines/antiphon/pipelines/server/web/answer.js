@@ -68,6 +68,7 @@ export class Answer {
     if (choice.ended_in_thinking) record.endedInThinking = true;
     if (choice.finish_reason === "length") record.isCutOff = true;
     if (event.metrics) Object.assign(record, { usage: event.usage, metrics: event.metrics });
+    if (event.metrics?.steps) record.isDecoded = true;
     this.root.classList.toggle("decoded", Boolean(record.isDecoded));
     if (content) this.showSoon();
   }
