@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from threading import Lock
 
 import numpy as np
 
@@ -37,6 +38,8 @@ MAX_QUESTION_TOKENS = 64
 _CACHED_INPUTS = 256  # of the line encoder; at most 50 MB
 _SEPARATOR = "[SEP]"  # of question and passage in the cross-encoder's input
 _HEADING_WORDS = 30  # at most, of the heading that is encoded with a passage
+
+_LOADING = Lock()
 
 LineScores = list[list[float]]
 """The relevance of the quotable lines of each passage: log-odds in nats."""
@@ -150,9 +153,14 @@ def line_scores(question: str, passages: Sequence[Passage]) -> LineScores:
     return [[fmean(each) for each in zip(*own, strict=True)] for own in zip(*by_encoder, strict=True)]
 
 
-@cache
 def bundled_encoders() -> list[LineEncoder]:
-    """Return the line encoder and the cross-encoder, loaded once."""
+    """Return the line encoder and the cross-encoder, loaded once, also if several threads ask for them."""
+    with _LOADING:
+        return _load_encoders()
+
+
+@cache
+def _load_encoders() -> list[LineEncoder]:
     folders = {RELEVANCE: False, CROSS_RELEVANCE: True}
     with ThreadPoolExecutor(len(folders)) as pool:  # OpenVINO compiles both at the same time
         embedders = pool.map(lambda folder: MiniLMEmbedder(adapter=folder), folders)

@@ -137,7 +137,8 @@ def test_the_kv_cache_of_a_prompt_is_reused_for_the_same_key_and_user_only(clien
 
 @pytest.mark.slow
 def test_an_engines_own_prefix_cache_is_separate_for_each_tenant() -> None:
-    one, other = (Tenant(name, RecyclingTable("typist", entries=8)) for name in ("one", "other"))
+    tenants: Any = [Tenant(name, RecyclingTable("typist", entries=8)) for name in ("one", "other")]
+    one, other = tenants
     first = one.take([1, 2, 3])
     one.keep([1, 2, 3], first)
     assert one.take([7, 8]).tenant is first.tenant
@@ -188,4 +189,6 @@ def test_prefix_caches_of_all_tenants_together_stay_within_the_limit() -> None:
     assert tenants.cached_tokens == 9
     assert one.cached_tokens == 0
     assert other.take([1, 4, 7]) is newest, "the longest common prefix"
-    assert other.take([9]).size == 0
+    new = other.take([9])
+    assert new is not None
+    assert new.size == 0

@@ -31,6 +31,7 @@ from antiphon.pipelines.cli.options import (
 )
 from antiphon.pipelines.cli.preparation import (
     note_missing_switch,
+    preload_encoders,
     prepare_model,
     read_template,
     sessions_in,
@@ -85,6 +86,8 @@ def ask(
     location = find_index(index)
     load_model = prepare_model(model, device=device, engine=engine, weights=weights)
     start_traces(trace)
+    if model == EXTRACTIVE:
+        preload_encoders()
     with console.status(f"Opening {shown_location(location)}"):
         from antiphon.pipelines.models.drafters import resolve_drafter, window_size
         from antiphon.pipelines.prompt import template_prompt

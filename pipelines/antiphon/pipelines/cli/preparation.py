@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.remote.server import is_address
@@ -96,6 +97,17 @@ def prepare_model(
         return load_language_model(name, dtype=dtype_named(dtype), drafter=drafter, **own)
 
     return load
+
+
+def preload_encoders() -> None:
+    """Load the sentence encoders that choose quotes in a thread, while the index is opened."""
+    from antiphon.pipelines.relevance import bundled_encoders
+
+    def load() -> None:
+        with suppress(ImportError):  # reported where they are needed
+            bundled_encoders()
+
+    Thread(target=load, daemon=True).start()
 
 
 def connect(address: str) -> RemoteLanguageModel:
