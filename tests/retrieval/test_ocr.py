@@ -20,10 +20,10 @@ SECOND = ["Mr Dunn asks three companies for an offer,", "and reports to the comm
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory, stages: list[tuple[str, int, int]]) -> Document:
+def document(tmp_path_factory: pytest.TempPathFactory) -> Document:
     folder = tmp_path_factory.mktemp("scans")
     (folder / "minutes.pdf").write_bytes(scanned_pdf(FIRST, [], SECOND))
-    loaded = load_documents([folder], progress=lambda *stage: stages.append(stage))
+    loaded = load_documents([folder])
     [document] = loaded.documents
     return document
 
