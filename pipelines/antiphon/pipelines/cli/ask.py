@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.index_location import find_index
+from antiphon.pipelines.cli.indexed_paths import index_of
 from antiphon.pipelines.cli.options import (
     ASKED_MODEL,
     DRAFTER_HELP,
@@ -22,6 +22,7 @@ from antiphon.pipelines.cli.options import (
     MaxNewTokens,
     MaxThinkingTokens,
     NumDraftTokens,
+    Paths,
     PromptFile,
     Quote,
     Sessions,
@@ -54,6 +55,7 @@ NOTHING_DECODED = (
 
 def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
+    paths: Paths = None,
     index: Index = None,
     model: AskedModel = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
@@ -83,8 +85,8 @@ def ask(
     stopwatch = Stopwatch(seconds_since_process_start())
     asked = Question(question)  # checked before anything is loaded
     condition, template = where_filter(where), read_template(prompt, model)
-    location = find_index(index)
     load_model = prepare_model(model, device=device, engine=engine, weights=weights)
+    location = index_of(paths, index)
     start_traces(trace)
     if model == EXTRACTIVE:
         preload_encoders()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.index_location import find_index
+from antiphon.pipelines.cli.indexed_paths import index_of
 from antiphon.pipelines.cli.options import (
     ASKED_MODEL,
     DEFAULT_MODEL,
@@ -19,6 +19,7 @@ from antiphon.pipelines.cli.options import (
     Index,
     MaxNewTokens,
     MaxThinkingTokens,
+    Paths,
     PromptFile,
     Quote,
     Sessions,
@@ -31,6 +32,7 @@ from antiphon.retrieval.postgres.address import shown_location
 
 
 def chat(
+    paths: Paths = None,
     index: Index = None,
     model: AskedModel = ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages per question.")] = 5,
@@ -54,8 +56,8 @@ def chat(
 
         raise ValueError(CANNOT_REWRITE.format(model))
     condition, template = where_filter(where), read_template(prompt, model)
-    location = find_index(index)
     load_model = prepare_model(model, device=device, engine=engine, weights=weights)
+    location = index_of(paths, index)
     with console.status(f"Opening {shown_location(location)}"):
         from antiphon.pipelines.chat import Chat
         from antiphon.pipelines.cli.chat_loop import hold_conversation

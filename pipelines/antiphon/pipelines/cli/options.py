@@ -72,6 +72,12 @@ Index = Annotated[
         show_default=".antiphon here or in a folder above",
     ),
 ]
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Files and folders to answer from; what is new or changed is indexed first.", show_default="the index"
+    ),
+]
 Limit = Annotated[int | None, typer.Option(help="Maximum number of samples.")]
 MaxNewTokens = Annotated[
     int | None,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.indexed_paths import index_of
 from antiphon.pipelines.cli.keys import KEY_FILE
 from antiphon.pipelines.cli.options import (
     DEFAULT_MODEL,
@@ -22,6 +22,7 @@ from antiphon.pipelines.cli.options import (
     Device,
     EngineOption,
     FewBits,
+    Paths,
     Precision,
     PromptFile,
     Quote,
@@ -93,6 +94,7 @@ EmbedderName = Annotated[
 
 
 def serve(
+    paths: Paths = None,
     index: Served = None,
     collections: Collections = None,
     model: Annotated[str, typer.Option("--model", "-m", envvar=MODEL_VARIABLE, help=SERVED_HELP)] = DEFAULT_MODEL,
@@ -123,8 +125,9 @@ def serve(
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
     template = read_template(prompt, model)
-    documents = served_documents(index, collections, keys or (), read_only=read_only)
     load_model = prepare_model(model, device=device, dtype=dtype, engine=engine, weights=weights)
+    location = index_of(paths, index) if paths else index
+    documents = served_documents(location, collections, keys or (), read_only=read_only)
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
         from antiphon.pipelines.server.http_server import listen_address, run_server
@@ -215,14 +218,12 @@ def load_service(
 
 
 def _application(service: Service) -> FastAPI:
-    """Return the application of a service, with MCP at /mcp if its SDK is installed."""
+    """Return the application of a service, with MCP at /mcp."""
+    from antiphon.pipelines.mcp.http import add_mcp
     from antiphon.pipelines.server.app import create_app
 
     app = create_app(service)
-    if find_spec("mcp") is not None:
-        from antiphon.pipelines.mcp.http import add_mcp
-
-        add_mcp(app, service)
+    add_mcp(app, service)
     return app
 
 
@@ -231,5 +232,4 @@ def _show_addresses(service: Service, host: str, port: int) -> None:
     reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
     address = f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
     console.err.print(f"Serving {', '.join(service.models)}", markup=False)
-    agents = f"   MCP: {address}/mcp" if find_spec("mcp") is not None else ""
-    console.err.print(f"Page: {address}/   API: {address}/v1{agents}", markup=False)
+    console.err.print(f"Page: {address}/   API: {address}/v1   MCP: {address}/mcp", markup=False)
