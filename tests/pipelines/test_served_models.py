@@ -120,7 +120,7 @@ def test_the_default_model_comes_from_the_file_and_the_environment(
     monkeypatch.setattr(config_command, "user_config_dir", lambda _: str(tmp_path / "new"))
     assert run("config", "model", server.url).exit_code == 0
     assert f"model = {server.url}" in run("config").stdout
-    assert run("ask", QUESTION, "--index", index_folder).stdout.startswith(ANSWER)
+    assert run("ask", QUESTION, "--index", index_folder, "--no-quote").stdout.startswith(ANSWER)
     monkeypatch.setenv("ANTIPHON_MODEL", "extractive")
     assert run("ask", QUESTION, "--index", index_folder).stdout.startswith("[1] ")
     monkeypatch.delenv("ANTIPHON_MODEL")
@@ -188,3 +188,14 @@ def test_an_embedder_on_a_server(server: FakeServer, tmp_path: Path) -> None:
     server.pages = {"/v1/embeddings": {"error": "not an embedding model"}}
     said = run("ask", QUESTION, "--index", tmp_path / "index").stderr.replace("\n", " ")
     assert "does not embed with 'nomic-embed-text'" in said
+
+
+def test_a_server_that_fails_is_named_without_its_address(retriever: Retriever, server: FakeServer) -> None:
+    service = make_service(RemoteLanguageModel(server.url, retries=0), ServerSettings(), name="remote")
+    body = {"model": "remote", "messages": [{"role": "user", "content": QUESTION}]}
+    with TestClient(create_app(service)) as client:
+        for upstream, expected in {503: 502, 429: 429, 400: 400}.items():
+            server.error_codes = [upstream]
+            answer = client.post("/v1/chat/completions", json=body)
+            assert (answer.status_code, "127.0.0.1" in answer.text) == (expected, False)
+            assert "The server of the model" in answer.json()["error"]["message"]

@@ -252,8 +252,8 @@ def test_the_terminal_shows_the_quote_before_the_answer(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     is_shown = lambda: not any(thread.name == "quote" for thread in threading.enumerate())  # noqa: E731
-    monkeypatch.setattr(f"antiphon.pipelines.cli.{command}.open_language_model", lambda *_, **__: Waiting(is_shown))
-    monkeypatch.setattr(f"antiphon.pipelines.cli.{command}.check_model_fits", lambda *_, **__: None)
+    load = lambda *_: Waiting(is_shown)  # noqa: E731
+    monkeypatch.setattr(f"antiphon.pipelines.cli.{command}.prepare_model", lambda *_, **__: load)
     arguments = [
         command,
         *([QUESTION] if command == "ask" else []),

@@ -13,12 +13,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from antiphon.accel.remote.errors import RemoteError
 from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.pipelines.rendering.sanitize import sanitize_line
-from antiphon.retrieval.errors import DatabaseUnavailable
+from antiphon.retrieval.errors import DatabaseUnavailable, IndexCorrupt, IndexMismatch, IndexNotFound
 
 NOT_FOUND = "This server has no such endpoint; those of OpenAI's protocol begin with /v1."
 NOT_AN_OBJECT = "The body must be a JSON object, with the header Content-Type: application/json; that header was: {}."
+NO_INDEX = "The index of the documents cannot be read; the log of the server says why."
 NO_DATABASE = "The database of the documents does not answer; try again later."
 INTERNAL_ERROR = "The server failed internally; its log has the details under this request's id."
 
@@ -119,8 +121,8 @@ def error_response(error: ApiError) -> JSONResponse:
 def to_api_error(error: BaseException) -> ApiError:
     """Convert an exception to the error that the client receives.
 
-    Messages of ValueError, TypeError and ImportError are passed on. A RecursionError comes from a nested body. Others
-    are logged and hidden.
+    Messages of ValueError, TypeError, ImportError and of a model's server are passed on, without its address. A
+    RecursionError comes from a nested body. Others are logged and hidden.
     """
     if isinstance(error, ApiError):
         return error
@@ -129,6 +131,13 @@ def to_api_error(error: BaseException) -> ApiError:
     if isinstance(error, DatabaseUnavailable):
         logger.error("the database of the documents cannot be used: %s", error)
         return ApiError(503, NO_DATABASE, headers={"Retry-After": "5"})
+    if isinstance(error, (IndexCorrupt, IndexMismatch, IndexNotFound)):  # their messages name folders of this machine
+        logger.error("the index of the documents cannot be used: %s", error)
+        return ApiError(503, NO_INDEX)
+    if isinstance(error, RemoteError):
+        logger.warning("the server of the model failed: %s", error)
+        status = error.status if error.status in (400, 422, 429) else 502
+        return ApiError(status, re.sub(r"https?://\S+", "The server of the model", str(error)))
     if isinstance(error, (ValueError, TypeError)):
         name, _, rest = str(error).partition(" is ")
         param = _SETTINGS.get(name)
