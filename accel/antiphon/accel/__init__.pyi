@@ -20,6 +20,7 @@ from .language_model import Conversation as Conversation
 from .language_model import LanguageModel as LanguageModel
 from .language_model import Stream as Stream
 from .language_model import Usage as Usage
+from .models.bundled import resolve_model as resolve_model
 from .remote_language_model import RemoteError as RemoteError
 from .remote_language_model import RemoteLanguageModel as RemoteLanguageModel
 from .text.completion import Origin as Origin

@@ -19,7 +19,6 @@ from antiphon.accel.text.parameters import Parameters
 from antiphon.accel.text.tool_choice import prepare_tools, with_instruction
 from antiphon.integrations.model_call import ModelCall
 from antiphon.integrations.references import REFERENCES
-from antiphon.pipelines import resolve_model
 from antiphon.pipelines.prompt import READER_SYSTEM
 from antiphon.retrieval import Passage
 
@@ -221,4 +220,4 @@ class GenerationFields(BaseModel):
 def _load_model(model: str, settings: Mapping[str, Any]) -> TextModel:
     if is_address(model):
         return RemoteLanguageModel(model, **settings)
-    return LanguageModel.from_pretrained(resolve_model(model), **settings)
+    return LanguageModel.from_pretrained(model, **settings)

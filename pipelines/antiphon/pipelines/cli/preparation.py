@@ -9,10 +9,10 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from antiphon.accel.models.bundled import is_gguf
 from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import DEFAULT_MODEL, EXTRACTIVE
-from antiphon.pipelines.models.bundled import is_gguf
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel, RemoteLanguageModel, TextModel
@@ -45,7 +45,7 @@ def load_language_model(
             f"{name} is the address of a server; this needs a model that runs here, by its folder or name."
         )
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.models.bundled import resolve_model
+    from antiphon.accel.models.bundled import resolve_model
 
     console.quiet_libraries()
     # The GGUF reader of transformers prints a progress bar that has no switch.
@@ -85,7 +85,7 @@ def prepare_model(
     if name == EXTRACTIVE:
         return _extractive_model
     from antiphon.accel.memory_estimate import check_memory
-    from antiphon.pipelines.models.bundled import BUNDLED, check_name
+    from antiphon.accel.models.bundled import BUNDLED, check_name
 
     check_name(name)
     if name not in BUNDLED and not is_gguf(name):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.keys import KEY_FILE
 from antiphon.pipelines.cli.options import (
@@ -29,7 +30,6 @@ from antiphon.pipelines.cli.options import (
 from antiphon.pipelines.cli.preparation import prepare_model, read_template
 from antiphon.pipelines.cli.served_documents import ServedDocuments, name_for_clients, served_documents
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
-from antiphon.pipelines.models.bundled import STOPS
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
