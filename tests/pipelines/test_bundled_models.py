@@ -59,7 +59,7 @@ def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: lis
         ("raeder", "did you mean 'reader'?"),
         (
             "./nowhere",
-            "There is no model folder './nowhere'; a model is 'reader' or 'smollm2', a folder, or a hub name",
+            "There is no model folder './nowhere'; a model is 'reader' or 'smollm2', a folder, a GGUF file, a hub name",
         ),
         ("a/b/c", "There is no model folder 'a/b/c'"),
     ],

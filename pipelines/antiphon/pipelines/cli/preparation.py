@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import redirect_stderr
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,16 +46,13 @@ def load_language_model(
     from antiphon.accel.models.bundled import resolve_model
 
     console.quiet_libraries()
-    # The GGUF reader of transformers prints a progress bar that has no switch.
-    with console.progress_bars() as report, redirect_stderr(StringIO()):
-        place = resolve_model(name, progress=report)
+    with console.progress_bars() as report:
+        resolve_model(name, progress=report)
     if engine == "torch":
         with console.status(f"Loading {name}"):
-            return LanguageModel.from_pretrained(place, device=device, dtype=dtype, engine=engine, **settings)
+            return LanguageModel.from_pretrained(name, device=device, dtype=dtype, engine=engine, **settings)
     with console.progress_bars(waiting=f"Loading {name}") as report:
-        return LanguageModel.from_pretrained(
-            place, device=device, dtype=dtype, engine=engine, report=report, **settings
-        )
+        return LanguageModel.from_pretrained(name, device=device, dtype=dtype, engine=engine, report=report, **settings)
 
 
 def prepare_model(

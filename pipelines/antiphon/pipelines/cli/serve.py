@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from antiphon.pipelines.server.service import Service
     from antiphon.pipelines.server.settings import ServerSettings
 
-NO_INDEX = "The model 'extractive' quotes documents: give an index (--index), or a language model (--model)."
+NO_INDEX = "The model {!r} quotes documents: give an index (--index), or another model (--model)."
 NO_DOCUMENTS = "--prompt is the prompt of answers from documents: give an index (--index), or leave it out."
 
 Served = Annotated[
@@ -124,7 +124,8 @@ def serve(
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
     template = read_template(prompt, model)
     documents = served_documents(index, collections, keys or (), read_only=read_only)
-    load_model = prepare_model(model, device=device, dtype=dtype, engine=engine, weights=weights)
+    quoting = EXTRACTIVE if model == DEFAULT_MODEL else model  # its answers are quoted without it
+    load_model = prepare_model(quoting, device=device, dtype=dtype, engine=engine, weights=weights)
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
         from antiphon.pipelines.server.http_server import listen_address, run_server
@@ -186,18 +187,19 @@ def load_service(
         ValueError: the model needs documents and there are none, or it takes no prompt.
     """
     from antiphon.accel.remote_language_model import RemoteLanguageModel
+    from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.models.drafters import resolve_drafter
     from antiphon.pipelines.prompt import template_prompt
     from antiphon.pipelines.server.service import make_service
 
-    if model == EXTRACTIVE and not documents.locations:
-        raise ValueError(NO_INDEX)
+    if model in (EXTRACTIVE, DEFAULT_MODEL) and not documents.locations:
+        raise ValueError(NO_INDEX.format(model))
     language_model: Any = load_model(resolve_drafter(drafter))
     if isinstance(language_model, RemoteLanguageModel):
         name = name_for_clients(language_model.name)
     else:
         name = name_for_clients(model)
-        if model != EXTRACTIVE:
+        if not isinstance(language_model, ExtractiveModel):
             language_model.name = name  # error messages contain the name; clients need not see the folder
     if template and not documents.locations:
         raise ValueError(NO_DOCUMENTS)
