@@ -285,11 +285,11 @@ def reader() -> Any:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_that_answers_from_documents_alone_refuses_other_prompts(name: str, reader: ScriptedModel) -> None:
     with pytest.raises(
-        ValueError, match=r"'scripted' answers questions from documents alone: use Rag, .*AntiphonQuery"
+        RuntimeError, match=r"'scripted' answers questions from documents alone: use Rag, .*AntiphonQuery"
     ):
         MODELS[name](reader).ask("Which bees?")
     engine = RetrieverQueryEngine(ContractNodes(), get_response_synthesizer(llm=AntiphonLLM(language_model=reader)))
-    with pytest.raises(ValueError, match="AntiphonQueryEngine"):
+    with pytest.raises(RuntimeError, match="AntiphonQueryEngine"):
         engine.query(question(0))
     answer = ChatAntiphon(language_model=reader).with_retriever(Contracts()).invoke(question(0))["answer"].text
     assert tenant_document(0)[0] in str(answer)
