@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import ASKED_MODEL, AsJson, EngineOption
-from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.answers import SpanQuestion, corpora_of, load_span_questions
 from benchmarks.program import program

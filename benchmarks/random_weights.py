@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.pipelines.models.bundled import BUNDLED, resolve_model
+from antiphon.accel.models.bundled import BUNDLED, resolve_model
 from benchmarks.shapes import ARCHITECTURES, random_model
 
 if TYPE_CHECKING:

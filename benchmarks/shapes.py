@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from platformdirs import user_cache_dir
 
 from antiphon.accel.files import temporary_folder
-from antiphon.pipelines.models.bundled import resolve_model
+from antiphon.accel.models.bundled import resolve_model
 from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:

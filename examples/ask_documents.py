@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines import Rag, resolve_model
+from antiphon.pipelines import Rag
 from antiphon.retrieval import Retriever, build_index
 
 
@@ -27,7 +27,7 @@ def main() -> None:
         report = build_index([arguments.folder], index, embedder="minilm")
         print(f"{report.files} files, {report.passages} passages")
 
-        model = LanguageModel.from_pretrained(resolve_model(arguments.model))
+        model = LanguageModel.from_pretrained(arguments.model)
         answer = Rag(Retriever.open(index), model).ask(arguments.question, max_new_tokens=100)
 
     print(answer.text)

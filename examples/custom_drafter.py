@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from antiphon.accel import EMPTY, Accepted, Draft, LanguageModel
 from antiphon.accel.drafting.draft import Logits, Tokens, chain
-from antiphon.pipelines import resolve_model
 
 
 class BigramDrafter:
@@ -43,7 +42,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a name on the hub")
     arguments = parser.parse_args()
 
-    model = LanguageModel.from_pretrained(resolve_model(arguments.model), dtype="float32")
+    model = LanguageModel.from_pretrained(arguments.model, dtype="float32")
     prompt = "One, two, three, four. One, two, three, four. One, two,"
     drafted = model.generate(prompt, drafter=BigramDrafter, max_new_tokens=40)
     plain = model.generate(prompt, drafter="nothing", max_new_tokens=40)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines import resolve_model
 
 SOURCE = """def area(width, height):
     return width * height
@@ -25,7 +24,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a name on the hub")
     arguments = parser.parse_args()
 
-    model = LanguageModel.from_pretrained(resolve_model(arguments.model), dtype="float32")
+    model = LanguageModel.from_pretrained(arguments.model, dtype="float32")
     prompt = [{"role": "user", "content": f"Repeat this file, with the function area renamed to surface:\n\n{SOURCE}"}]
 
     drafted = model.generate(prompt, references=[SOURCE], max_new_tokens=60)

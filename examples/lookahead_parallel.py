@@ -36,7 +36,6 @@ from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.engines.protocol import SequenceInput, ThreadSettings
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.pipelines import resolve_model
 
 
 def decode_parallel(
@@ -214,7 +213,7 @@ def main() -> None:
     if "WORLD_SIZE" in os.environ:
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
-    model = LanguageModel.from_pretrained(resolve_model(options.model), engine="torch", device=device)
+    model = LanguageModel.from_pretrained(options.model, engine="torch", device=device)
     prompt = model.tokenize([{"role": "user", "content": options.question}]).tokens
     steps = decode_parallel(
         model.model,

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, pad, smooth_l1_loss
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from antiphon.pipelines import resolve_model
+from antiphon.accel import resolve_model
 from antiphon.pipelines.benchmark.samples import load_samples
 from recipes.options import Out, Seed
 

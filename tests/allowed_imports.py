@@ -7,13 +7,15 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
     "accel": {
         "available_memory": set(),
         "files": set(),
+        "hub_download": {"files"},
         "processor": set(),
+        "quiet_loading": set(),
         "verified_folder": {"files"},
         "engines/fair_lock": set(),
         "engines/numpy_logits": {"drafting"},
         "drafting": {"files"},
         "engines/protocol": {"drafting", "engines/fair_lock"},
-        "engines/torch": {"drafting", "engines/fair_lock", "engines/protocol", "files", "processor"},
+        "engines/torch": {"drafting", "engines/fair_lock", "engines/protocol", "files", "processor", "quiet_loading"},
         "engines/openvino": {
             "available_memory",
             "drafting",
@@ -30,6 +32,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         "decoding": {"drafting", "engines/openvino", "engines/protocol", "engines/selection", "engines/torch"},
         "text": {"constraints", "decoding", "drafting", "engines/fair_lock"},
         "remote": {"constraints", "decoding", "text"},
+        "models": {"drafting", "files", "hub_download", "quiet_loading", "verified_folder"},
         ".": {
             "available_memory",
             "constraints",
@@ -40,6 +43,8 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
             "engines/selection",
             "engines/torch",
             "files",
+            "hub_download",
+            "models",
             "processor",
             "remote",
             "text",

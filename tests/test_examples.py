@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines import resolve_model
+from antiphon.accel import resolve_model
 from antiphon.retrieval import build_index
 from tests.test_readme import DOCUMENT, ROOT
 

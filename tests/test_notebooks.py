@@ -10,7 +10,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbformat import NotebookNode
 
-from antiphon.pipelines.models.bundled import resolve_model
+from antiphon.accel.models.bundled import resolve_model
 from tests.notebooks import NOTEBOOKS, ROOT, kernel, read, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]

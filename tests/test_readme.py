@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.accel import resolve_model
 from antiphon.accel.drafting.drafters import BITA, DRAFTERS
-from antiphon.pipelines import resolve_model
 from antiphon.retrieval import build_index
 
 ROOT = Path(__file__).parents[1]

@@ -29,6 +29,7 @@ MAY_IMPORT_FILES = {
         "antiphon.accel.files",
         "antiphon.accel.hub_download",
         "antiphon.accel.processor",
+        "antiphon.accel.quiet_loading",
         "antiphon.accel.remote.errors",
         "antiphon.accel.remote.server",
         "antiphon.accel.verified_folder",

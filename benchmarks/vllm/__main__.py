@@ -90,8 +90,8 @@ def vllm(
     Every method has its own engine (2 GB with SmolLM2), all at the same time, and decodes no prompt twice. Ctrl-C shows
     the complete batch sizes. The exit code is 1 if one of our outputs in float32 differs from vLLM without drafts.
     """
+    from antiphon.accel.models.bundled import resolve_model
     from antiphon.pipelines.cli.preparation import load_language_model
-    from antiphon.pipelines.models.bundled import resolve_model
     from benchmarks.vllm.engines import VLLMSettings
     from benchmarks.vllm.measure import vllm_jobs
 

@@ -108,14 +108,14 @@ def evaluate(
     from tempfile import TemporaryDirectory
 
     from antiphon.accel.engines.torch.bita_weights import BitaWeights
-    from antiphon.pipelines.models.drafters import SHIPPED
+    from antiphon.accel.models.bundled import BITA_WEIGHTS
     from recipes.bita.answers import own_answers
     from recipes.bita.evaluate import guess_figures
     from recipes.bita.initial import initial_bita_weights
     from recipes.bita.prompts import read_prompts, written_prompts
 
     console.quiet_libraries()
-    trained = BitaWeights.load(learned or SHIPPED)
+    trained = BitaWeights.load(learned or BITA_WEIGHTS)
     asked = read_prompts(data)[:prompts] if data else written_prompts(prompts, held_out=True)
     language_model = load_language_model(model, device=device, dtype=dtype_named(dtype))
     trained.check(language_model.model)

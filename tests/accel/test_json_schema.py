@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel import Conversation, LanguageModel
+from antiphon.accel import Conversation, LanguageModel, resolve_model
 from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.pipelines import resolve_model
 from tests.table_part import part
 
 pytestmark = pytest.mark.slow

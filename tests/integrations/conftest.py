@@ -11,9 +11,8 @@ from filelock import FileLock
 from pytest_socket import disable_socket, enable_socket
 from typer.testing import CliRunner
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, resolve_model
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.pipelines import resolve_model
 from antiphon.pipelines.cli import app
 from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
 from antiphon.retrieval.embedders.protocol import TokenVectors

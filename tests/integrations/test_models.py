@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -283,26 +282,14 @@ def reader() -> Any:
     Settings.tokenizer = None  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("name", CHATS)
-def test_another_prompt_format_than_the_models_own_warns_once(name: str, reader: ScriptedModel) -> None:
-    chat = CHATS[name](reader)
-    with pytest.warns(UserWarning, match="needs the prompt format 'reader'"):
-        chat.ask("Which bees?")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        chat.ask("Which bees?")
-        CHATS[name](ScriptedModel(answer="Bees.")).ask("Which bees?")
-
-
-def test_the_models_own_template_causes_no_warning(reader: ScriptedModel) -> None:
-    llm = AntiphonLLM(language_model=reader)
-    synthesizer = get_response_synthesizer(llm=llm, text_qa_template=llm.prompt_template())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        response = RetrieverQueryEngine(ContractNodes(), synthesizer).query(question(0))
-        ChatAntiphon(language_model=reader).with_retriever(Contracts()).invoke(question(0))
-    assert tenant_document(0)[0] in str(response)
-    prompt = reader.asked[0][0]
-    assert "You answer with sentences quoted from the passages, each with the number of its passage." in prompt
-    assert f"Question: {question(0)}" in prompt
-    assert "Passages:" in prompt
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_answers_from_documents_alone_refuses_other_prompts(name: str, reader: ScriptedModel) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"'scripted' answers questions from documents alone: use Rag, .*AntiphonQuery"
+    ):
+        MODELS[name](reader).ask("Which bees?")
+    engine = RetrieverQueryEngine(ContractNodes(), get_response_synthesizer(llm=AntiphonLLM(language_model=reader)))
+    with pytest.raises(RuntimeError, match="AntiphonQueryEngine"):
+        engine.query(question(0))
+    answer = ChatAntiphon(language_model=reader).with_retriever(Contracts()).invoke(question(0))["answer"].text
+    assert tenant_document(0)[0] in str(answer)

@@ -12,12 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, resolve_model
+from antiphon.accel.models.adapter import CONFIG, WEIGHTS
+from antiphon.accel.models.bundled import GGUF_SHA256, smollm2
 from antiphon.accel.testing.tiny import tiny_model
 from antiphon.accel.verified_folder import is_intact, verified_folder
-from antiphon.pipelines import resolve_model
-from antiphon.pipelines.models.adapter import CONFIG, WEIGHTS
-from antiphon.pipelines.models.bundled import GGUF_SHA256, smollm2
 from antiphon.pipelines.prompt import prompt_format, reader_prompt
 
 TOKENS = torch.arange(20)[None]

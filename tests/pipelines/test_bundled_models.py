@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, resolve_model
 from antiphon.accel.drafting.drafters import Bita, Blend
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
+from antiphon.accel.models.bundled import BITA_WEIGHTS
 from antiphon.accel.verified_folder import is_intact
-from antiphon.pipelines import Rag, resolve_model
-from antiphon.pipelines.models.drafters import SHIPPED, resolve_drafter
+from antiphon.pipelines import Rag
+from antiphon.pipelines.models.drafters import resolve_drafter
 from antiphon.pipelines.prompt import REFUSAL, reader_prompt
 from antiphon.pipelines.quotes import quotable_lines
 from antiphon.retrieval import Passage, Retriever
@@ -58,7 +59,7 @@ def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: lis
         ("raeder", "did you mean 'reader'?"),
         (
             "./nowhere",
-            "There is no model folder './nowhere'; a model is 'reader' or 'smollm2', a folder",
+            "There is no model folder './nowhere'; a model is 'reader' or 'smollm2', a folder, a GGUF file, a hub name",
         ),
         ("a/b/c", "There is no model folder 'a/b/c'"),
     ],
@@ -119,8 +120,8 @@ def test_a_question_that_no_sentence_answers_is_declined(
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: LanguageModel) -> None:
-    learned = BitaWeights.load(SHIPPED)
-    assert SHIPPED.stat().st_size < 1_000_000
+    learned = BitaWeights.load(BITA_WEIGHTS)
+    assert BITA_WEIGHTS.stat().st_size < 1_000_000
     assert learned.model.startswith("smollm2")
     for factory, kind in (
         (resolve_drafter("bita"), Bita),

@@ -76,7 +76,7 @@ HUB_FILES = PARTS | {
 
 RESOLVING = """
 import json, sys
-from antiphon.pipelines import resolve_model
+from antiphon.accel import resolve_model
 said = []
 try:
     print(resolve_model("someone/model", progress=lambda *report: said.append(report)))

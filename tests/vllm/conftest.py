@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel import RemoteLanguageModel
-from antiphon.pipelines import resolve_model
+from antiphon.accel import RemoteLanguageModel, resolve_model
 from tests.vllm import exactness
 from tests.vllm.fuzz import SPECULATION
 from tests.vllm.server import BLOCKS, Server, serve

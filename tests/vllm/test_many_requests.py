@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from antiphon.accel import resolve_model
 from antiphon.integrations.vllm import references_for
-from antiphon.pipelines import resolve_model
 from tests.chi_square import p_value
 from tests.vllm.fuzz import find_failure
 from tests.vllm.server import ACCEPTED, DRAFTED, PREEMPTED, Server, openai_client

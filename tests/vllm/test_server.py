@@ -16,7 +16,6 @@ from llama_index.llms.openai_like import OpenAILike
 from antiphon.accel import LanguageModel, RemoteLanguageModel
 from antiphon.accel.remote.errors import RemoteError
 from antiphon.integrations.vllm import references_for
-from antiphon.pipelines import resolve_model
 from tests.vllm.conftest import EXACT_REQUESTS, EXACT_SEED, MAX_NEW_TOKENS, PROMPTS
 from tests.vllm.exactness import ask_all, compare, differences, make_request, with_references
 from tests.vllm.fuzz import VOCAB_SIZE, post
@@ -50,7 +49,7 @@ def test_answers_equal_those_of_vllm_without_drafts(
 @pytest.fixture(scope="module")
 def local() -> LanguageModel:
     """The same model in this process."""
-    return LanguageModel.from_pretrained(resolve_model("smollm2"), dtype="float32", engine="torch")
+    return LanguageModel.from_pretrained("smollm2", dtype="float32", engine="torch")
 
 
 def test_a_response_prefix_is_continued(server: Server, local: LanguageModel) -> None:

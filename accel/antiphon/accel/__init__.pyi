@@ -16,6 +16,7 @@ from .engines.torch.traits import Traits as Traits
 from .generate import Decoder as Decoder
 from .generate import stream as stream
 from .language_model import LanguageModel as LanguageModel
+from .models.bundled import resolve_model as resolve_model
 from .remote_language_model import RemoteError as RemoteError
 from .remote_language_model import RemoteLanguageModel as RemoteLanguageModel
 from .text.completion import Completion as Completion

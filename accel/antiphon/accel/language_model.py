@@ -19,6 +19,8 @@ from antiphon.accel.engines.selection import SelectedEngine, select_engine
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.memory_estimate import check_memory
+from antiphon.accel.models.bundled import converted_model
+from antiphon.accel.remote.server import is_address
 from antiphon.accel.request_builder import OpenStream, RequestBuilder
 from antiphon.accel.text.completion import Completion, Stream
 from antiphon.accel.text.messages import (
@@ -93,9 +95,11 @@ class LanguageModel:
         report: ProgressCallback | None = None,
         **arguments: Any,
     ) -> LanguageModel:
-        """Load a causal model of transformers from a folder or the hub.
+        """Load a causal model of transformers by its name.
 
         Args:
+            name_or_path: A bundled model ("reader", "smollm2"), a folder, a GGUF file, a LoRA adapter for SmolLM2, or a
+                name on the hub. For a folder with the name of a bundled model, write "./reader".
             device: A torch device; None: a GPU if there is one.
             dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
@@ -104,17 +108,22 @@ class LanguageModel:
 
         Raises:
             ValueError: There is no causal language model, or the device, drafter or engine is unknown, or the engine
-                cannot run the model.
+                cannot run the model; or the name is the address of a server, see `RemoteLanguageModel`.
+            ImportError: The package of a bundled model is missing; the message has the command.
             OSError: Nothing is found there, or the hub cannot be reached.
             NotEnoughMemoryError: It needs more memory than this process may use.
         """
         arguments.setdefault("engine", "auto")
         options = pop_options(arguments)
         check_drafter(options.drafter)  # before anything is loaded
+        place: str | Path = name_or_path
+        if isinstance(place, str) and is_address(place):
+            raise ValueError(f"{place} is the address of a server; load it with RemoteLanguageModel({place!r}).")
+        place = converted_model(place, progress=report) or place
         if device_map is None and "quantization_config" not in arguments:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}
-            check_memory(name_or_path, device=device, dtype=dtype, location=arguments, **runs)
-        model, tokenizer = load_pretrained(name_or_path, device=device, dtype=dtype, device_map=device_map, **arguments)
+            check_memory(place, device=device, dtype=dtype, location=arguments, **runs)
+        model, tokenizer = load_pretrained(place, device=device, dtype=dtype, device_map=device_map, **arguments)
         more: Any = {"recycling": recycling, "memory": memory, "report": report} | options.keywords
         return cls(model, tokenizer, name=str(name_or_path), **more)
 

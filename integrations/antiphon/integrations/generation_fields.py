@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
@@ -12,15 +11,14 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, SkipValidation
 
-from antiphon.accel import Conversation, LanguageModel, RemoteLanguageModel, TextModel
-from antiphon.accel.remote.server import is_address
+from antiphon.accel import Conversation, TextModel
 from antiphon.accel.text.messages import Message, PromptInput
 from antiphon.accel.text.parameters import Parameters
 from antiphon.accel.text.tool_choice import prepare_tools, with_instruction
 from antiphon.integrations.model_call import ModelCall
 from antiphon.integrations.references import REFERENCES
-from antiphon.pipelines import resolve_model
-from antiphon.pipelines.prompt import READER_SYSTEM
+from antiphon.pipelines.language_models import text_model
+from antiphon.pipelines.prompt import check_prompt
 from antiphon.retrieval import Passage
 
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_new_tokens")
@@ -83,7 +81,6 @@ class GenerationFields(BaseModel):
 
     _other_models: dict[str, TextModel] = PrivateAttr(default_factory=dict)
     _is_loaded: bool = PrivateAttr(default=False)
-    _has_warned: bool = PrivateAttr(default=False)
 
     def __init__(self, **values: Any) -> None:
         is_loaded = values.get("language_model") is None
@@ -95,7 +92,7 @@ class GenerationFields(BaseModel):
                 raise ValueError(
                     f"No model was given; pass language_model=, or model= with a name to load, or set {MODEL_VARIABLE}."
                 )
-            values["language_model"] = _load_model(values["model"], values.get("model_kwargs") or {})
+            values["language_model"] = text_model(values["model"], **(values.get("model_kwargs") or {}))
         values["model"] = values.get("model") or values["language_model"].name
         super().__init__(**values)
         self._is_loaded = is_loaded
@@ -119,7 +116,7 @@ class GenerationFields(BaseModel):
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Restore the state and load the model by name."""
         BaseModel.__setstate__(self, state)  # LlamaIndex's own method would load a second model
-        self.language_model = _load_model(self.model, self.model_kwargs)
+        self.language_model = text_model(self.model, **self.model_kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return a copy that shares the language models."""
@@ -132,7 +129,7 @@ class GenerationFields(BaseModel):
             return self.language_model
         with _LOADING:
             if model not in self._other_models:
-                self._other_models[model] = _load_model(model, self.model_kwargs)
+                self._other_models[model] = text_model(model, **self.model_kwargs)
             return self._other_models[model]
 
     def cache_parameters(self) -> dict[str, Any]:
@@ -180,11 +177,12 @@ class GenerationFields(BaseModel):
         Raises:
             TypeError: a parameter does not exist, or the maximum length is given twice.
             ValueError: the timeout is not positive.
+            RuntimeError: the model answers questions from documents alone.
         """
         given = {name: value for name, value in given.items() if name != REFERENCES}
         name = given.pop("model", None) or self.model
         model = self.language_model_named(name)
-        self._check_prompt(model, prompt)
+        check_prompt(model, prompt)
         timeout = given.pop("timeout", self.timeout)
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is {timeout}; it must be above 0 seconds.")
@@ -204,21 +202,3 @@ class GenerationFields(BaseModel):
         stop = given.get("stop")
         merged = {**fields, **given, "stop": self.stop or () if stop is None else stop}
         return {"max_new_tokens" if name in LENGTHS else name: value for name, value in merged.items()}
-
-    def _check_prompt(self, model: TextModel, prompt: PromptInput) -> None:
-        """Warn once if a model like `reader` receives a prompt in another format than its own."""
-        if model.prompt_format != "reader" or self._has_warned or READER_SYSTEM in str(prompt):
-            return  # `str` of a conversation contains its messages
-        self._has_warned = True
-        warnings.warn(
-            f"The model {self.model!r} needs the prompt format 'reader' and answers badly to any other: use "
-            "with_retriever(retriever) in LangChain, text_qa_template=llm.prompt_template() in LlamaIndex, or a "
-            "model that follows instructions.",
-            stacklevel=2,
-        )
-
-
-def _load_model(model: str, settings: Mapping[str, Any]) -> TextModel:
-    if is_address(model):
-        return RemoteLanguageModel(model, **settings)
-    return LanguageModel.from_pretrained(resolve_model(model), **settings)

@@ -5,7 +5,6 @@ from .chat import Turn as Turn
 from .citations import Citation as Citation
 from .citations import cite as cite
 from .decoding_trace import DecodingTrace as DecodingTrace
-from .models.bundled import resolve_model as resolve_model
 from .prompt import Prompt as Prompt
 from .prompt import PromptFormat as PromptFormat
 from .prompt import chat_prompt as chat_prompt

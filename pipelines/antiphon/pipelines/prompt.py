@@ -105,6 +105,23 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     return Prompt(({"role": "system", "content": SYSTEM}, {"role": "user", "content": turn}), has_markers=True)
 
 
+ONLY_DOCUMENTS = (
+    "The model {!r} answers questions from documents alone: use Rag, in LangChain ChatAntiphon.with_retriever, in "
+    "LlamaIndex AntiphonQueryEngine or AntiphonChatEngine; for other texts choose smollm2 or an instruct model."
+)
+
+
+def check_prompt(language_model: TextModel, prompt: object) -> None:
+    """Refuse a prompt that is not of the only format in which a model answers.
+
+    Raises:
+        RuntimeError: the model answers questions from documents alone, and the prompt is another text. LlamaIndex would
+            turn a ValueError into an empty answer.
+    """
+    if language_model.prompt_format is not None and READER_SYSTEM not in str(prompt):  # `str` contains the messages
+        raise RuntimeError(ONLY_DOCUMENTS.format(language_model.name))
+
+
 TAKES_NO_PROMPT = (
     "The model {!r} takes no prompt of yours: lines of the passages are selected for it, and its prompt, if any, "
     "is the one that it was trained for. Choose another model, such as an instruct model, or leave out the prompt."

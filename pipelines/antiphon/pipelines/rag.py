@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.extractive_model import ONLY_QUOTES, ExtractiveModel
+from antiphon.pipelines.language_models import text_model
 from antiphon.pipelines.passage_cache import PassageCache
 from antiphon.pipelines.prompt import PromptFormat, prompt_format, reader_prompt
 from antiphon.pipelines.question import Question
@@ -45,7 +46,8 @@ class Rag:
     ``max_new_tokens``.
 
     Args:
-        language_model: generates the answer; by default there is none, and answers are quoted (`ExtractiveModel`).
+        language_model: generates the answer, a model or its name (see `text_model`); by default there is none, and
+            answers are quoted (`ExtractiveModel`).
         prompt: makes the prompt of a question and its passages; by default the format that the model's configuration
             names (``prompt_format``), else messages if its tokenizer has a chat template, else plain text. See also
             `template_prompt`.
@@ -67,7 +69,7 @@ class Rag:
     def __init__(
         self,
         retriever: Searcher,
-        language_model: TextModel | None = None,
+        language_model: TextModel | str | None = None,
         *,
         k: int = 5,
         prompt: PromptFormat | None = None,
@@ -79,17 +81,17 @@ class Rag:
         if k < 1:
             raise ValueError(f"k is {k}; an answer needs at least 1 passage.")
         self.retriever = retriever
-        self.language_model = language_model = language_model or ExtractiveModel()
+        self.language_model = model = text_model(language_model)
         self.k = k
         self.prompt = prompt
         self.sessions = sessions
         self.passage_cache = PassageCache(passage_cache_tokens) if passage_cache_tokens else None
         self.quote_first = quote_first
         self.rewrite = rewrite
-        is_quoting = prompt is None and prompt_format(language_model) is reader_prompt
+        is_quoting = prompt is None and prompt_format(model) is reader_prompt
         if rewrite and is_quoting:
-            raise ValueError(CANNOT_REWRITE.format(language_model.name))
-        if prompt is not None and isinstance(language_model, ExtractiveModel):
+            raise ValueError(CANNOT_REWRITE.format(model.name))
+        if prompt is not None and isinstance(model, ExtractiveModel):
             raise ValueError(ONLY_QUOTES.format("a prompt of your own"))
         if is_quoting:
             bundled_encoders()  # loaded now, so that the first question does not wait for it

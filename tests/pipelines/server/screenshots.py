@@ -19,10 +19,10 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.pipelines.data.demo import demo_index
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
-from antiphon.pipelines.models.bundled import STOPS, resolve_model
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
@@ -62,7 +62,7 @@ def main(folder: Path) -> None:
             for scheme in ("light", "dark"):
                 take_answers(browser, address, scheme, folder)
             take_source(browser, address, Path(work), folder)
-        with served(LanguageModel.from_pretrained(resolve_model(CHAT_MODEL)), CHAT_MODEL, Path(work)) as address:
+        with served(LanguageModel.from_pretrained(CHAT_MODEL), CHAT_MODEL, Path(work)) as address:
             take_speed(browser, address, folder)
         browser.close()
 

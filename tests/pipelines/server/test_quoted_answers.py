@@ -81,13 +81,18 @@ def test_the_quoted_lines_are_the_first_segments_of_the_stream(client: TestClien
     assert any("passage" in segment for segment in quoted)
 
 
-def test_a_refusal_is_reported_as_one(reader: LanguageModel, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_reported_as_one(
+    reader: LanguageModel, tiny: LanguageModel, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("antiphon.pipelines.passage_selection.known_share", lambda *_: -99.0)
     with TestClient(create_app(tiny_service(reader, index))) as client:
         [refused] = client.post("/v1/chat/completions", json=BODY).raise_for_status().json()["choices"]
         assert refused["message"]["content"].startswith("The passages do not say.")
         streamed = client.post("/v1/chat/completions", json={**BODY, "stream": True}).raise_for_status().text
         alone = {**BODY, "model": "tiny", "max_tokens": 2}
+        missing = client.post("/v1/chat/completions", json=alone)
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found"), "it needs documents"
+    with TestClient(create_app(tiny_service(tiny, index))) as client:
         [plain] = client.post("/v1/chat/completions", json=alone).raise_for_status().json()["choices"]
     assert refused["refused"] is True
     assert '"refused":true' in streamed.replace(" ", "")

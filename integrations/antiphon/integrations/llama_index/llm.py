@@ -21,7 +21,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
-from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate
+from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.tools.types import BaseTool
 from pydantic import ConfigDict
 
@@ -41,7 +41,6 @@ from antiphon.integrations.llama_index.outputs import (
     completion_state,
     partial_object,
 )
-from antiphon.integrations.llama_index.prompt_template import prompt_template
 from antiphon.integrations.model_call import ModelCall
 from antiphon.integrations.references import REFERENCES, HiddenReferences
 from antiphon.retrieval import Passage
@@ -83,10 +82,6 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
             is_function_calling_model=supports_tools(self.language_model.tokenizer),
             model_name=self.model,
         )
-
-    def prompt_template(self) -> ChatPromptTemplate:
-        """Return the model's own prompt format as the ``text_qa_template`` of a synthesizer."""
-        return prompt_template(self.language_model)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.indexed_paths import index_of
 from antiphon.pipelines.cli.options import (
@@ -40,7 +41,6 @@ from antiphon.pipelines.cli.preparation import (
 from antiphon.pipelines.cli.timing import Stopwatch, seconds_since_process_start
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
 from antiphon.pipelines.cli.where_option import Where, where_filter
-from antiphon.pipelines.models.bundled import STOPS
 from antiphon.pipelines.question import Question
 from antiphon.pipelines.rendering.sanitize import sanitize_json
 from antiphon.retrieval.postgres.address import shown_location

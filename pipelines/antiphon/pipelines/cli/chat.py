@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.indexed_paths import index_of
 from antiphon.pipelines.cli.options import (
@@ -27,7 +28,6 @@ from antiphon.pipelines.cli.options import (
 )
 from antiphon.pipelines.cli.preparation import note_missing_switch, prepare_model, read_template, sessions_in
 from antiphon.pipelines.cli.where_option import Where, where_filter
-from antiphon.pipelines.models.bundled import STOPS
 from antiphon.retrieval.postgres.address import shown_location
 
 

@@ -10,12 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from antiphon.accel.models.bundled import BUNDLED, STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_report import index_documents, show_index
 from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP, EngineOption
 from antiphon.pipelines.cli.preparation import load_language_model
 from antiphon.pipelines.data.demo import DOCUMENTS, demo_documents, demo_index_folder
-from antiphon.pipelines.models.bundled import BUNDLED, STOPS
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.tables import result_table
 from antiphon.pipelines.rendering.terminal import answer_text

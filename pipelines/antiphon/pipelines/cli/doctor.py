@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from antiphon.accel.models.bundled import BUNDLED
 from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import (
@@ -20,7 +21,6 @@ from antiphon.pipelines.cli.options import (
     FewBits,
 )
 from antiphon.pipelines.cli.preparation import connect, load_language_model, prepare_model
-from antiphon.pipelines.models.bundled import BUNDLED
 
 
 def doctor(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import redirect_stderr, suppress
+from contextlib import suppress
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from antiphon.accel.models.bundled import is_gguf
 from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import DEFAULT_MODEL, EXTRACTIVE
-from antiphon.pipelines.models.bundled import is_gguf
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel, RemoteLanguageModel, TextModel
@@ -46,19 +45,16 @@ def load_language_model(
             f"{name} is the address of a server; this needs a model that runs here, by its folder or name."
         )
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.models.bundled import resolve_model
+    from antiphon.accel.models.bundled import resolve_model
 
     console.quiet_libraries()
-    # The GGUF reader of transformers prints a progress bar that has no switch.
-    with console.progress_bars() as report, redirect_stderr(StringIO()):
-        place = resolve_model(name, progress=report)
+    with console.progress_bars() as report:
+        resolve_model(name, progress=report)
     if engine == "torch":
         with console.status(f"Loading {name}"):
-            return LanguageModel.from_pretrained(place, device=device, dtype=dtype, engine=engine, **settings)
+            return LanguageModel.from_pretrained(name, device=device, dtype=dtype, engine=engine, **settings)
     with console.progress_bars(waiting=f"Loading {name}") as report:
-        return LanguageModel.from_pretrained(
-            place, device=device, dtype=dtype, engine=engine, report=report, **settings
-        )
+        return LanguageModel.from_pretrained(name, device=device, dtype=dtype, engine=engine, report=report, **settings)
 
 
 def prepare_model(
@@ -86,7 +82,7 @@ def prepare_model(
     if name == EXTRACTIVE:
         return _extractive_model
     from antiphon.accel.memory_estimate import check_memory
-    from antiphon.pipelines.models.bundled import BUNDLED, check_name
+    from antiphon.accel.models.bundled import BUNDLED, check_name
 
     check_name(name)
     if name not in BUNDLED and not is_gguf(name):

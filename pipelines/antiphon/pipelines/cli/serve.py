@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.indexed_paths import index_of
 from antiphon.pipelines.cli.keys import KEY_FILE
@@ -30,7 +31,6 @@ from antiphon.pipelines.cli.options import (
 from antiphon.pipelines.cli.preparation import prepare_model, read_template
 from antiphon.pipelines.cli.served_documents import ServedDocuments, name_for_clients, served_documents
 from antiphon.pipelines.cli.trace_option import Trace, start_traces
-from antiphon.pipelines.models.bundled import STOPS
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from antiphon.pipelines.server.service import Service
     from antiphon.pipelines.server.settings import ServerSettings
 
-NO_INDEX = "The model 'extractive' quotes documents: give an index (--index), or a language model (--model)."
+NO_INDEX = "The model {!r} quotes documents: give an index (--index), or another model (--model)."
 NO_DOCUMENTS = "--prompt is the prompt of answers from documents: give an index (--index), or leave it out."
 
 Served = Annotated[
@@ -125,7 +125,8 @@ def serve(
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
     template = read_template(prompt, model)
-    load_model = prepare_model(model, device=device, dtype=dtype, engine=engine, weights=weights)
+    quoting = EXTRACTIVE if model == DEFAULT_MODEL else model  # its answers are quoted without it
+    load_model = prepare_model(quoting, device=device, dtype=dtype, engine=engine, weights=weights)
     location = index_of(paths, index) if paths else index
     documents = served_documents(location, collections, keys or (), read_only=read_only)
     with _uncollected():
@@ -189,18 +190,19 @@ def load_service(
         ValueError: the model needs documents and there are none, or it takes no prompt.
     """
     from antiphon.accel.remote_language_model import RemoteLanguageModel
+    from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.models.drafters import resolve_drafter
     from antiphon.pipelines.prompt import template_prompt
     from antiphon.pipelines.server.service import make_service
 
-    if model == EXTRACTIVE and not documents.locations:
-        raise ValueError(NO_INDEX)
+    if model in (EXTRACTIVE, DEFAULT_MODEL) and not documents.locations:
+        raise ValueError(NO_INDEX.format(model))
     language_model: Any = load_model(resolve_drafter(drafter))
     if isinstance(language_model, RemoteLanguageModel):
         name = name_for_clients(language_model.name)
     else:
         name = name_for_clients(model)
-        if model != EXTRACTIVE:
+        if not isinstance(language_model, ExtractiveModel):
             language_model.name = name  # error messages contain the name; clients need not see the folder
     if template and not documents.locations:
         raise ValueError(NO_DOCUMENTS)

@@ -1,1 +1,1 @@
-"""Language models by name: bundled models and merged adapters; also drafters from command-line options."""
+"""Drafters from command-line options, suggested models, and the weights of the relevance encoders."""

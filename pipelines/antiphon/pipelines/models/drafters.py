@@ -7,9 +7,7 @@ from typing import Literal
 
 from antiphon.accel import DrafterFactory
 from antiphon.accel.drafting.drafters import BITA, WindowSize, make_drafter
-
-SHIPPED = Path(__file__).parent / "smollm2-bita.safetensors"
-"""Bundled BiTA weights for SmolLM2-135M-Instruct; other models refuse them."""
+from antiphon.accel.models.bundled import BITA_WEIGHTS
 
 SMOLLM2 = "smollm2"
 """Name of the bundled file, in place of a path."""
@@ -33,12 +31,12 @@ def resolve_drafter(
             raise ValueError("The drafter auto chooses its own options; leave out --bita and --lookahead.")
         return "auto"
     if bita is None and name == BITA:
-        bita = SHIPPED
+        bita = BITA_WEIGHTS
     if bita is None:
         return make_drafter(name, window=window)
     from antiphon.accel.engines.torch.bita_weights import BitaWeights  # imported here because it imports torch
 
-    return make_drafter(name, bita=BitaWeights.load(SHIPPED if bita == SMOLLM2 else bita), window=window)
+    return make_drafter(name, bita=BitaWeights.load(BITA_WEIGHTS if bita == SMOLLM2 else bita), window=window)
 
 
 def window_size(text: str) -> WindowSize:

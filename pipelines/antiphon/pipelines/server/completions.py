@@ -13,7 +13,6 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from antiphon.accel.text.messages import PromptInput
-from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.chat_completions import FINISH_REASONS, choice_parameters, num_choices
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
@@ -41,7 +40,7 @@ async def text_completions(
     service = service_of(request)
     body.check_supported()
     served = service.model(body.model, access, body.collection)
-    if served.rag is not None or isinstance(served.language_model, ExtractiveModel):
+    if served.rag is not None:
         message = f"The model {served.id!r} answers questions; use /v1/chat/completions."
         raise unsupported_parameter("model", message)
     if body.echo and body.logprobs is not None:

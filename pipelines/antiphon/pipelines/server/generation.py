@@ -10,7 +10,6 @@ from typing import Any
 
 from antiphon.accel import RemoteLanguageModel, TextModel
 from antiphon.accel.text.messages import Conversation, PromptInput
-from antiphon.pipelines.extractive_model import ONLY_QUOTES, ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.references import passage_references
 from antiphon.pipelines.request_plan import RequestPlan, TurnContext, plan_text
@@ -85,8 +84,6 @@ class RequestStarter:
             plan = _plan_answer(served, served.rag, prompt, parameters, references, where)
         elif where is not None:
             raise unsupported_parameter("where", f"where filters documents, and the model {served.id!r} has none.")
-        elif isinstance(model, ExtractiveModel):
-            raise unsupported_parameter("model", ONLY_QUOTES.format("other texts"))
         else:
             with Span("prompt"):
                 plan = plan_text(model, prompt, references, parameters)

@@ -189,7 +189,8 @@ def make_service(
         collections: further documents, each served as ``name+collection``.
         keys: the accepted API keys; None: those of the settings, with every right.
     """
-    models = {} if isinstance(language_model, ExtractiveModel) else {name: ServedModel(name, language_model)}
+    # A model with a prompt format of its own answers from documents alone.
+    models = {name: ServedModel(name, language_model)} if language_model.prompt_format is None else {}
     only = () if rag is None else (Collection(docs, rag, None if settings.read_only else uploads),)
     by_name = {each.name: each for each in (*only, *collections)}
     for each in by_name.values():

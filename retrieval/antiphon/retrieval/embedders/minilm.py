@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.accel.quiet_loading import quiet_loading
 from antiphon.retrieval.embedders.protocol import TokenVectors, check_texts
 from antiphon.retrieval.encoder_runtime.device import batch_size, pick_device, pick_precision
 from antiphon.retrieval.encoder_runtime.engine_selection import (
@@ -202,7 +203,8 @@ def load_minilm(adapter: Path | None = None) -> Any:
     if adapter is not None:
         weights |= _adapted(weights, adapter)
     options: Any = {"config": BertConfig.from_pretrained(folder), "state_dict": weights, "dtype": torch.float32}
-    loaded: Any = BertModel.from_pretrained(None, **options, add_pooling_layer=False, output_loading_info=True)
+    with quiet_loading():
+        loaded: Any = BertModel.from_pretrained(None, **options, add_pooling_layer=False, output_loading_info=True)
     model, told = loaded
     if told["missing_keys"]:
         raise ValueError(f"{folder} lacks weights of the model: {', '.join(sorted(told['missing_keys']))}.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from antiphon.accel import hub_download
+from antiphon.accel.quiet_loading import quiet_loading
 from antiphon.retrieval.encoder_runtime.device import pick_precision
 
 Model = TypeVar("Model")
@@ -30,10 +31,11 @@ def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cach
         ValueError: The model cannot be loaded.
     """
     try:
-        if is_cached:
-            with suppress(OSError):  # the cache may be incomplete: load the rest from the hub
-                return load(True)
-        return load(False)
+        with quiet_loading():
+            if is_cached:
+                with suppress(OSError):  # the cache may be incomplete: load the rest from the hub
+                    return load(True)
+            return load(False)
     except OSError as error:
         advice = "check the name and the network, or take one that needs none"
         raise ValueError(

@@ -20,6 +20,7 @@ from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.text_checkpoint import find_text_part
 from antiphon.accel.files import safetensors_header
 from antiphon.accel.processor import has_bfloat16_units
+from antiphon.accel.quiet_loading import quiet_loading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -74,10 +75,9 @@ def load_pretrained(
             dtype = choose_dtype(config.get_text_config(decoder=True).dtype or config.dtype, placement)
         files = _checkpoint_files(name, shared)
         options: dict[str, Any] = {"dtype": dtype, "device_map": placement, "output_loading_info": True} | model_kwargs
-        if part is None:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
-        else:
-            loaded = part.load(name, **options)
+        load: Any = AutoModelForCausalLM.from_pretrained if part is None else part.load
+        with quiet_loading():
+            loaded = load(name, **options)
     except NotCausalError:
         raise
     except (OSError, ValueError, SafetensorError) as error:

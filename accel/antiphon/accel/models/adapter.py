@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from antiphon.accel.hub_download import Report
+from antiphon.accel.quiet_loading import quiet_loading
 from antiphon.accel.verified_folder import verified_folder
-from antiphon.pipelines.progress import Progress
 
 READER = Path(__file__).parent / "reader"
 """Folder of the bundled adapter."""
@@ -29,7 +30,7 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
-def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report: Progress = lambda *_: None) -> Path:
+def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report: Report = lambda *_: None) -> Path:
     """Merge an adapter into its base model, unless that was done before; return the folder of the merged model.
 
     Merging is done in float32 and saved in bfloat16, like the base. The merged configuration names the prompt format
@@ -80,7 +81,7 @@ def _fingerprint(adapter: Path) -> str:
     return hashlib.sha256((adapter / WEIGHTS).read_bytes() + (adapter / CONFIG).read_bytes()).hexdigest()
 
 
-def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Progress) -> None:
+def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Report) -> None:
     if importlib.util.find_spec("peft") is None:
         raise ImportError("An adapter is merged with the package peft; run: pip install peft")
     place = base()
@@ -89,7 +90,8 @@ def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Progre
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    loaded = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+    with quiet_loading():
+        loaded = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
     model = _adapted(loaded, adapter)
     report(_MERGING, 1, 2)
     model.config.prompt_format = "reader"

@@ -1,0 +1,1 @@
+"""Language models by name: bundled models, merged adapters, GGUF files, and names on the hub."""

@@ -1,0 +1,34 @@
+"""Language models by name, wherever Python takes a model: Rag, LangChain and LlamaIndex."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from antiphon.accel.remote.server import is_address
+from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
+
+if TYPE_CHECKING:
+    from antiphon.accel import TextModel
+
+
+def text_model(model: TextModel | str | None, **settings: Any) -> TextModel:
+    """Return a language model, loaded if it is given by name.
+
+    Args:
+        model: a model, which is returned unchanged, or ``extractive``, a bundled model, folder, GGUF file, hub name, or
+            the address of a server; None: ``extractive``, which quotes the documents without a language model.
+        **settings: arguments of `LanguageModel.from_pretrained`, or of `RemoteLanguageModel`.
+
+    Raises:
+        ValueError: there is no such model; see `resolve_model`.
+    """
+    if model is None or model == EXTRACTIVE:
+        return ExtractiveModel()
+    if not isinstance(model, str):
+        return model
+    from antiphon.accel import LanguageModel, RemoteLanguageModel, resolve_model
+
+    if is_address(model):
+        return RemoteLanguageModel(model, **settings)
+    resolve_model(model)  # which has a message for each kind of name
+    return LanguageModel.from_pretrained(model, **settings)
