@@ -9,7 +9,6 @@ import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag
 from antiphon.retrieval import Retriever, build_index
 
@@ -27,10 +26,9 @@ def main() -> None:
         report = build_index([arguments.folder], index, embedder="minilm")
         print(f"{report.files} files, {report.passages} passages")
 
-        model = LanguageModel.from_pretrained(arguments.model)
-        answer = Rag(Retriever.open(index), model).ask(arguments.question, max_new_tokens=100)
+        answer = Rag(Retriever.open(index), arguments.model).ask(arguments.question, max_new_tokens=100)
 
-    print(answer.text)
+    print(answer)
     for citation in answer.citations:
         place = f"{citation.source}, characters {citation.source_start}-{citation.source_end}"
         print(f"  {place}: {citation.text!r}")

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from llama_index.core import Settings, get_response_synthesizer
-from llama_index.core.query_engine import RetrieverQueryEngine
-
-from antiphon.integrations.llama_index import AntiphonLLM, AntiphonRetriever, with_citations
+from antiphon.integrations.llama_index import AntiphonLLM, AntiphonQueryEngine, AntiphonRetriever
 
 
 def main() -> None:
@@ -20,13 +17,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("index")
     parser.add_argument("question")
-    parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a name on the hub")
+    parser.add_argument("--model", default="reader", help="reader, smollm2, a folder, or a name on the hub")
     arguments = parser.parse_args()
 
     llm = AntiphonLLM(model=arguments.model, max_tokens=60)
-    Settings.tokenizer = llm.language_model.tokenizer.encode
-    retriever = AntiphonRetriever.open(arguments.index, k=3)
-    engine = with_citations(RetrieverQueryEngine(retriever, get_response_synthesizer(llm=llm)))
+    engine = AntiphonQueryEngine(AntiphonRetriever.open(arguments.index, k=3), llm)
     response = engine.query(arguments.question)
 
     print(response)

@@ -10,7 +10,6 @@ import argparse
 
 import rich
 
-from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag
 from antiphon.retrieval import Retriever
 
@@ -23,7 +22,7 @@ def main() -> None:
     parser.add_argument("--model", default="reader", help="reader, smollm2, a folder, or a name on the hub")
     arguments = parser.parse_args()
 
-    rag = Rag(Retriever.open(arguments.index), LanguageModel.from_pretrained(arguments.model))
+    rag = Rag(Retriever.open(arguments.index), arguments.model)
     with rag.stream(arguments.question, max_new_tokens=100) as stream:
         for piece in stream:
             print(piece, end="", flush=True)

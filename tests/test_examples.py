@@ -32,7 +32,7 @@ PRINTED = {
     "custom_drafter": r"tokens per step\nidentical text: True",
     "edit_with_references": r"tokens per step with drafts, 1\.00 without\nidentical text: True",
     "langchain_rag": r"run rotate\.sh.*\n  .*keys\.md.*: '",
-    "llama_index_rag": r"\w",
+    "llama_index_rag": r"run rotate\.sh.*\n  .*keys\.md: '",
     "lookahead_parallel": r"\w",
     "stream_answer": r"run rotate\.sh",
 }

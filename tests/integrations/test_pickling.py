@@ -91,7 +91,7 @@ def test_deep_copies_share_the_index_or_reranker(retriever: Retriever) -> None:
         deep = copy.deepcopy(holder)
         assert type(deep) is type(holder)
         shared = (
-            "reranker" if hasattr(holder, "reranker") else "retriever" if hasattr(holder, "retriever") else "_searcher"
+            "reranker" if hasattr(holder, "reranker") else "retriever" if hasattr(holder, "retriever") else "searcher"
         )
         assert getattr(deep, shared) is getattr(holder, shared)
 

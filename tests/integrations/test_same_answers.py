@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel
+from antiphon.integrations import llama_index
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
-from antiphon.integrations.llama_index import AntiphonChatEngine, AntiphonQueryEngine
+from antiphon.integrations.llama_index import AntiphonChatEngine, AntiphonLLM, AntiphonQueryEngine
 from antiphon.pipelines import Chat, Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.server.app import create_app
@@ -30,6 +32,7 @@ pytestmark = [
 ]
 
 CORPORA = Path(__file__).parents[2] / "benchmarks" / "corpora"
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 MAX_TOKENS = 24
 K = 3
 
@@ -128,10 +131,14 @@ def by_langchain(rag: Rag) -> Ask:
 
 def by_llama_index(rag: Rag) -> Ask:
     """Ask the query engine first, and then the chat engine."""
-    single = AntiphonQueryEngine(rag, max_new_tokens=MAX_TOKENS)
+    parts = (
+        llama_index.AntiphonRetriever(rag.retriever, k=K),
+        AntiphonLLM(language_model=rag.language_model, max_tokens=MAX_TOKENS),
+    )
+    single = AntiphonQueryEngine(*parts)
 
     def ask(questions: Sequence[str]) -> list[Shown]:
-        chat = AntiphonChatEngine(rag, max_new_tokens=MAX_TOKENS)
+        chat = AntiphonChatEngine(*parts)
         answers: list[Any] = [chat.chat(question) for question in questions]
         if len(questions) == 1:
             answers = [single.query(questions[0])]
@@ -197,3 +204,21 @@ def test_a_conversation_has_the_same_answers_on_every_path(paths: dict[str, Ask]
         assert all(answer == answers["chat"] for answer in answers.values()), answers
         changed += answers["chat"][1][0] != rag.ask(questions[1], max_new_tokens=MAX_TOKENS).text
     assert changed, "the follow-up questions need the first question"
+
+
+def test_the_llama_index_block_of_the_readme_answers_ten_questions_as_ask_does(
+    rag: Rag, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [block] = re.findall(r"## In LlamaIndex\n\n```python\n(.*?)```", README, re.DOTALL)
+    asked = [json.loads(line) for line in (CORPORA / "questions.jsonl").read_text(encoding="utf-8").splitlines()[::19]]
+    monkeypatch.setattr("antiphon.integrations.generation_fields.text_model", lambda _: rag.language_model)
+    monkeypatch.setattr("antiphon.pipelines.cli.ask.prepare_model", lambda *_, **__: lambda *_: rag.language_model)
+    names: dict[str, Any] = {}
+    exec(block.replace("my-index", index.as_posix()), names)
+    answers = dict[str, tuple[str, str]]()
+    for question in [each["question"] for each in asked][:10]:
+        done = CliRunner().invoke(app, ["ask", question, "--index", str(index), "--json"])
+        answers[question] = str(names["engine"].query(question)), json.loads(done.stdout)["text"]
+    assert len(answers) == 10
+    assert all(ours == theirs for ours, theirs in answers.values()), answers
+    assert sum("do not say" not in ours for ours, _ in answers.values()) >= 5

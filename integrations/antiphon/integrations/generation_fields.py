@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, SkipValidation
@@ -35,6 +36,8 @@ NUM_MARKED = "num_marked"
 
 MODEL_VARIABLE = "ANTIPHON_MODEL"
 """The environment variable with the default model."""
+
+NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 _LOADING = Lock()  # so that several threads load the same model only once
 
@@ -187,10 +190,10 @@ class GenerationFields(BaseModel):
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is {timeout}; it must be above 0 seconds.")
         marked = {NUM_MARKED: given.pop(NUM_MARKED, 0)}
-        return ModelCall(model, name, prompt, passages, self._parameters(given), timeout, **marked)
+        return ModelCall(model, name, prompt, passages, self.stream_options(given), timeout, **marked)
 
-    def _parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge the fields and the arguments of one call to keyword arguments of `LanguageModel.stream`."""
+    def stream_options(self, given: Mapping[str, Any] = NO_ARGUMENTS) -> dict[str, Any]:
+        """Return the fields and the arguments of a call as keyword arguments of `LanguageModel.stream`."""
         if unknown := given.keys() - KNOWN:
             raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(KNOWN))}.")
         lengths = sorted(given.keys() & set(LENGTHS))

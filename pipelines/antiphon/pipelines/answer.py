@@ -116,6 +116,9 @@ class Answer:
         author = f"written by {PurePath(self.model).name}; " if self.model else ""
         return author + cost_line(self.usage, self.steps, self.finish_reason) + notice
 
+    def __str__(self) -> str:
+        return self.text
+
     def _repr_html_(self) -> str:
         from antiphon.pipelines.rendering.html import answer_html
 

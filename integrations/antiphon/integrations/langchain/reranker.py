@@ -14,13 +14,14 @@ from pydantic import ConfigDict, Field, SkipValidation
 from antiphon.integrations.langchain.documents import SCORE, passages_of
 from antiphon.integrations.pickling import SharedPart
 from antiphon.retrieval import Reranker
+from antiphon.retrieval.rerankers.by_name import bundled_reranker
 
 
 class AntiphonReranker(SharedPart, BaseDocumentCompressor):
     """Reranks documents and keeps the best; returns copies with the score in their metadata (``relevance_score``).
 
     Attributes:
-        reranker: the reranker.
+        reranker: the reranker; by default the bundled one, which needs no index.
         top_n: number of documents to keep; None keeps all.
     """
 
@@ -28,7 +29,7 @@ class AntiphonReranker(SharedPart, BaseDocumentCompressor):
     pickling_remedy: ClassVar = "AntiphonReranker(reranker=...)"
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-    reranker: SkipValidation[Reranker]
+    reranker: SkipValidation[Reranker] = Field(default_factory=bundled_reranker)
     top_n: int | None = Field(default=None, ge=1)
 
     def compress_documents(

@@ -10,11 +10,15 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
 from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentChatResponse
 
+from antiphon.accel import TextModel
 from antiphon.integrations.llama_index.chat_messages import chat_messages
 from antiphon.integrations.llama_index.cited_engines import CitedChatResponse, CitedChatStream
+from antiphon.integrations.llama_index.engine_parts import rag_of
+from antiphon.integrations.llama_index.llm import AntiphonLLM
 from antiphon.integrations.llama_index.nodes import node_of
+from antiphon.integrations.llama_index.retriever import AntiphonRetriever
 from antiphon.integrations.model_call import read_in_thread
-from antiphon.pipelines import Answer, AnswerStream, Rag
+from antiphon.pipelines import Answer, AnswerStream, Rag, Searcher
 from antiphon.pipelines.request_plan import TurnContext
 
 
@@ -24,12 +28,21 @@ class AntiphonChatEngine(BaseChatEngine):
     A follow-up question is made complete before passages are retrieved. An engine belongs to one conversation.
 
     Args:
+        retriever: an `AntiphonRetriever`, a `Retriever`, or a `Rag`, which has a language model.
+        llm: an `AntiphonLLM`, a language model, or a model's name; None: answers are quoted without a language model.
         **generation: options of `Rag.ask`.
     """
 
-    def __init__(self, rag: Rag, *, chat_history: list[ChatMessage] | None = None, **generation: Any) -> None:
-        self.rag = rag
-        self.generation = generation
+    def __init__(
+        self,
+        retriever: Rag | AntiphonRetriever | Searcher,
+        llm: AntiphonLLM | TextModel | str | None = None,
+        *,
+        chat_history: list[ChatMessage] | None = None,
+        **generation: Any,
+    ) -> None:
+        self.rag, options = rag_of(retriever, llm)
+        self.generation = options | generation
         self._history = list(chat_history or ())
 
     @property

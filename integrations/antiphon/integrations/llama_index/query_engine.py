@@ -11,37 +11,43 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
+from antiphon.accel import TextModel
 from antiphon.integrations.llama_index.cited_engines import CitedResponse, CitedStreamingResponse
+from antiphon.integrations.llama_index.engine_parts import rag_of
+from antiphon.integrations.llama_index.llm import AntiphonLLM
 from antiphon.integrations.llama_index.nodes import node_of
-from antiphon.pipelines import Rag
+from antiphon.integrations.llama_index.retriever import AntiphonRetriever
+from antiphon.pipelines import Rag, Searcher
 from antiphon.pipelines.question import Question
 
 
 class AntiphonQueryEngine(BaseQueryEngine):
-    """Answers with the same passages, prompt and text as `Rag`; its responses have ``citations``.
-
-    Use it for `reader`: no LlamaIndex synthesizer selects passages as `Rag` does.
+    """Answers with the same passages, prompt and text as `Rag` and ``antiphon ask``; its responses have ``citations``.
 
     Args:
+        retriever: an `AntiphonRetriever`, a `Retriever`, or a `Rag`, which has a language model.
+        llm: an `AntiphonLLM`, a language model, or a model's name; None: answers are quoted without a language model.
         **generation: options of `Rag.ask`.
     """
 
     def __init__(
         self,
-        rag: Rag,
+        retriever: Rag | AntiphonRetriever | Searcher,
+        llm: AntiphonLLM | TextModel | str | None = None,
         *,
         streaming: bool = False,
         callback_manager: CallbackManager | None = None,
         **generation: Any,
     ) -> None:
-        self.rag = rag
+        self.rag, options = rag_of(retriever, llm)
         self.streaming = streaming
-        self.generation = generation
+        self.generation = options | generation
         super().__init__(callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Return the nodes that the answer is based on, best first."""
-        return [node_of(passage) for passage in self.rag.retrieve(Question(query_bundle.query_str))]
+        question, where = Question(query_bundle.query_str), self.generation.get("where")
+        return [node_of(passage) for passage in self.rag.retrieve(question, where=where)]
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {}

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, SkipValidation
 from antiphon.integrations.llama_index.nodes import passages_of
 from antiphon.integrations.pickling import SharedPart
 from antiphon.retrieval import Reranker
+from antiphon.retrieval.rerankers.by_name import bundled_reranker
 
 _dispatcher = get_dispatcher(__name__)
 
@@ -22,7 +23,7 @@ class AntiphonRerank(SharedPart, BaseNodePostprocessor):
     """Reranks nodes and keeps the best; the nodes that were passed in keep their scores.
 
     Attributes:
-        reranker: the reranker.
+        reranker: the reranker; by default the bundled one, which needs no index.
         top_n: number of nodes to keep; None keeps all.
     """
 
@@ -30,7 +31,7 @@ class AntiphonRerank(SharedPart, BaseNodePostprocessor):
     pickling_remedy: ClassVar = "AntiphonRerank(reranker=...)"
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-    reranker: SkipValidation[Reranker] = Field(exclude=True)
+    reranker: SkipValidation[Reranker] = Field(default_factory=bundled_reranker, exclude=True)
     top_n: int | None = Field(default=None, ge=1)
 
     @classmethod

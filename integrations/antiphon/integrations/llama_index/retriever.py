@@ -25,12 +25,12 @@ class AntiphonRetriever(SharedPart, BaseRetriever):
             document's name.
     """
 
-    shared_part: ClassVar = "_searcher"
+    shared_part: ClassVar = "searcher"
     pickling_remedy: ClassVar = "AntiphonRetriever.open(folder)"
 
     def __init__(self, retriever: Searcher, *, k: int = 5, where: Any = None, **kwargs: Any) -> None:
         parse_filter(where)
-        self._searcher = retriever
+        self.searcher = retriever
         self.k = k
         self.where = where
         super().__init__(**kwargs)
@@ -54,7 +54,7 @@ class AntiphonRetriever(SharedPart, BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         narrowed: dict[str, Any] = {"where": self.where} if self.where else {}
-        found = self._searcher.search(query_bundle.query_str, self.k, **narrowed)
+        found = self.searcher.search(query_bundle.query_str, self.k, **narrowed)
         return [node_of(passage) for passage in found]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

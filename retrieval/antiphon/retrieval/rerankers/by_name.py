@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from antiphon.accel.remote.server import is_address
 from antiphon.retrieval.embedders.by_name import chosen_embedder
+from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.encoder_runtime.device import pick_device
 from antiphon.retrieval.encoder_runtime.hub import HUB_NAMES
@@ -59,6 +60,11 @@ def load_reranker(
     raise ValueError(
         f"No reranker is named {name!r}; known are {', '.join(KNOWN)}, none, a folder, or a hub model as owner/model."
     )
+
+
+def bundled_reranker() -> Reranker:
+    """Return a reranker that needs no index and no download."""
+    return MaxSimReranker(MiniLMEmbedder())
 
 
 def hub_models(embedder: str, device: str | None = None) -> list[str]:
