@@ -1,6 +1,6 @@
 """`python -m antiphon.pipelines.cli`, the same as `antiphon`."""
 
-from antiphon.pipelines.cli.main import app
+from antiphon.pipelines.cli.main import run
 
 if __name__ == "__main__":
-    app(prog_name="antiphon")
+    run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from antiphon.pipelines.cli.errors import CommandGroup
 from antiphon.pipelines.cli.index import index
 from antiphon.pipelines.cli.mcp import mcp
 from antiphon.pipelines.cli.serve import serve
+from antiphon.pipelines.rendering.sanitize import sanitize_line
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -48,3 +50,13 @@ def main(
     """Answer questions from your documents with a local model, several times faster and with identical outputs."""
     if context.invoked_subcommand != "config":  # which corrects a file that is not valid
         context.default_map = default_options()
+
+
+def run() -> None:
+    """Run the program `antiphon`: warnings are one line for users, without places in the source."""
+    warnings.showwarning = _show_warning
+    app(prog_name="antiphon")
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    console.err.print(sanitize_line(f"Note: {message}"), style="dim", markup=False)
