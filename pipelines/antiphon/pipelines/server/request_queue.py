@@ -158,13 +158,14 @@ class GenerationJob:
             if completion.usage.completion_tokens > num_tokens or completion.text == "":
                 self.send(_delta(stream, Piece(""), num_tokens))
             seconds = perf_counter() - self.created
-            cached = max(completion.usage.prompt_tokens - completion.steps.prefill_tokens, 0)
+            prefilled = completion.steps.prefill_tokens  # unknown, so 0, if another server runs the model
+            cached = max(completion.usage.prompt_tokens - prefilled, 0) if prefilled else 0
             if started.span is not None:
                 end_generation(
                     started.span,
                     completion,
                     is_answer=bool(started.passages),
-                    cached_tokens=cached if completion.steps.steps else 0,
+                    cached_tokens=cached,
                 )
             return Finished(completion, dequeued - self.created, first_token or seconds, seconds, cached)
         except BaseException as error:
