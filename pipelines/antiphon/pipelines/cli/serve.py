@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from antiphon.pipelines.server.service import Service
     from antiphon.pipelines.server.settings import ServerSettings
 
-NO_INDEX = "The model {!r} quotes documents: give an index (--index), or another model (--model)."
+NO_INDEX = "The model {!r} quotes documents: name files or folders, an index (--index), or another model (--model)."
 NO_DOCUMENTS = "--prompt is the prompt of answers from documents: give an index (--index), or leave it out."
 
 Served = Annotated[
