@@ -19,6 +19,7 @@ from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli import config as config_command
 from antiphon.pipelines.models import suggestions
+from antiphon.pipelines.server import streaming
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
@@ -199,3 +200,19 @@ def test_a_server_that_fails_is_named_without_its_address(retriever: Retriever, 
             answer = client.post("/v1/chat/completions", json=body)
             assert (answer.status_code, "127.0.0.1" in answer.text) == (expected, False)
             assert "The server of the model" in answer.json()["error"]["message"]
+
+
+def test_a_stream_that_waits_begins_and_stays_alive(
+    retriever: Retriever, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.1)
+    server.pieces, server.pause = ("word ", "end"), 0.6
+    service = make_service(RemoteLanguageModel(server.url), ServerSettings(), name="remote")
+    body = {"model": "remote", "messages": [{"role": "user", "content": QUESTION}], "stream": True}
+    with TestClient(create_app(service)) as client:
+        lines = [line for line in client.post("/v1/chat/completions", json=body).text.split("\n\n") if line]
+        assert lines.count(": waiting") >= 4
+        assert lines[-1] == "data: [DONE]"
+        unknown = client.post("/v1/chat/completions", json=body | {"model": "none"})
+        assert unknown.status_code == 404, "an early error keeps its status"

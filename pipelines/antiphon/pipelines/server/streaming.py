@@ -20,6 +20,15 @@ CLIENT_DISCONNECTED = 499
 
 DONE = "data: [DONE]\n\n"
 
+KEEP_ALIVE = ": waiting\n\n"
+"""A comment, which clients ignore; proxies that end silent responses see that this one is alive."""
+
+FIRST_SECONDS = 2.0
+"""Seconds after which a stream begins although it has no line yet."""
+
+KEEP_ALIVE_SECONDS = 5.0
+"""Maximum seconds between two lines or comments."""
+
 
 def sse_event(body: Any, name: str | None = None) -> str:
     """Format a server-sent event.
@@ -61,35 +70,51 @@ async def collect(request: Request, jobs: Sequence[GenerationJob]) -> list[Colle
 
 
 async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[GenerationJob]) -> StreamingResponse:
-    """Return a response that sends the lines as they come.
+    """Return a response that sends the lines as they come, and comments while there are none.
 
-    An error before the first line becomes an error response with its own status; a later error becomes an event.
+    An error in the first `FIRST_SECONDS` becomes an error response with its own status; a later error becomes an event.
 
     Args:
         jobs: the jobs that produce them; cancelled when the response ends.
 
     Raises:
-        ApiError: a job failed or the client disconnected before the first line.
+        ApiError: a job failed or the client disconnected before the response began.
     """
 
-    async def first_line() -> str:
-        return await anext(lines)
+    async def next_line() -> str | None:
+        return await anext(lines, None)
 
-    first = await _unless_disconnected(request, first_line(), jobs)
+    first = asyncio.ensure_future(next_line())
+    await _unless_disconnected(request, _wait(first, FIRST_SECONDS), jobs)
 
     async def all_lines() -> AsyncIterator[str]:
+        waiting = first
         try:
-            yield first
-            async for line in lines:
+            while True:
+                while not await _wait(waiting, KEEP_ALIVE_SECONDS):
+                    yield KEEP_ALIVE
+                line = waiting.result()
+                if line is None:
+                    return
                 yield line
+                waiting = asyncio.ensure_future(next_line())
         except Exception as error:  # noqa: BLE001 - the status is sent already, so the error is sent as an event
             yield sse_event(error_body(to_api_error(error)))
         finally:
+            waiting.cancel()
             for job in jobs:
                 job.cancel()
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(all_lines(), media_type="text/event-stream", headers=headers)
+
+
+async def _wait(line: asyncio.Future[str | None], seconds: float) -> bool:
+    """Wait for a line; return whether it has come, or raise its error."""
+    await asyncio.wait({line}, timeout=seconds)
+    if line.done():
+        line.result()
+    return line.done()
 
 
 async def merge_events(jobs: Sequence[GenerationJob]) -> AsyncIterator[tuple[int, Event]]:
