@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.service import make_service
+from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
+from tests.integrations.scripted_model import ScriptedModel
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
-from tests.pipelines.server.page_fixtures import ask, browser, open_quote, page, wait_for_text
+from tests.pipelines.server.page_fixtures import (
+    ask,
+    browser,
+    open_page,
+    open_quote,
+    page,
+    scripted,
+    served_collections,
+    wait_for_text,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -262,3 +275,19 @@ def test_dark_light_and_small_screens(page: Any) -> None:
     assert not page.locator("#new-conversation").is_visible()
     unnamed = "[...document.querySelectorAll('button, input, select, textarea')].filter((each) => !each.labels?.length"
     assert page.evaluate(f"{unnamed} && !each.textContent.trim() && !each.ariaLabel).length") == 0
+
+
+def test_the_page_works_below_a_path_of_a_proxy(browser: Any, tmp_path: Path) -> None:
+    model = ScriptedModel(answer=scripted)
+    service = make_service(model, ServerSettings(), name="scripted", collections=served_collections(tmp_path, model))
+    app = create_app(service)
+
+    async def below_a_path(scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "/llm")
+        assert path.startswith("/llm")
+        await app({**scope, "path": path.removeprefix("/llm")}, receive, send)
+
+    proxied: Any = below_a_path
+    with live_server(proxied) as url, open_page(browser, f"{url}/llm/") as page:
+        assert ask(page, "How do bees live?").inner_text()
+        assert page.evaluate("location.pathname") == "/llm/"

@@ -2,7 +2,7 @@
 
 import { element } from "./dom.js";
 
-const { paths } = await (await fetch("/openapi.json")).json();
+const { paths } = await (await fetch(new URL("../openapi.json", import.meta.url))).json();
 for (const [path, methods] of Object.entries(paths)) {
   for (const [method, operation] of Object.entries(methods)) {
     const section = element("section");

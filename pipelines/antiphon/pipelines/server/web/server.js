@@ -34,7 +34,10 @@ async function withConnection(action, broken = "The server cannot be reached.") 
   }
 }
 
-const send = async (path, options) => checkStatus(await withConnection(() => fetch(path, options)));
+// The server may be below a path of a proxy, so addresses are relative to this file in /static.
+const addressOf = (path) => new URL(`..${path}`, import.meta.url);
+
+const send = async (path, options) => checkStatus(await withConnection(() => fetch(addressOf(path), options)));
 
 // Adds the collection, if there is one, and other parameters to a path.
 export function withParameters(path, parameters) {
@@ -80,7 +83,7 @@ export async function* ask(body, signal) {
 export function upload(file, name, collection, onProgress) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("POST", withParameters("/documents", { collection }));
+    request.open("POST", addressOf(withParameters("/documents", { collection })));
     for (const [name, value] of Object.entries(headers())) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => onProgress(event.loaded / event.total);
     request.onerror = () => reject(new RequestError(0, BROKEN));
