@@ -6,6 +6,7 @@ A package is a folder, or a single file if the rest of its folder imports it; ".
 ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
     "accel": {
         "available_memory": set(),
+        "cache_folder": set(),
         "files": set(),
         "hub_download": {"files"},
         "processor": set(),
@@ -15,9 +16,18 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         "engines/numpy_logits": {"drafting"},
         "drafting": {"files"},
         "engines/protocol": {"drafting", "engines/fair_lock"},
-        "engines/torch": {"drafting", "engines/fair_lock", "engines/protocol", "files", "processor", "quiet_loading"},
+        "engines/torch": {
+            "cache_folder",
+            "drafting",
+            "engines/fair_lock",
+            "engines/protocol",
+            "files",
+            "processor",
+            "quiet_loading",
+        },
         "engines/openvino": {
             "available_memory",
+            "cache_folder",
             "drafting",
             "engines/fair_lock",
             "engines/numpy_logits",
@@ -32,7 +42,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         "decoding": {"drafting", "engines/openvino", "engines/protocol", "engines/selection", "engines/torch"},
         "text": {"constraints", "decoding", "drafting", "engines/fair_lock"},
         "remote": {"constraints", "decoding", "text"},
-        "models": {"drafting", "files", "hub_download", "quiet_loading", "verified_folder"},
+        "models": {"cache_folder", "drafting", "files", "hub_download", "quiet_loading", "verified_folder"},
         ".": {
             "available_memory",
             "constraints",

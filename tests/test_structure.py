@@ -25,6 +25,7 @@ MAY_IMPORT = {
 }
 MAY_IMPORT_FILES = {
     "retrieval": (
+        "antiphon.accel.cache_folder",
         "antiphon.accel.no_telemetry",
         "antiphon.accel.files",
         "antiphon.accel.hub_download",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from antiphon.pipelines.cli import app, indexed_paths
+from antiphon.pipelines.cli import app
 
 HEAVY = ("torch", "transformers", "sentence_transformers")
 SCRIPT = f"""
@@ -28,7 +28,7 @@ def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "bees.txt").write_text("Bees live in colonies of up to sixty thousand.")
     (folder / "keys.md").write_text("Keys are rotated once a year.")
-    monkeypatch.setattr(indexed_paths, "user_cache_dir", lambda _: str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from platformdirs import user_cache_dir
-
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.hub_download import Report, download_weights
 from antiphon.accel.models.adapter import READER, is_adapter, merge_adapter
 from antiphon.accel.models.hub import find_on_hub
@@ -166,7 +165,7 @@ def _copy_bita_weights(folder: Path) -> None:
 
 
 def _models(cache: Path | None) -> Path:
-    return (cache or Path(user_cache_dir("antiphon"))) / "models"
+    return (cache or cache_folder()) / "models"
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from platformdirs import user_cache_dir
-
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.index_report import index_documents, show_index
@@ -41,7 +40,7 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
 
     places = sorted({path.expanduser().resolve() for path in paths})
     key = hashlib.sha256("\0".join(map(str, places)).encode("utf-8", "surrogateescape")).hexdigest()
-    folder = Path(user_cache_dir("antiphon")) / "indexes" / key[:16]
+    folder = cache_folder() / "indexes" / key[:16]
     location, record = folder / places[0].name, folder / "files.json"
     now, before = _facts([file.path for file in find_files(places).files]), _recorded(record)
     if not index_version(location)[0]:

@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from platformdirs import user_cache_dir
-
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.pipelines.progress import Progress
 
 DOCUMENTS = Path(__file__).parent / "python-docs"
@@ -43,7 +42,7 @@ def demo_documents() -> list[Path]:
 
 def demo_index_folder() -> Path:
     """Return the folder of the documents' index in the user's cache."""
-    return Path(user_cache_dir("antiphon")) / "demo-index"
+    return cache_folder() / "demo-index"
 
 
 def demo_index(progress: Progress | None = None) -> Path:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 from numpy.typing import NDArray
-from platformdirs import user_cache_dir
 
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.verified_folder import is_intact, verified_folder
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def graph_folder(*identity: str) -> Path:
     """
     versions = [version(name) for name in ("openvino", "torch", "transformers")]
     digest = hashlib.sha256(json.dumps([identity, versions, FORMAT]).encode()).hexdigest()
-    return Path(user_cache_dir("antiphon")) / "encoders" / digest[:32]
+    return cache_folder() / "encoders" / digest[:32]
 
 
 def comparison_file(folder: Path, precision: str, processor: str) -> Path:

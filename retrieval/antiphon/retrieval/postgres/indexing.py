@@ -9,8 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from platformdirs import user_cache_dir
-
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.retrieval.collection import require_distinct, require_savable
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.embedding import embed_texts
@@ -68,7 +67,7 @@ class PostgresTarget:
         unchanged = {each.id for each in passages if stored.get(each.id) == replace(each, metadata=json_metadata(each))}
         new = [passage for passage in passages if passage.id not in unchanged]
         texts = [passage.text_with_headings for passage in new]
-        cache = Path(user_cache_dir("antiphon")) / "unfinished" / sha256(self.location.encode()).hexdigest()[:32]
+        cache = cache_folder() / "unfinished" / sha256(self.location.encode()).hexdigest()[:32]
         known = index.vectors_of(new) if index.exists else {}
         known |= read_unfinished(cache, embedder.fingerprint, texts)
         vectors = dict(known)

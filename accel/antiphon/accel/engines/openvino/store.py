@@ -19,10 +19,10 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from platformdirs import user_cache_dir
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, version
 from antiphon.accel.engines.openvino.weights import mark_decompression
@@ -71,7 +71,7 @@ def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
 
 def folder_of(key: str) -> Path:
     """Return the folder of the converted model with this fingerprint."""
-    return Path(user_cache_dir("antiphon")) / "openvino" / key
+    return cache_folder() / "openvino" / key
 
 
 def load_or_convert(folder: Path, convert: Convert) -> openvino.Model:

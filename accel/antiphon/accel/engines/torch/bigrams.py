@@ -14,10 +14,10 @@ from time import perf_counter
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from platformdirs import user_cache_dir
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.drafting.draft import ROOT, Draft
 from antiphon.accel.drafting.drafters.recycling_table import TOP_K, Bigrams
 from antiphon.accel.engines.torch.argmax import top_k
@@ -50,7 +50,7 @@ def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward, folder: Pa
         The bigrams, or None if the model fails; only speed depends on them.
     """
     with suppress(*FAILURES):
-        return _load_or_compute(model, forward, folder or Path(user_cache_dir("antiphon")) / "bigrams")
+        return _load_or_compute(model, forward, folder or cache_folder() / "bigrams")
     return None
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 import transformers
-from platformdirs import user_cache_dir
 from transformers import PreTrainedModel
 
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION
@@ -54,7 +54,7 @@ def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int 
 def cost_file(key: dict[str, str]) -> Path:
     """Return the file of the cost with this key."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return Path(user_cache_dir("antiphon")) / "step-costs" / f"{digest[:32]}.json"
+    return cache_folder() / "step-costs" / f"{digest[:32]}.json"
 
 
 def load(path: Path, key: dict[str, str]) -> StepCost | None:

@@ -1,0 +1,46 @@
+"""The folder of cached files; a temporary one if there is no home that can be written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from platformdirs import user_cache_dir
+
+
+def cache_folder() -> Path:
+    """Return the user's cache folder of this project. If it cannot be written, warn once and return a temporary one."""
+    return _usable(user_cache_dir("antiphon"))
+
+
+@cache
+def _usable(wanted: str) -> Path:
+    folder = Path(wanted)
+    with suppress(OSError):
+        if folder.is_absolute():  # without a home it begins with "~"
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if os.access(folder, os.W_OK):
+                return folder
+    try:
+        folder = _temporary()
+    except OSError:  # nothing can be written at all: what is cached is made again each time
+        return folder
+    warnings.warn(
+        f"{wanted} cannot be written, so files are cached in {folder}; set XDG_CACHE_HOME to a folder that can be.",
+        stacklevel=3,
+    )
+    return folder
+
+
+def _temporary() -> Path:
+    """Return this user's temporary folder, or a new one if another user has made the folder of this name."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir(), f"antiphon-{user}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    is_own = folder.is_dir() and not folder.is_symlink() and (os.name == "nt" or facts.st_uid == user)
+    return folder if is_own and not (os.name != "nt" and facts.st_mode & 0o022) else Path(tempfile.mkdtemp("-antiphon"))
