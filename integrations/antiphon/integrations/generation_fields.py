@@ -158,9 +158,10 @@ class GenerationFields(BaseModel):
         is_parallel = given.pop("parallel_tool_calls", None) is not False
         if given.pop(DESCRIBE_SCHEMA, False):
             schema = json.dumps(given["json_schema"], ensure_ascii=False)
-            messages = with_instruction(messages, f"Answer in JSON that follows this schema:\n{schema}")
+            start = "Call a tool, or answer" if tools else "Answer"
+            messages = with_instruction(messages, f"{start} in JSON that follows this schema:\n{schema}")
         model = self.language_model_named(given.get("model") or self.model)
-        offer = prepare_tools(model.tokenizer, messages, tools, choice)
+        offer = prepare_tools(model.tokenizer, messages, tools, choice, given.get("json_schema"))
         if offer.schema is not None:
             given["json_schema"] = offer.schema
         prompt = Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)

@@ -73,7 +73,8 @@ class JsonGrammar:
         if not end_tokens:
             raise ValueError("This model has no end token, which an answer that follows a JSON schema needs.")
         tokens = self._vocabulary(end_tokens[0])
-        return LogitsProcessorList([_SchemaProcessor(tokens, schema, prompt_tokens, max_new_tokens, end_tokens)])
+        mark = self._tokenizer.encode(schema.unless, add_special_tokens=False)
+        return LogitsProcessorList([_SchemaProcessor(tokens, schema, prompt_tokens, max_new_tokens, end_tokens, mark)])
 
     def _vocabulary(self, end: int) -> Any:
         """Return the tokens as llguidance needs them, with one of the end tokens."""
@@ -93,10 +94,20 @@ class JsonGrammar:
 
 
 class _SchemaProcessor(LogitsProcessor):
-    """Rules out tokens after which the response no longer follows the schema or cannot be completed in time."""
+    """Rules out tokens after which the response no longer follows the schema or cannot be completed in time.
+
+    Args:
+        mark: Tokens after which a response that begins with them is free.
+    """
 
     def __init__(
-        self, tokens: Any, wanted: JsonSchema, prompt_tokens: int, max_new_tokens: int, end_tokens: Sequence[int]
+        self,
+        tokens: Any,
+        wanted: JsonSchema,
+        prompt_tokens: int,
+        max_new_tokens: int,
+        end_tokens: Sequence[int],
+        mark: Sequence[int] = (),
     ) -> None:
         from llguidance import LLMatcher
 
@@ -113,10 +124,12 @@ class _SchemaProcessor(LogitsProcessor):
         self._tokens = tokens
         self._end_tokens = list(end_tokens)
         self._end = prompt_tokens + max_new_tokens
-        self._read = prompt_tokens
+        self._read = self._start = prompt_tokens
         self._growth = SLACK + _largest(schema, schema, {})
         closing = [tokens.tokenize_str(each) for each in CLOSING]
         self._state = _ParserState(LLMatcher(tokens, grammar), tokens, closing)
+        begins_json = mark and self._state.allowed_tokens(mark[0] + 1)[mark[0]]
+        self._mark = [] if begins_json else list(mark)
         if wanted.begun and not self._state.advance(tokens.tokenize_str(wanted.begun)):
             raise ValueError(
                 f"No answer that begins with {wanted.begun!r} can follow this JSON schema; change one of them."
@@ -132,6 +145,11 @@ class _SchemaProcessor(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return the scores, shape (1, vocab), with -inf for every token that may not come next."""
+        begun = input_ids[0, self._start : self._start + len(self._mark)].tolist()
+        if begun and begun == self._mark:
+            return scores
+        if begun and begun == self._mark[: len(begun)]:
+            return _only(scores, self._mark[len(begun)])
         new = input_ids[0, self._read :].tolist()
         self._read += len(new)
         self._state.advance([token for token in new if token not in self._end_tokens])
@@ -140,6 +158,8 @@ class _SchemaProcessor(LogitsProcessor):
         if left <= self._least + 2 * self._growth:  # else every token still fits
             admitted &= self._in_time(admitted, scores, left)
         admitted[self._end_tokens] = admitted[self._tokens.eos_token]  # any of them ends a complete response
+        if self._read == self._start:
+            admitted[self._mark[:1]] = True
         return scores.masked_fill(torch.from_numpy(~admitted).to(scores.device), -torch.inf)
 
     def _in_time(self, admitted: Any, scores: Tensor, left: int) -> Any:
@@ -155,6 +175,12 @@ class _SchemaProcessor(LogitsProcessor):
                 rest = self._state.after(token).shortest_completion()
                 kept[token] |= rest is not None and len(rest) <= left - 1
         return kept
+
+
+def _only(scores: Tensor, token: int) -> Tensor:
+    kept = torch.full_like(scores, -torch.inf)
+    kept[:, token] = scores[:, token]
+    return kept
 
 
 class _ParserState:

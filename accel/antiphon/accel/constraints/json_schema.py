@@ -62,10 +62,12 @@ class JsonSchema:
 
     Attributes:
         begun: Beginning of the JSON text, if the prompt already contains it.
+        unless: Beginning of a response that need not follow the schema, such as the mark of a tool call; empty: none.
     """
 
     schema: Mapping[str, Any]
     begun: str = ""
+    unless: str = ""
 
 
 def resolve_references(schema: Any, prefix: str = "") -> tuple[Any, dict[str, Any]]:

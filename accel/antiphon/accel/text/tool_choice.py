@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.constraints.json_schema import JsonSchema, resolve_references
@@ -33,7 +33,7 @@ class PreparedTools:
         tools: Tools that the chat template writes.
         assistant_prefix: Beginning of the model's answer if it must call a tool.
         schemas: Schemas of the arguments of all tools that the model may call, by name.
-        schema: Schema of the answer if the model must call a tool, otherwise None.
+        schema: Schema of the answer: of a call if the model must call a tool; None: it is free.
         tool_choice: The choice in OpenAI's format, for a server, which writes the prompt itself.
     """
 
@@ -46,24 +46,34 @@ class PreparedTools:
 
 
 def prepare_tools(
-    tokenizer: PreTrainedTokenizerBase | None, messages: Sequence[Message], tools: Sequence[Tool], choice: Any = None
+    tokenizer: PreTrainedTokenizerBase | None,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    choice: Any = None,
+    schema: Mapping[str, Any] | JsonSchema | None = None,
 ) -> PreparedTools:
-    """Apply a tool choice to a request.
+    """Apply a tool choice and the schema of the answer to a request.
 
     If a call is required and the chat template does not write tools, the tools are described in a message.
 
     Args:
         tokenizer: Tokenizer of a local model; None for a model on a server.
         choice: The name of a tool, one of `OPTIONAL`, `NONE` and `REQUIRED`, or OpenAI's mapping with a name.
+        schema: JSON schema of an answer that calls no tool.
 
     Raises:
-        ValueError: ``choice`` is neither a tool's name nor a known value, or the chat template rejects the tools.
+        ValueError: ``choice`` is neither a tool's name nor a known value, or requires a call although there is a
+            schema, or the chat template rejects the tools.
     """
+    answer = JsonSchema(schema) if isinstance(schema, Mapping) else schema
     choice = choice["function"]["name"] if isinstance(choice, Mapping) else choice
     if choice == NONE or not tools:
-        return PreparedTools(messages)
+        return PreparedTools(messages, schema=answer)
     if choice in OPTIONAL:
-        return PreparedTools(messages, tools, "", argument_schemas(tools))
+        answer = answer and _answer_or_call(tokenizer, tools, answer)
+        return PreparedTools(messages, tools, "", argument_schemas(tools), answer)
+    if answer is not None:
+        raise ValueError("A tool must be called, so the answer cannot have another format; leave out one of the two.")
     chosen = [tool for tool in tools if choice in REQUIRED or _name(tool) == choice]
     if not chosen:
         raise ValueError(f"tool_choice is {choice!r}, which is no tool's name; nor is it auto, none or any.")
@@ -120,12 +130,23 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
 
 
 def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
-    """Return the messages with an instruction at the end of the last user message, or in a new one."""
+    """Return the messages with an instruction at the end of the user message that is answered, or in a new one."""
     turns = [dict(message) for message in messages]
-    if turns and turns[-1]["role"] == "user":
-        turns[-1]["content"] = f"{turns[-1]['content']}\n\n{text}"
+    asked = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=-1)
+    if turns and turns[-1]["role"] in ("user", "tool") and asked >= 0:
+        turns[asked]["content"] = f"{turns[asked]['content']}\n\n{text}"
         return list(turns)
     return [*turns, {"role": "user", "content": text}]
+
+
+def _answer_or_call(tokenizer: PreTrainedTokenizerBase | None, tools: Sequence[Tool], answer: JsonSchema) -> JsonSchema:
+    """Return the schema of a response that is an answer or a call; a call with a mark before it is not restricted."""
+    mark = "" if tokenizer is None else tool_call_prefix(tokenizer, tools).partition("{")[0].strip()
+    if tokenizer is None or mark:
+        return replace(answer, unless=mark)
+    calls = dict(tool_call_schema(tools, "").schema)
+    written, definitions = resolve_references(answer.schema, "answer.")
+    return JsonSchema({"$defs": {**calls.pop("$defs"), **definitions}, "anyOf": [calls, written]})
 
 
 def _call_schema(function: Mapping[str, Any], place: int, key: str) -> dict[str, Any]:

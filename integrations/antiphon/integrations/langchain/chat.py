@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models import BaseChatModel, LanguageModelInput, ModelProfile
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue
@@ -16,13 +16,16 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from pydantic import ConfigDict
 
-from antiphon.accel import Conversation
+from antiphon.accel import Conversation, RemoteError
+from antiphon.accel.text.parameters import Settings
+from antiphon.accel.text.thinking_switch import thinking_traits
+from antiphon.accel.text.tool_choice import supports_tools
 from antiphon.integrations.langchain.base_model import AntiphonBaseModel
 from antiphon.integrations.langchain.chat_messages import chat_messages
 from antiphon.integrations.langchain.outputs import ai_message, message_chunk
 from antiphon.integrations.langchain.references import hide_arguments, hide_references, references_of
 from antiphon.integrations.langchain.retrieval_chain import ChainInput, retrieval_chain
-from antiphon.integrations.langchain.structured import openai_tool, with_json_output
+from antiphon.integrations.langchain.structured import format_arguments, openai_tool, with_json_output
 from antiphon.integrations.model_call import ModelCall
 from antiphon.integrations.references import REFERENCES
 
@@ -36,8 +39,9 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
 
     A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
     ``seed``, ``drafter``, ``num_draft_tokens``, ``thinking``, ``max_thinking_tokens``, ``template_variables``,
-    ``timeout`` and ``model``; another model is loaded at its first use and kept. Unknown parameters raise a
-    `TypeError`. The model's thinking is in ``additional_kwargs["reasoning_content"]``. Fields: see `GenerationFields`.
+    ``timeout``, ``response_format`` and ``model``; another model is loaded at its first use and kept. Unknown
+    parameters raise a `TypeError`. The model's thinking is in ``additional_kwargs["reasoning_content"]``. Fields: see
+    `GenerationFields`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -96,6 +100,29 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         offered = [openai_tool(tool) for tool in tools or ()]
         return self.language_model.tokenize(Conversation(chat_messages(messages), offered)).count
 
+    def _resolve_model_profile(self) -> ModelProfile:
+        model, tokenizer = self.language_model, self.language_model.tokenizer
+        follows = model.prompt_format is None  # other models answer from documents alone
+        profile = ModelProfile(
+            name=self.model,
+            max_output_tokens=self.max_tokens or Settings().max_new_tokens,
+            text_inputs=True,
+            text_outputs=True,
+            image_inputs=False,
+            audio_inputs=False,
+            video_inputs=False,
+            tool_calling=follows and supports_tools(tokenizer),
+            tool_choice=follows,
+            structured_output=follows,
+            temperature=follows,
+        )
+        if tokenizer is not None:
+            profile["reasoning_output"] = thinking_traits(tokenizer).format is not None
+        with suppress(RemoteError):  # reported by the first call
+            if (window := model.context_window) is not None:
+                profile["max_input_tokens"] = window
+        return profile
+
     def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:
         messages = super()._convert_input(model_input).to_messages()
         return ChatPromptValue(messages=[hide_references(message) for message in messages])
@@ -135,9 +162,10 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
                 yield ChatGenerationChunk(message=message_chunk(call, state))
 
     def _model_call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> ModelCall:
-        hints = ("stream", "ls_structured_output_format")
+        hints = ("stream", "ls_structured_output_format", "response_format")
         kept = {name: value for name, value in given.items() if name not in hints}
-        return self.chat_call(chat_messages(messages), references_of(messages, given), {**kept, "stop": stop})
+        kept |= {**format_arguments(given.get("response_format")), "stop": stop}
+        return self.chat_call(chat_messages(messages), references_of(messages, given), kept)
 
 
 def _result(answer: AIMessage) -> ChatResult:

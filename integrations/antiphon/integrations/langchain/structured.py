@@ -11,6 +11,8 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
+from antiphon.integrations.generation_fields import DESCRIBE_SCHEMA
+
 
 def with_json_output(
     model: BaseChatModel, schema: dict[str, Any] | type, *, include_raw: bool = False, describe_schema: bool = False
@@ -32,6 +34,22 @@ def with_json_output(
     parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
     failed = RunnablePassthrough.assign(parsed=lambda _: None)
     return RunnableMap(raw=asked) | parsed.with_fallbacks([failed], exception_key="parsing_error")
+
+
+def format_arguments(response_format: Any) -> dict[str, Any]:
+    """Return the arguments of a call whose answer has one of OpenAI's formats.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    match response_format:
+        case None | {"type": "text"}:
+            return {}
+        case {"type": "json_object"}:
+            return {"json_schema": {"type": "object"}}
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return {"json_schema": schema, DESCRIBE_SCHEMA: True}
+    raise ValueError(f"response_format is {response_format!r}; give OpenAI's text, json_object or json_schema.")
 
 
 def json_schema_of(schema: dict[str, Any] | type) -> dict[str, Any]:

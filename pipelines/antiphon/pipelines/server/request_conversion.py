@@ -53,10 +53,7 @@ def chat_prompt(
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
     choice = request.tool_choice
     chosen_tool = choice if choice is None or isinstance(choice, str) else choice.function.name
-    prepared = prepare_tools(tokenizer, messages, tools, chosen_tool)
-    if prepared.schema is not None and schema is not None:
-        message = "A tool must be called, so the answer cannot have another format."
-        raise unsupported_parameter("response_format", message)
+    prepared = prepare_tools(tokenizer, messages, tools, chosen_tool, schema)
     conversation = Conversation(
         prepared.messages,
         prepared.tools,
@@ -64,7 +61,7 @@ def chat_prompt(
         prepared.tool_choice,
         template_variables=variables,
     )
-    return conversation, prepared.schemas, prepared.schema or schema
+    return conversation, prepared.schemas, prepared.schema
 
 
 def template_options(request: ChatRequest) -> dict[str, Any]:
