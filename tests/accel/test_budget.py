@@ -119,6 +119,18 @@ def test_padding_changes_no_text_and_is_not_counted_as_drafted(family: str) -> N
     assert summarize(steps).drafted == 0
 
 
+def test_the_speedup_compares_each_pass_with_a_plain_one_and_is_unknown_without_measured_costs() -> None:
+    budget = AdaptiveBudget(CostModel(StepCost({64: {1: 1.0, 4: 2.0, 64: 2.0}})), Calibration())
+    assert (budget.plain_share(1, 64), budget.plain_share(4, 64)) == (1.0, 0.5)
+    assert adaptive(KINKED).plain_share(8, 64) == 0.0
+    prefill = Step((1,), 0, 0, 7.0, prefilled=9)
+    drafted, plain = Step((2, 3, 4), 3, 2, 2.5, plain_seconds=1.0), Step((5,), 0, 0, 1.0, plain_seconds=1.0)
+    summary = summarize([prefill, drafted, plain])
+    assert (summary.decoded_tokens, summary.tokens_per_second, summary.speedup) == (4, 4 / 3.5, 4 / 3.5)
+    assert summarize([prefill, plain, plain]).speedup == 0.0, "nothing was drafted"
+    assert summarize([prefill, drafted, Step((6,), 0, 0, 1.0)]).speedup == 0.0, "one step is unknown"
+
+
 def test_a_wrong_drafter_loses_its_rows_and_an_oracle_keeps_them() -> None:
     cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}})
     model = tiny_model()

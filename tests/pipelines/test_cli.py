@@ -55,7 +55,7 @@ def test_an_answer_is_followed_by_its_citations_and_its_cost(index_folder: Path,
     assert shown.exit_code == 0, shown.stderr
     *_, citations, cost = shown.stdout.splitlines()
     assert citations == "No six words of the answer are quoted verbatim from a passage."
-    assert re.match(r"written by tiny\d+; 30 tokens in ", cost)
+    assert re.match(r"Written by tiny\d+ in \d+\.\d s; 30 tokens, \d+ tokens/s", cost)
     assert re.search(r"; cut off by max_new_tokens; first output after \d+\.\d s, \d+\.\d s in all$", cost)
 
 

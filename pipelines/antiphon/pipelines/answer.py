@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from pathlib import PurePath
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import Completion, Origin, Summary, Usage
@@ -25,12 +26,6 @@ from antiphon.retrieval import Passage
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-
-QUOTED_ONLY = "quoted from the documents, without a language model"
-"""The caption of an answer of the extractive model."""
-
-REFUSED_ONLY = "searched without a language model"
-"""The caption of its refusals."""
 
 ENDED_IN_THINKING = (
     "There is no answer, because the text ended while the model was thinking: raise max_new_tokens, limit the thinking "
@@ -54,6 +49,7 @@ class Answer:
         reasoning: the model's thinking before the answer, which is not cited; empty if there was none.
         ended_in_thinking: whether generation ended before the thinking did, so that there is no answer.
         model: the name of the language model; "extractive" if the answer was quoted without one.
+        seconds: the time from the question to the end of the answer; 0 if it was not measured.
     """
 
     question: str
@@ -67,6 +63,7 @@ class Answer:
     reasoning: str = ""
     ended_in_thinking: bool = False
     model: str = ""
+    seconds: float = 0.0
 
     @classmethod
     def from_completion(
@@ -76,6 +73,7 @@ class Answer:
         passages: tuple[Passage, ...],
         citations: tuple[Citation, ...],
         model: str = "",
+        seconds: float = 0.0,
     ) -> Answer:
         """Return the answer of a completion."""
         return cls(
@@ -90,6 +88,7 @@ class Answer:
             reasoning=completion.reasoning,
             ended_in_thinking=completion.ended_in_thinking,
             model=model,
+            seconds=seconds,
         )
 
     @property
@@ -110,11 +109,15 @@ class Answer:
     @property
     def caption(self) -> str:
         """What produced the answer, and its cost, in one line."""
-        if self.model == EXTRACTIVE:
-            return REFUSED_ONLY if self.is_refusal else QUOTED_ONLY
-        notice = f" {ENDED_IN_THINKING}" if self.ended_in_thinking else ""
-        author = f"written by {PurePath(self.model).name}; " if self.model else ""
-        return author + cost_line(self.usage, self.steps, self.finish_reason) + notice
+        if self.model == EXTRACTIVE or self.usage.response_prefix_tokens:
+            sources = len({citation.passage for citation in self.citations})
+            done = f"Quoted from {sources} passage{'s' if sources != 1 else ''}"
+            done = f"Searched {len(self.passages)} passages" if self.is_refusal else done
+        else:
+            done = f"Written by {PurePath(self.model).name}" if self.model else "Written"
+        done += f" in {self.seconds:.1f} s" if self.seconds else ""
+        cost = f"; {cost_line(self.usage, self.steps, self.finish_reason)}" if self.usage.completion_tokens > 1 else ""
+        return done + cost + (f". {ENDED_IN_THINKING}" if self.ended_in_thinking else "")
 
     def __str__(self) -> str:
         return self.text
@@ -146,6 +149,7 @@ class Answer:
             "reasoning": self.reasoning,
             "ended_in_thinking": self.ended_in_thinking,
             "model": self.model,
+            "seconds": round(self.seconds, 3),
         }
 
 
@@ -157,6 +161,7 @@ class AnswerStream(TextStream):
     Args:
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
         spans: the spans of the answer and of its generation, which end with the stream.
+        started: when the question was asked, in seconds of `perf_counter`.
     """
 
     def __init__(
@@ -166,12 +171,15 @@ class AnswerStream(TextStream):
         stream: TextStream,
         on_end: Sequence[Callable[[Answer], None]] = (),
         spans: tuple[Span, Span] | None = None,
+        started: float | None = None,
     ) -> None:
         self.question = question
         self.plan = plan
         self._spans = spans
         self._stream = stream
         self._on_end = on_end
+        self._started = perf_counter() if started is None else started
+        self._seconds = 0.0
 
     @property
     def passages(self) -> tuple[Passage, ...]:
@@ -207,6 +215,7 @@ class AnswerStream(TextStream):
         self._end()
 
     def _end(self) -> None:
+        self._seconds = self._seconds or perf_counter() - self._started
         callbacks, self._on_end = self._on_end, ()
         spans, self._spans = self._spans, None
         if spans is not None and spans[0].is_recorded:
@@ -236,4 +245,6 @@ class AnswerStream(TextStream):
         """
         completion = self.completion
         citations = self.plan.cite(completion.text)
-        return Answer.from_completion(self.question.text, completion, self.passages, citations, self.plan.model)
+        return Answer.from_completion(
+            self.question.text, completion, self.passages, citations, self.plan.model, self._seconds
+        )

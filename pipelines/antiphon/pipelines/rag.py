@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.answer import Answer, AnswerStream
@@ -141,7 +142,7 @@ class Rag:
             "gen_ai.operation.name": "invoke_workflow",
             "gen_ai.workflow.name": "answer",
         }
-        root = Span("answer", attributes)
+        root, started = Span("answer", attributes), perf_counter()
         try:
             with root.activated():
                 # 1. Retrieve the passages that match the question best, and make the prompt.
@@ -161,7 +162,7 @@ class Rag:
         callbacks = [] if on_end is None else [on_end]
         if sessions and self.sessions is not None:
             callbacks.append(partial(_keep, self.sessions, asked.complete))
-        return AnswerStream(asked, plan, stream, callbacks, (root, chat))
+        return AnswerStream(asked, plan, stream, callbacks, (root, chat), started)
 
     def plan(
         self,

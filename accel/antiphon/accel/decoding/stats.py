@@ -38,6 +38,7 @@ class Step:
         padded: Number of padding rows, which make the forward pass cheaper; ``drafted`` does not count them.
         prefilled: Number of prompt tokens that were computed because they were not in the KV cache; after an eviction
             this counts the emitted tokens, too.
+        plain_seconds: What this forward pass would have taken without draft rows, by the measured costs; 0: unknown.
     """
 
     tokens: tuple[int, ...]
@@ -49,6 +50,7 @@ class Step:
     finish: FinishReason | None = None
     padded: int = 0
     prefilled: int = 0
+    plain_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Summary:
         forward_seconds: The forward passes' part of ``seconds``.
         prefill_tokens: Number of prompt tokens that were computed: all of them, unless a cache held a prefix.
         weights: "int8" or "int4" if compressed weights generated the text; see `DecodingOptions`.
+        decoded_tokens: Number of tokens that the steps after the prefill emitted.
+        plain_seconds: What these steps would have taken without drafts, by the measured costs; 0: unknown.
     """
 
     steps: int = 0
@@ -75,6 +79,22 @@ class Summary:
     forward_seconds: float = 0.0
     prefill_tokens: int = 0
     weights: str = ""
+    decoded_tokens: int = 0
+    plain_seconds: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emitted tokens per second after the prefill; 0 if there are none."""
+        return self.decoded_tokens / self._decoding_seconds if self.decoded_tokens else 0.0
+
+    @property
+    def speedup(self) -> float:
+        """Speed after the prefill, as a multiple of plain decoding; 0 if it is unknown, or nothing was drafted."""
+        return self.plain_seconds / self._decoding_seconds if self.plain_seconds and self.drafted else 0.0
+
+    @property
+    def _decoding_seconds(self) -> float:
+        return max(self.seconds - self.prefill_seconds, 1e-9)
 
     @property
     def tokens_per_step(self) -> float:
@@ -115,6 +135,8 @@ class Summary:
 def summarize(steps: Iterable[Step], weights: str = "") -> Summary:
     """Add up the steps of one request."""
     steps = list(steps)
+    decoding = steps[1:]
+    is_known = all(step.plain_seconds for step in decoding)
     return Summary(
         steps=len(steps),
         tokens=sum(len(step.tokens) for step in steps),
@@ -126,4 +148,6 @@ def summarize(steps: Iterable[Step], weights: str = "") -> Summary:
         forward_seconds=sum(step.forward_seconds for step in steps),
         prefill_tokens=sum(step.prefilled for step in steps),
         weights=weights,
+        decoded_tokens=sum(len(step.tokens) for step in decoding),
+        plain_seconds=sum(len(step.tokens) * step.plain_seconds for step in decoding) if is_known else 0.0,
     )

@@ -9,6 +9,7 @@ from time import perf_counter
 
 from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.budget import AdaptiveBudget
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Logits, Tokens, pad
 from antiphon.accel.drafting.tree import reorder_depth_first
 from antiphon.accel.drafting.verify import verify
@@ -210,7 +211,10 @@ def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_second
         verify_seconds: Time of verification and of keeping the accepted rows.
     """
     request, draft, started = step.request, step.draft or EMPTY, perf_counter()
+    plain = 0.0
     if step.num_rows and not step.is_shared:  # not after a prefill or a shared pass
+        if isinstance(request.budget, AdaptiveBudget):
+            plain = request.budget.plain_share(step.num_rows, step.cached_tokens)
         request.budget.observe_time(step.num_rows, step.cached_tokens, step.forward_seconds + verify_seconds)
     request.budget.observe_accepted(accepted)
     request.drafter.observe(draft, accepted, logits)
@@ -225,4 +229,5 @@ def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_second
         draft_seconds=step.draft_seconds + (ended - started),
         forward_seconds=step.prefill_seconds + step.forward_seconds,
         finish=request.output.finish,
+        plain_seconds=plain * step.forward_seconds,
     )

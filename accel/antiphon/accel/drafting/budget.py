@@ -159,6 +159,11 @@ class AdaptiveBudget:
         """Correct the cost model."""
         self.cost.observe(rows, context_length, seconds)
 
+    def plain_share(self, rows: int, context_length: int) -> float:
+        """Return the cost of one row as a share of that of a forward pass; 0 if the costs are not measured."""
+        seconds = self.cost.seconds(context_length, rows)
+        return seconds[0] / seconds[-1] if self.cost.learns else 0.0
+
 
 def cheapest_padding(cost: CostModel, context_length: int, rows: int, preferred: int = 0) -> int:
     """Return the number of padding rows that make a forward pass at least a tenth cheaper, or 0.

@@ -158,21 +158,16 @@ def place_of(location: str, section: str) -> str:
 
 
 def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
-    """Return one line with the cost of an answer: tokens, steps and seconds.
+    """Return one line with the generated tokens of an answer and the speed of decoding, without the prefill.
 
     Args:
         finish_reason: "length" adds that the answer is truncated.
     """
-    prompt = usage.prompt_tokens
+    speed = f", {steps.tokens_per_second:.0f} tokens/s" if steps.decoded_tokens else ""
+    gain = f", {steps.speedup:.1f}x as fast as without drafts" if steps.speedup else ""
     truncated = "; cut off by max_new_tokens" if finish_reason == "length" else ""
-    prefill = f", {steps.prefill_tokens} of them prefilled" if 0 < steps.prefill_tokens < prompt else ""
-    speed = f" in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step" if steps.steps else ""
     weights = f"; generated with {steps.weights} weights, which change the output" if steps.weights else ""
-    quoted = f"{usage.response_prefix_tokens} tokens quoted, not generated; " if usage.response_prefix_tokens else ""
-    return (
-        f"{quoted}{usage.completion_tokens} tokens{speed}, "
-        f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{prefill}{truncated}{weights}"
-    )
+    return f"{usage.completion_tokens} tokens{speed}{gain}{truncated}{weights}"
 
 
 def _split(text: str, spans: Iterable[tuple[int, int, Citation]]) -> Iterator[tuple[str, Citation | None]]:
