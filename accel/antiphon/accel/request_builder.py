@@ -146,7 +146,7 @@ class RequestBuilder:
 
         Args:
             tokens: Token ids of the prompt, with those of the response prefix.
-            make: `ModelRequest` with the arguments that do not come from `generate`.
+            make: A partial `ModelRequest`, with the arguments bound that do not come from `generate`.
             prefix: Prefix cache of the conversation; its cache is taken out.
             thinking: How thinking is separated from the answer; None: the model does not think.
 

@@ -42,7 +42,7 @@ class Answer:
 
     Attributes:
         text: the answer, without markers of passages that do not exist.
-        citations: the spans of the text that are quoted verbatim from a passage, and its markers of passages.
+        citations: the verbatim quotes of passages in the text, and the markers in it.
         passages: the passages of the prompt, best first.
         finish_reason: "stop", "length" or "cancelled".
         origins: for each token its forward pass, and whether it was drafted.
@@ -188,9 +188,11 @@ class AnswerStream(TextStream):
 
     @cached_property
     def quote(self) -> Citation | None:
-        """The best quote of the passages, which has no place in the answer; None if none probably answers the question.
+        """The best quote from the passages, which is not part of the answer; None if probably no line answers the
+        question.
 
-        It is searched when it is first read, some tenths of a second. Read it in a thread to show it while the model
+        The first read starts the search, which takes some tenths of a second. Read it in a thread to show it while the
+        model
         reads its prompt. Models that quote or are small have none.
         """
         return None if self.plan.quote is None else self.plan.quote()

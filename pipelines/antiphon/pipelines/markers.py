@@ -1,7 +1,7 @@
 """Markers: the numbers in brackets, such as ``[2]``, with which a model names the passages that support its text.
 
-A marker of a passage that is not in the prompt is removed from the answer. Numbers in code, and those that a passage
-has after the same words, are no markers.
+A marker of a passage that is not in the prompt is removed from the answer. Numbers in code, and numbers copied from a
+passage with the words before them, are not markers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class MarkerReader:
         self.markers: list[_Marker] = []
 
     def push(self, text: str, *, is_last: bool = False) -> str:
-        """Return the next part of the text that remains; all of the rest if this is the last part."""
+        """Return the kept text that is decided by now; with ``is_last``, all of the rest."""
         self._held += text
         parts = []
         while self._held:
@@ -139,7 +139,7 @@ def cite_all(text: str, passages: Sequence[Passage], num_marked: int) -> tuple[C
 
 
 def _citation(text: str, marker: _Marker, passage: Passage) -> Citation:
-    """Return the citation of a marker, with the line of its passage that shares most words with its sentence."""
+    """Return the citation of a marker, with the line of its passage that shares most words with the sentence."""
     sentence = _sentence(text, *marker.brackets)
     words = content_stems(sentence)
     is_unsupported = bool(words) and not words & content_stems(passage.text_with_headings)

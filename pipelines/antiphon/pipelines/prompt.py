@@ -112,7 +112,7 @@ ONLY_DOCUMENTS = (
 
 
 def check_prompt(language_model: TextModel, prompt: object) -> None:
-    """Refuse a prompt that is not of the only format in which a model answers.
+    """Refuse a prompt if the model answers only in another format.
 
     Raises:
         RuntimeError: the model answers questions from documents alone, and the prompt is another text. LlamaIndex would
@@ -227,7 +227,7 @@ def _titled(passage: Passage) -> str:
 
 
 def _with_columns(passage: Passage) -> str:
-    """Return the passage below the names of its columns, if it begins below the header of a table."""
+    """Return the passage; if it begins inside a table, put the column names above it."""
     return f"| {passage.column_names} |\n{passage.text}" if passage.column_names else passage.text
 
 

@@ -39,7 +39,8 @@ MAX_NEW_TOKENS = 1024
 """Default of ``max_new_tokens`` for answers from documents, if the model follows instructions."""
 
 MAX_QUOTED_TOKENS = 256
-"""The default for models that quote, are small, or have no chat template, which often does not end their texts."""
+"""The default for models that quote, are small, or have no chat template; such models often do not end by
+themselves."""
 
 _LETTERS_PER_TOKEN = 4  # estimated, for models whose tokenizer only their server has
 
@@ -59,7 +60,7 @@ class RequestPlan:
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
         dropped_messages: the number of oldest messages of the conversation that did not fit into the prompt.
-        thinking: whether the model thinks, which the tokens of the prompt say already; None: by default.
+        thinking: whether the model thinks, as already encoded in the prompt; None: the template's default.
     """
 
     passages: tuple[Passage, ...]
@@ -139,7 +140,7 @@ def plan_text(
     references: Sequence[Passage],
     parameters: Mapping[str, Any],
 ) -> RequestPlan:
-    """Return the plan for a text of the language model alone, which may cite passages of the caller.
+    """Return the plan for a text generated without retrieval, which may cite the caller's passages.
 
     Args:
         references: passages that are drafted from and may be cited.
@@ -171,8 +172,8 @@ def plan_request(
     """Return the plan for a question and its retrieved passages.
 
     For `extractive` and `reader`, passages and lines are selected (see `passage_selection`). Their prompt shows no
-    conversation, so a follow-up question is asked in its complete form. Any other model gets one prompt of all passages
-    that fit its context window, after the conversation, whose oldest messages are dropped before a passage is.
+    conversation, so a follow-up question is asked in its complete form. Any other model gets the conversation and then
+    all passages in one prompt. If it exceeds the context window, the oldest messages are dropped first, then passages.
 
     Args:
         passages: the retrieved passages, best first.

@@ -10,7 +10,7 @@ from pathlib import Path
 from antiphon.retrieval.errors import WouldDropDocuments
 
 UPLOADED = "uploaded/"
-"""The prefix of the sources of documents that were uploaded to a server, which are names and not paths."""
+"""The prefix of the sources of uploaded documents; such sources are names, not paths."""
 
 Confirm = Callable[[Sequence[str]], bool]
 """Called with the sources of the documents that a change would drop. Returns whether to go on."""

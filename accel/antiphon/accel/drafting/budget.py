@@ -28,7 +28,7 @@ EXPLORE_EVERY = 4
 """Once in this number of steps, more candidates than the preferred number are requested, to measure their gain."""
 
 PADDING_GAIN = 0.9
-"""Padding rows must reduce the cost of a forward pass to this share or less: smaller differences may be noise."""
+"""Padding rows are added only if they reduce the cost of a forward pass to this share: smaller gains may be noise."""
 
 
 class Budget(Protocol):

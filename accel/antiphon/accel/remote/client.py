@@ -1,4 +1,4 @@
-"""HTTP client of OpenAI's protocol, and its errors as sentences. The only file that uses ``openai``."""
+"""HTTP client for OpenAI's protocol; turns its errors into readable messages. The only file that uses ``openai``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Client:
         """Send a request and return the JSON of the response.
 
         Args:
-            path: Path below ``base_url``; a leading "/.." leaves its last part, such as "/v1".
+            path: Path below ``base_url``; a leading "/.." removes "/v1" from ``base_url``.
 
         Raises:
             RemoteError: The request failed.

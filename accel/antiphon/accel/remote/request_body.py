@@ -20,7 +20,7 @@ EXTENDED = ("antiphon", "vllm")
 """Kinds of servers that take more parameters than OpenAI's protocol has, and continue messages of the assistant."""
 
 THINKING_FIELDS = ("chat_template_kwargs", EFFORT, "think")
-"""Fields of a request that a server may reject because it cannot switch thinking."""
+"""Fields of a request that a server may reject because it cannot switch thinking on or off."""
 
 
 def build_body(

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from antiphon.accel.remote.errors import RemoteError, rejected_key, unreachable, wrong_protocol
 
 ServerKind = Literal["antiphon", "vllm", "ollama", "lmstudio", "llamacpp", "other"]
-"""Kind of a server, from the ``owned_by`` field of its models, or from what only this kind answers."""
+"""Kind of a server, from the ``owned_by`` field of its models, or from an endpoint that only this kind has."""
 
 PORTS: Mapping[ServerKind, int] = {"ollama": 11434, "lmstudio": 1234, "vllm": 8000, "llamacpp": 8080}
 """Short names of local servers, as in "ollama/qwen3", and the ports that they use unless told otherwise."""

@@ -201,14 +201,14 @@ class RemoteStream(TextStream):
         return text
 
     def _restart(self) -> str:
-        """Send the request again without a limit of its own, because the model spends it on thinking."""
+        """Send the request again without a token limit, because the model would spend it on thinking."""
         self._response.close()
         self._content = TaggedContent()
         self._open()
         return ""
 
     def _move_to_thinking(self, text: str) -> tuple[str, str]:
-        """Take everything before an end tag that had no beginning as thinking, although it was passed on as answer."""
+        """If an end tag has no start tag, treat the text before it as thinking, although it was passed on as answer."""
         assert self._thinking is not None
         self._thinking.note(opens_in_thinking=True)
         before, _, answer = text.partition(self._content.end)

@@ -1,4 +1,4 @@
-"""Separates thinking that a server leaves in the content, between tags, from the answer."""
+"""Separates the answer from thinking that a server leaves in the content, between tags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TaggedContent:
 
     Attributes:
         end: The tag that ends the thinking.
-        state: Where the content is; "after" is between the thinking and the answer.
+        state: Part of the content that is being read; "after" is between the thinking and the answer.
     """
 
     def __init__(self, is_open: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Thinking of a model on a server that was not asked for: it does not use up the limit of the answer."""
+"""Unrequested thinking of a model on a server: it does not use up the limit of the answer."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ class UnaskedThinking:
             )
 
     def is_over(self, num_thoughts: int, num_answers: int) -> bool:
-        """Return whether so many chunks of thinking and of answer have reached the limit, which the server lacks."""
+        """Return whether these numbers of chunks reach the limit, if the server was not given it."""
         return not self.has_limit and (num_answers >= (self.limit or 0) or num_thoughts >= MAX_THOUGHTS)

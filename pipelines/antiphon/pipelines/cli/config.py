@@ -13,7 +13,7 @@ from platformdirs import user_config_dir
 from antiphon.pipelines.cli import console
 
 SETTINGS = {"model": ("ask", "chat", "serve", "mcp", "doctor"), "embedder": ("index",)}
-"""The settings of the file, and the commands whose option they are the default of."""
+"""The settings of the file, and the commands for which each sets the default of the option."""
 
 
 def config(
@@ -21,7 +21,7 @@ def config(
     value: Annotated[str | None, typer.Argument(help="Its new value.")] = None,
     unset: Annotated[bool, typer.Option("--unset", help="Remove the setting.")] = False,
 ) -> None:
-    """Show or change the defaults of --model and --embedder. The variable ANTIPHON_MODEL and options come first."""
+    """Show or change the defaults of --model and --embedder. ANTIPHON_MODEL and options override them."""
     if name is not None and name not in SETTINGS:
         raise ValueError(f"There is no setting {name!r}; there are {' and '.join(SETTINGS)}.")
     settings = read_settings()

@@ -43,7 +43,7 @@ def quiet_libraries() -> None:
     """Turn off the progress bars and warnings of transformers, and the retry notices of the hub's client."""
     import logging
 
-    # Read when these libraries are imported, which takes seconds and is not always needed.
+    # The libraries read these variables on import, which takes seconds and is not always needed.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if "transformers" in sys.modules:

@@ -1,4 +1,4 @@
-"""The index of files and folders that are named in a question: made at first, then brought up to date."""
+"""The index of files and folders given with a question: built once, then kept up to date."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
     """Return the index to answer from; for ``paths``, index what is new or has changed there first.
 
     Args:
-        paths: Files and folders; None or none: the index is found as by `find_index`.
+        paths: Files and folders; None or empty: the index is found as by `find_index`.
         index: The value of ``--index``.
 
     Raises:
         FileNotFoundError: A path does not exist.
         ValueError: Both are given, or nothing can be read.
-        IndexNotFound: None is given, and there is no default index.
+        IndexNotFound: Neither is given, and there is no default index.
     """
     if not paths:
         return find_index(index)

@@ -96,7 +96,7 @@ def prepare_model(
 
 
 def preload_encoders() -> None:
-    """Load the sentence encoders that choose quotes in a thread, while the index is opened."""
+    """In a thread, load the sentence encoders that choose quotes, while the index is opened."""
     from antiphon.pipelines.relevance import bundled_encoders
 
     def load() -> None:

@@ -33,7 +33,7 @@ class Stopwatch:
 
 
 def seconds_since_process_start() -> float:
-    """Return the age of this process, with the start of Python; 0 if the system does not tell it, or it is a server."""
+    """Return the age of this process, including Python's start-up; 0 if it is unknown, or this is a server."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         started = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc(5): ticks from the start of the system

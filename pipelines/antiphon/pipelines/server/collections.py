@@ -101,7 +101,7 @@ def _open(location: str | Path, device: str | None, others: Iterable[Retriever])
 
 
 def independent_reranker(retriever: Retriever) -> Reranker | None:
-    """Return a reranker like that of a retriever whose scores reveal nothing of the passages of its index.
+    """Return a reranker like the retriever's, but with scores that reveal nothing about the passages of the index.
 
     The scores of `MaxSimReranker` depend on how many passages contain a word.
     """

@@ -120,7 +120,7 @@ class LMHead:
 
         With weights ``w``, their quantized form ``q``, hidden states ``h``, and their quantized form ``g``, a logit's
         error is ``|wh - qg| <= |w - q| |h| + |q| |h - g|``, by the Cauchy-Schwarz inequality. A token is a candidate if
-        its largest possible logit reaches the exact one of the token with the best approximate logit.
+        the upper bound of its logit reaches the exact logit of the approximately best token.
 
         Args:
             hidden: Hidden states of the row, shape (hidden,).

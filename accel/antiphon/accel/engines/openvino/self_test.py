@@ -33,7 +33,8 @@ FLOAT32_TOLERANCE = 1e-3
 """Allowed mean difference in float32, in standard deviations of the logits."""
 
 ARGMAX_TOLERANCE = 1e-3
-"""Allowed distance of the most likely token's logit from the largest one, in standard deviations of the logits."""
+"""How far the logit of the token that `argmax` returns may be below the largest one, in standard deviations of the
+logits."""
 
 NOISE_FACTOR, MIN_TOLERANCE, MAX_TOLERANCE = 3.0, 0.15, 0.3
 """Allowed mean difference in half precision: a multiple of the model's own rounding noise, within these limits.
