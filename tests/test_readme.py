@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +69,15 @@ def test_the_python_of_the_readme_runs(
     code = BLOCKS[index].replace(QUESTION, OTHER_QUESTION)
     exec(compile(code, f"README.md, block {index}", "exec", dont_inherit=True), {})
     assert len(capsys.readouterr().out.strip()) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_the_python_of_the_readme_shows_no_bars_and_no_warnings(folder: Path) -> None:
+    code = "\n".join(BLOCKS).replace(QUESTION, OTHER_QUESTION)
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.count("run rotate.sh") >= len(BLOCKS)
 
 
 def table(page: str, heading: str) -> list[str]:

@@ -11,7 +11,8 @@ from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
-from antiphon.integrations.langchain import AntiphonRetriever
+from antiphon.integrations.langchain import AntiphonReranker, AntiphonRetriever
+from antiphon.integrations.llama_index import AntiphonRerank
 from antiphon.retrieval import HashEmbedder, MaxSimReranker, Passage, Retriever, index_passages
 from tests.conftest import TEXTS
 from tests.integrations.frameworks import FRAMEWORKS, LANGCHAIN, LLAMA_INDEX, Retrieval
@@ -61,6 +62,16 @@ async def test_embeddings_return_the_embedders_vectors(framework: Retrieval) -> 
     assert embedding.get_text_embedding_batch(list(TEXTS)) == expected
     assert await embedding.aget_text_embedding_batch(list(TEXTS)) == expected
     assert embedding.get_text_embedding(TEXTS[0]) == await embedding.aget_text_embedding(TEXTS[0]) == expected[0]
+
+
+def test_a_reranker_without_arguments_needs_no_index() -> None:
+    texts = ["Drones leave the hive in autumn.", "A queen lays two thousand eggs a day.", "Wax is made by workers."]
+    documents = [Document(text) for text in texts]
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in texts]
+    found = AntiphonReranker(top_n=2).compress_documents(documents, QUESTION)
+    ranked = AntiphonRerank(top_n=2).postprocess_nodes(nodes, query_str=QUESTION)
+    assert [len(found), len(ranked)] == [2, 2]
+    assert found[0].page_content == ranked[0].node.get_content() == texts[1]
 
 
 def test_the_reranker_returns_the_order_of_antiphons_and_keeps_what_was_given(

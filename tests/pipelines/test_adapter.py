@@ -9,14 +9,17 @@ from pathlib import Path
 import peft
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from antiphon.accel import LanguageModel, resolve_model
+from antiphon.accel import LanguageModel, RemoteLanguageModel, resolve_model
 from antiphon.accel.models.adapter import CONFIG, WEIGHTS
 from antiphon.accel.models.bundled import GGUF_SHA256, smollm2
 from antiphon.accel.testing.tiny import tiny_model
 from antiphon.accel.verified_folder import is_intact, verified_folder
+from antiphon.pipelines.extractive_model import ExtractiveModel
+from antiphon.pipelines.language_models import text_model
 from antiphon.pipelines.prompt import prompt_format, reader_prompt
 
 TOKENS = torch.arange(20)[None]
@@ -88,6 +91,25 @@ def test_the_merged_folder_is_whole_and_its_model_names_its_prompt(adapter: Path
     assert settings is not None
     assert language_model.tokenizer.eos_token_id in settings.eos_token_id
     assert "<|im_start|>" in AutoTokenizer.from_pretrained(folder).chat_template
+
+
+def test_every_name_of_a_model_is_loaded_and_shows_no_bar(
+    adapter: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("antiphon.accel.models.bundled.user_cache_dir", lambda _: str(cache))
+    monkeypatch.setattr("transformers.utils.logging._tqdm_active", True)
+    for name in ("smollm2", str(adapter)):
+        models = LanguageModel.from_pretrained(name, device="cpu"), text_model(name, device="cpu")
+        assert [model.name for model in models] == [name, name]
+        assert models[0].generate("Bees", max_new_tokens=4).text == models[1].generate("Bees", max_new_tokens=4).text
+    assert capfd.readouterr().err == ""
+    assert transformers.utils.logging.is_progress_bar_enabled(), "the user's setting is restored"
+    with pytest.raises(OSError, match=r"No language model could be loaded from 'smollm2'"):
+        LanguageModel.from_pretrained(Path("smollm2"), local_files_only=True)  # a path is no name
+    with pytest.raises(ValueError, match=r"^ollama/qwen3 is the address of a server; load it with RemoteLanguageModel"):
+        LanguageModel.from_pretrained("ollama/qwen3")
+    assert isinstance(text_model("ollama/qwen3"), RemoteLanguageModel)
+    assert isinstance(text_model(None), ExtractiveModel)
 
 
 def test_an_adapter_is_merged_once_and_a_changed_one_again(adapter: Path, cache: Path) -> None:

@@ -1,4 +1,4 @@
-"""Hides the progress bars with which transformers shows that weights are read. Bars of downloads stay."""
+"""Hides the progress bars with which transformers reads and writes weights. Bars of downloads stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _were_shown = True
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Hide the bars while models are loaded, in all threads, and restore the user's setting when the last is loaded."""
+    """Hide the bars in this block, in all threads; the user's setting is restored at the end of the last such block."""
     from transformers.utils import logging
 
     global _loading, _were_shown

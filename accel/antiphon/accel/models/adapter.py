@@ -81,6 +81,7 @@ def _fingerprint(adapter: Path) -> str:
     return hashlib.sha256((adapter / WEIGHTS).read_bytes() + (adapter / CONFIG).read_bytes()).hexdigest()
 
 
+@quiet_loading()
 def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Report) -> None:
     if importlib.util.find_spec("peft") is None:
         raise ImportError("An adapter is merged with the package peft; run: pip install peft")
@@ -90,8 +91,7 @@ def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Report
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with quiet_loading():
-        loaded = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
     model = _adapted(loaded, adapter)
     report(_MERGING, 1, 2)
     model.config.prompt_format = "reader"

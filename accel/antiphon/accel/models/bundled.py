@@ -199,6 +199,7 @@ def _convert_smollm2(folder: Path, report: Report) -> None:
     _convert(gguf, folder, report, _CONVERTING, CONTEXT_TOKENS)
 
 
+@quiet_loading()
 def _convert(gguf: Path, folder: Path, report: Report, stage: str, context_tokens: int | None = None) -> None:
     """Dequantize a GGUF file and save it as a transformers model in bfloat16.
 
@@ -209,7 +210,7 @@ def _convert(gguf: Path, folder: Path, report: Report, stage: str, context_token
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     report(stage, 1, 3)
-    with _file_read_once(), quiet_loading():
+    with _file_read_once():
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.model_max_length = context_tokens or getattr(loaded.config, "max_position_embeddings", None) or 2**20
