@@ -116,12 +116,13 @@ def _answer_chain(chat: Any, prompt: BasePromptTemplate[Any] | None, found: dict
         return RunnableLambda(lambda _: prompt.invoke(values)) | chat.bind(references=documents)
     plan: RequestPlan = found["planned"].plan
     planned: dict[str, Any] = {
-        "response_prefix": plan.response_prefix,
+        "response_prefix": plan.response_prefix or None,
         "thinking": plan.thinking,
-        "stop": list(plan.stop),
+        "stop": list(plan.stop) or None,
+        "max_tokens": plan.parameters["max_new_tokens"],
+        NUM_MARKED: plan.num_marked or None,
     }
-    planned |= {"max_tokens": plan.parameters["max_new_tokens"], NUM_MARKED: plan.num_marked}
-    options = {name: value for name, value in planned.items() if value not in ("", None, [], 0)}
+    options = {name: value for name, value in planned.items() if value is not None}  # False turns thinking off
     return RunnableLambda(lambda _: _messages(plan)) | chat.bind(references=documents, **options)
 
 
