@@ -54,7 +54,7 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     Settings.tokenizer = None  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize(("page", "count"), [("langchain.md", 9), ("llama-index.md", 4)])
+@pytest.mark.parametrize(("page", "count"), [("langchain.md", 9), ("llama-index.md", 5)])
 def test_python_blocks_of_the_page_run(
     page: str,
     count: int,

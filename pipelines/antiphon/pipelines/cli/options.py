@@ -23,8 +23,8 @@ ASKED_HELP = (
     f"{MODEL_HELP}"
 )
 SERVED_HELP = (
-    f"{MODEL_HELP[:-1]}; or extractive, which serves quoted answers from documents only. Answers from documents are "
-    "quoted without a language model also with reader."
+    f"{MODEL_HELP[:-1]}; or extractive. With reader and extractive, answers from documents are quoted without a "
+    "language model, and no other texts are written."
 )
 MODEL_VARIABLE = "ANTIPHON_MODEL"
 """Environment variable with the default of --model."""
