@@ -49,7 +49,6 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
             "remote",
             "text",
         },
-        "testing": {"text"},
     },
     "pipelines": {
         "citations": set(),

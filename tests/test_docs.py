@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.drafters import BITA_FILE
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.retrieval import build_index
 from recipes.bita.initial import initial_bita_weights
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 

@@ -13,9 +13,9 @@ from antiphon.accel import DrafterChoice, LanguageModel, choose_drafter
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
 from antiphon.accel.engines.torch.loading import load_pretrained
-from antiphon.accel.testing.tiny import byte_tokenizer
 from recipes.bita.initial import initial_bita_weights
 from tests.families.table import tiny_model
+from tests.tiny import byte_tokenizer
 
 FREE = StepCost({64: {1: 1.0, 64: 1.1}})
 DEAR = StepCost({64: {1: 1.0, 64: 3.0}})

@@ -10,10 +10,10 @@ from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
 from antiphon.accel.drafting.drafters import Blend, Recycling, RecyclingTable, SuffixMatch
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.adversarial_drafters import RecordingDrafter
 from tests.accel.test_contract import plain, prompt_of
 from tests.accel.test_recycling_table import logits_of
+from tests.tiny import byte_tokenizer, tiny_model
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False, "eos_token_id": None}
 

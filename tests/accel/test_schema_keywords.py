@@ -11,9 +11,9 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.constraints.json_schema import JsonSchema, expressible_schema
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.tool_choice import tool_call_schema
 from tests.schema_table import CLASSES
+from tests.tiny import byte_tokenizer, tiny_model
 
 
 @cache

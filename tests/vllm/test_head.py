@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from recipes.eagle_head import EagleHead, hidden_states, loss
+from tests.tiny import byte_tokenizer, tiny_model
 from tests.vllm.engine_process import greedy_answer, outputs, start
 
 pytestmark = [
