@@ -45,7 +45,7 @@ def test_text_and_table_share_the_chance_of_a_row() -> None:
     table = table_with((7, 1, 3))
     guess = table.lookup(7, 1)[3]
     for reference, follows, guessed in (([7, 1, 9], 2 / 4, 2 / 4 * guess), ([7, 1, 3], 2 / 4 + 2 / 4 * guess, None)):
-        matcher = SuffixMatch(common=0, escape=2.0, recycling=table)
+        matcher = SuffixMatch(common=0, recycling=table)
         matcher.begin([7, 1], [reference])
         draft = matcher.propose([7, 1], 32)
         chances = {t: c for t, c, p in zip(draft.tokens, draft.chances, draft.parents, strict=True) if p == ROOT}

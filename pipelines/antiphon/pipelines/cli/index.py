@@ -51,9 +51,7 @@ def index(
         ),
     ] = "auto",
     device: Device = None,
-    setting: Annotated[
-        str, typer.Option(help="Vector index: auto, flat, compact, or a FAISS factory string.")
-    ] = "auto",
+    setting: Annotated[str, typer.Option(help="Vector index: auto, flat or compact.")] = "auto",
     ray: Annotated[
         str | None,
         typer.Option(
