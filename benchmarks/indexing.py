@@ -127,7 +127,7 @@ def settings(count: int, dim: int, names: Sequence[str] = ()) -> list[IndexSetti
 def _paper(count: int) -> IndexSetting:
     """Return IVF4096,PQ64 with 16 probes, or with as many lists as there are vectors to train them."""
     lists = min(4096, 1 << int(log2(max(1, count / PER_LIST))))
-    return IndexSetting("paper", f"IVF{lists},PQ64", 0, min(16, lists), 0, "it is the paper's setting")
+    return IndexSetting("paper", f"IVF{lists},PQ64", lists, 0, min(16, lists), 0, "it is the paper's setting")
 
 
 def measure_indexes(

@@ -19,6 +19,7 @@ from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Limit, Task
 from antiphon.pipelines.rendering.tables import result_table
+from antiphon.retrieval.fusion import Item, weighted_sum
 from benchmarks.program import program
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _owners(samples: Sequence[RecordedSample]) -> dict[Passage, set[int]]:
 
 
 def _methods(retriever: Retriever) -> Mapping[str, Search]:
-    from antiphon.retrieval import Retriever, reciprocal_rank_fusion
+    from antiphon.retrieval import Retriever
 
     index, embedder = retriever.index, retriever.embedder
     methods: dict[str, Search] = {
@@ -96,6 +97,12 @@ def _methods(retriever: Retriever) -> Mapping[str, Search]:
     if retriever.reranker is not None:
         methods[f"both, then {retriever.reranker.name}"] = _search(retriever)
     return methods
+
+
+def reciprocal_rank_fusion(dense: Sequence[Item], lexical: Sequence[Item]) -> list[Item]:
+    """Fuse by the sum of 1 / (10 + rank) over both rankings (Cormack, Clarke and Büttcher 2009), without scores."""
+    rankings = ((each, [1 / (10 + rank) for rank in range(1, len(each) + 1)], 1.0) for each in (dense, lexical))
+    return weighted_sum(*rankings)
 
 
 def _search(retriever: Retriever) -> Search:

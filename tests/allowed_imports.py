@@ -59,7 +59,6 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
             "remote",
             "text",
         },
-        "testing": {"text"},
     },
     "pipelines": {
         "citations": set(),

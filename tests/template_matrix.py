@@ -20,7 +20,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
 
 from antiphon.accel import Conversation, LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.template_check import TemplateCase, check_template
 from antiphon.accel.text.template_traits import template_traits
 from antiphon.accel.text.thinking_switch import thinking_traits
@@ -32,6 +31,7 @@ from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.accel.thinking_models import TEMPLATES as THINKING_TEMPLATES
 from tests.conftest import TEXTS
 from tests.pipelines.server.conftest import tiny_service
+from tests.tiny import byte_tokenizer, tiny_model
 
 RECORDED = Path(__file__).parents[2] / "shared" / "data" / "chat_templates"
 QUESTION = "How do bees live?"

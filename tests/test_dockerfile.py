@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.load.servers import Command, serving
 from tests.test_wheel import ROOT, installed, wheel
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 

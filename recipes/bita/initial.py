@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, model_name, tensor_shapes, weight_sample
+from antiphon.accel.engines.torch.bita_weights import (
+    TENSORS,
+    VERSION,
+    BitaWeights,
+    model_name,
+    tensor_shapes,
+    weight_sample,
+)
+from antiphon.accel.files import write_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,3 +42,14 @@ def initial_bita_weights(model: PreTrainedModel, *, prefix: int = 16, masks: int
     embeddings: Any = model.get_input_embeddings()
     mean = embeddings.weight.detach().float().mean(0).cpu()
     return BitaWeights(keys, values, mean + noise, weight_sample(model), model_name(model))
+
+
+def save_bita_weights(weights: BitaWeights, path: Path) -> None:
+    """Write the weights to one safetensors file, atomically."""
+    from safetensors.torch import save
+
+    tensors = dict(zip(TENSORS, (weights.keys, weights.values, weights.masks, weights.sample), strict=True))
+    facts = {"version": VERSION, "model": weights.model, "notes": weights.notes}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # One metadata entry: safetensors writes several in random order.
+    write_file(path, save(tensors, {"bita": json.dumps(facts)}))

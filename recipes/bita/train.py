@@ -26,7 +26,7 @@ from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 from recipes.bita.answers import OwnAnswer
-from recipes.bita.initial import initial_bita_weights
+from recipes.bita.initial import initial_bita_weights, save_bita_weights
 from recipes.training_loop import StepReport, train_weights
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def train_bita(
 
     def save(learner: Any, out: Path) -> None:
         notes = {"training": f"{len(usable)} answers, {plan}", "dtype": str(model.dtype)}
-        learner.learned(notes).save(out / BITA_FILE)
+        save_bita_weights(learner.learned(notes), out / BITA_FILE)
 
     return train_weights(learner, plan, parts, out, save=save, report=report)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter, Logits, Tokens, chain
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE
+from tests.tiny import VOCAB_SIZE
 
 if TYPE_CHECKING:
     from torch import Tensor

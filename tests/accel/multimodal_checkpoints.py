@@ -13,7 +13,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCAB_SIZE, byte_tokenizer
+from tests.tiny import BOS, EOS, PAD, VOCAB_SIZE, byte_tokenizer
 
 PLACEHOLDER = VOCAB_SIZE - 1
 """Token that stands for an image or sound."""

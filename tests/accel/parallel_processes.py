@@ -13,7 +13,7 @@ import torch.distributed as dist
 from examples.lookahead_parallel import decode_parallel
 
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
-from antiphon.accel.testing.tiny import tiny_model
+from tests.tiny import tiny_model
 
 SETTINGS = {"narrow": (5, 4, 2), "wide": (7, 5, 7), "bigrams": (4, 2, 4), "one column": (1, 3, 3)}
 PROMPT = [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]

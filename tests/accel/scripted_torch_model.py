@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from antiphon.accel.testing.tiny import tiny_model
+from tests.tiny import tiny_model
 
 
 def scripted_model(script: Sequence[int], prompt_tokens: int, vocab_size: int, positions: int = 1023) -> Any:

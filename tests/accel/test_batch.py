@@ -18,10 +18,10 @@ from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE
 from tests.accel.adversarial_drafters import ProbingDrafter, RandomTreeDrafter, RecordingDrafter
 from tests.families.table import tiny_model
 from tests.table_part import part
+from tests.tiny import FAMILIES, VOCAB_SIZE
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.bigrams import DISCOUNT, FIRST, Forward, load_or_compute_bigrams
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE
 from tests.families.table import tiny_model
+from tests.tiny import VOCAB_SIZE
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 

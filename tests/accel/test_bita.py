@@ -19,10 +19,10 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.tiny import VOCAB_SIZE
 from recipes.bita.initial import initial_bita_weights
 from tests.accel.adversarial_drafters import RandomTreeDrafter
 from tests.families.table import tiny_model
+from tests.tiny import VOCAB_SIZE
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 24}

@@ -23,10 +23,10 @@ from antiphon.accel.engines.torch.cache_kinds import supported_level
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.growing_cache import GrowingCache
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE
 from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter, generate_with_trees
 from tests.families.table import tiny_model
 from tests.table_part import part
+from tests.tiny import PAD, VOCAB_SIZE
 
 pytestmark = pytest.mark.slow
 

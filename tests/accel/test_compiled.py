@@ -18,7 +18,6 @@ from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slot_cache import BUCKETS
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE
 from tests.accel.adversarial_drafters import (
     OracleDrafter,
     ProbingDrafter,
@@ -28,6 +27,7 @@ from tests.accel.adversarial_drafters import (
 from tests.accel.oracles import expect_plain_logits, longest_path
 from tests.families.table import tiny_model
 from tests.table_part import part
+from tests.tiny import PAD, VOCAB_SIZE
 
 pytestmark = pytest.mark.slow
 

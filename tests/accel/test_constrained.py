@@ -16,8 +16,8 @@ from transformers import LogitsProcessor, PreTrainedTokenizerFast
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters.blend import Blend
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import EOS, VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.accel.adversarial_drafters import RandomTreeDrafter
+from tests.tiny import EOS, VOCAB_SIZE, byte_tokenizer, tiny_model
 
 PROMPT = "Which libraries are named, and how often? Answer in JSON."
 SCHEMA: dict[str, Any] = {

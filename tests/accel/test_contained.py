@@ -6,9 +6,9 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.drafters.contained import Contained
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.messages import PromptSpan, tokenize_prompt
 from tests.pipelines.recording_drafter import RecordingBlend
+from tests.tiny import byte_tokenizer, tiny_model
 
 
 def test_containment_equals_a_search_token_by_token() -> None:

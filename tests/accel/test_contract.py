@@ -18,7 +18,6 @@ from antiphon.accel.engines.selection import EngineName, select_engine
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, tiny_model
 from recipes.bita.initial import initial_bita_weights
 from tests.accel.adversarial_drafters import (
     OracleDrafter,
@@ -28,6 +27,7 @@ from tests.accel.adversarial_drafters import (
     WrongDrafter,
 )
 from tests.accel.oracles import KINKED, expect_close, expect_plain_logits
+from tests.tiny import FAMILIES, VOCAB_SIZE, tiny_model
 
 pytestmark = pytest.mark.slow
 

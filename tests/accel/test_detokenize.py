@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.accel.text.detokenize import Detokenizer
 from antiphon.accel.text.stop_strings import StopStrings
+from tests.tiny import byte_tokenizer
 
 BYTES = byte_tokenizer()
 LLAMA = Path(__file__).parents[2] / ".." / "shared" / "data" / "llama_tokenizer"

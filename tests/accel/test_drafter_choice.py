@@ -13,9 +13,9 @@ from antiphon.accel import DrafterChoice, LanguageModel, choose_drafter
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
 from antiphon.accel.engines.torch.loading import load_pretrained
-from antiphon.accel.testing.tiny import byte_tokenizer
-from recipes.bita.initial import initial_bita_weights
+from recipes.bita.initial import initial_bita_weights, save_bita_weights
 from tests.families.table import tiny_model
+from tests.tiny import byte_tokenizer
 
 FREE = StepCost({64: {1: 1.0, 64: 1.1}})
 DEAR = StepCost({64: {1: 1.0, 64: 3.0}})
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     model = tiny_model()
     model.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    initial_bita_weights(model).save(tmp_path / BITA_FILE)
+    save_bita_weights(initial_bita_weights(model), tmp_path / BITA_FILE)
     return tmp_path
 
 
@@ -73,7 +73,7 @@ def test_without_masks_for_this_model_the_default_is_selected_with_the_reason(fo
     none = choose_drafter(model, FREE)
     assert (none.name, none.drafter) == ("blend", Blend)
     assert none.reason.startswith(f"no {BITA_FILE} lies in the model's folder; lookahead's window, ")
-    initial_bita_weights(tiny_model(seed=1)).save(folder / BITA_FILE)
+    save_bita_weights(initial_bita_weights(tiny_model(seed=1)), folder / BITA_FILE)
     assert "the weights of" in choose_drafter(loaded(folder), FREE).reason
     (folder / BITA_FILE).write_bytes(b"torn")
     assert "or is damaged; train them again" in choose_drafter(loaded(folder), FREE).reason

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import END_OF_TURN, EOS, byte_tokenizer, tiny_model
 from antiphon.accel.text.end_tokens import EndTokens
+from tests.tiny import END_OF_TURN, EOS, byte_tokenizer, tiny_model
 
 RECORDED = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
 SAID = "abcdefgh"

@@ -12,9 +12,9 @@ from antiphon.accel.drafting.draft import Accepted, Draft, Logits
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter, generate_with_trees
 from tests.accel.oracles import longest_path
+from tests.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]

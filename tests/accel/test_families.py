@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from antiphon.accel.engines.torch.engine import traits_of
-from antiphon.accel.testing.tiny import FAMILIES
 from tests.accel.adversarial_drafters import generate_with_trees
 from tests.families.check import DRAFTERS, MODES, TOLERANCE, check_model
 from tests.families.table import ALL_FAMILIES, MORE_FAMILIES, tiny_model
 from tests.table_part import part
+from tests.tiny import FAMILIES
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.engines.selection import EngineName
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.batches import steps_together
 from tests.table_part import part
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
 

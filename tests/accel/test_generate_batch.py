@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.table_part import part
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -22,9 +22,9 @@ from transformers import (
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.generate import Decoder, generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.accel.adversarial_drafters import RandomTreeDrafter, generate_with_trees
 from tests.table_part import part
+from tests.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]

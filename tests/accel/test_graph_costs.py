@@ -9,7 +9,7 @@ import torch
 
 from antiphon.accel.engines.torch.attention import varying_shapes
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
+from tests.tiny import VOCAB_SIZE, tiny_model
 
 PROMPT = torch.tensor([[5, 6, 7, 8]])
 

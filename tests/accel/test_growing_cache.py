@@ -16,7 +16,7 @@ from antiphon.accel.engines.torch.growing_cache import (
     GrowingLayer,
 )
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import tiny_model
+from tests.tiny import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 

@@ -10,8 +10,8 @@ import pytest
 
 from antiphon.accel import Conversation, LanguageModel, resolve_model
 from antiphon.accel.constraints.json_schema import JsonSchema
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.table_part import part
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
 

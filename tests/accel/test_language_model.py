@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.utils.logging import warning_once
 
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.tiny import BOS, EOS, byte_tokenizer, tiny_model
+from tests.tiny import BOS, EOS, byte_tokenizer, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
 

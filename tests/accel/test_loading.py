@@ -13,8 +13,8 @@ from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch.loading import choose_dtype
 from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.processor import has_bfloat16_units
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.completion import Stream
+from tests.tiny import byte_tokenizer, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello <3"}]

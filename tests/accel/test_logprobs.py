@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel, Origin
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 PROMPT = "Bees live in colonies."
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "seed": 3, "top_k": 20}

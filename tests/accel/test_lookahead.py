@@ -11,7 +11,7 @@ from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.traits import declared_traits
-from antiphon.accel.testing.tiny import tiny_model
+from tests.tiny import tiny_model
 
 TOY = 17
 

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.accel import LanguageModel, available_memory, memory_estimate
 from antiphon.accel.memory_estimate import NotEnoughMemoryError, check_memory, estimate_memory
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 LLAMA_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

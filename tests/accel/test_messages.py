@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from antiphon.accel import Conversation, LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.chat_template import tool_call_prefix
 from antiphon.accel.text.messages import encode_prompt
+from tests.tiny import byte_tokenizer, tiny_model
 
 MESSAGES = [{"role": "user", "content": "Count to 3"}]
 TOOL = {"type": "function", "function": {"name": "count", "description": "Count", "parameters": {}}}

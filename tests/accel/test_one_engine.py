@@ -13,8 +13,8 @@ import torch
 from antiphon.accel import LanguageModel
 from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.tiny import FAMILIES, byte_tokenizer, tiny_model
 from tests.table_part import part
+from tests.tiny import FAMILIES, byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
 

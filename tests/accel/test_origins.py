@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.accel import Origin, Step
-from antiphon.accel.testing.tiny import EOS, byte_tokenizer
 from antiphon.accel.text.completion import Completion, Stream
+from tests.tiny import EOS, byte_tokenizer
 
 
 def step(text: str, accepted: int, *, ends: bool = False) -> Step:

@@ -15,10 +15,10 @@ from antiphon.accel.engines.torch.attention import implementation_of, override_a
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.packed_attention import MAX_ROWS, PACKED, packed_attention
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE
 from tests.accel.adversarial_drafters import RandomTreeDrafter, RecordingDrafter
 from tests.accel.oracles import expect_plain_logits
 from tests.families.table import tiny_model
+from tests.tiny import VOCAB_SIZE
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}

@@ -9,9 +9,9 @@ from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE
 from tests.accel.test_engine import LENGTH, PROMPT, ROPES, plain
 from tests.families.table import tiny_model
+from tests.tiny import VOCAB_SIZE
 
 
 def shapes_of(model: Any, drafter: Any, **options: Any) -> tuple[list[int], list[int]]:

@@ -10,10 +10,10 @@ from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
 from antiphon.accel.drafting.drafters import Blend, Recycling, RecyclingTable, SuffixMatch
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.adversarial_drafters import RecordingDrafter
 from tests.accel.test_contract import plain, prompt_of
 from tests.accel.test_recycling_table import logits_of
+from tests.tiny import byte_tokenizer, tiny_model
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False, "eos_token_id": None}
 
@@ -45,7 +45,7 @@ def test_text_and_table_share_the_chance_of_a_row() -> None:
     table = table_with((7, 1, 3))
     guess = table.lookup(7, 1)[3]
     for reference, follows, guessed in (([7, 1, 9], 2 / 4, 2 / 4 * guess), ([7, 1, 3], 2 / 4 + 2 / 4 * guess, None)):
-        matcher = SuffixMatch(common=0, escape=2.0, recycling=table)
+        matcher = SuffixMatch(common=0, recycling=table)
         matcher.begin([7, 1], [reference])
         draft = matcher.propose([7, 1], 32)
         chances = {t: c for t, c, p in zip(draft.tokens, draft.chances, draft.parents, strict=True) if p == ROOT}

@@ -1,17 +1,11 @@
-"""The recycling table: updates from logits, lookups, replacement of old entries, and its file."""
+"""The recycling table: updates from logits, lookups and replacement of old entries."""
 
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain
 from antiphon.accel.drafting.drafters import RecyclingTable
-from antiphon.accel.drafting.drafters.recycling_table import TOP_K
 from antiphon.accel.engines.torch.logits import TorchLogits
 
 VOCAB_SIZE = 40
@@ -86,48 +80,3 @@ def test_of_more_rows_than_entries_the_last_ones_stay() -> None:
 def test_logits_of_another_vocabulary_are_refused() -> None:
     with pytest.raises(ValueError, match="has the 40 tokens of 'm', and this model has 41"):
         table_with((1, 2)).update((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
-
-
-def test_a_saved_table_is_loaded_unchanged(tmp_path: Path) -> None:
-    table = table_with((1, 2), (3, 4), (5, 6))
-    table.update((1, 2), EMPTY, logits_of({3: 1.0}))
-    table.save(tmp_path / "table.safetensors")
-    loaded = RecyclingTable.load(tmp_path / "table.safetensors", "m", entries=4)
-    assert [path.name for path in tmp_path.iterdir()] == ["table.safetensors"]
-    assert loaded.size == 4
-    assert loaded.lookup(3, 4) == {}, "the oldest did not fit"
-    for pair in ((1, 2), (5, 6), (9, 6)):
-        assert loaded.lookup(*pair) == table.lookup(*pair)
-    loaded.update((7, 8), EMPTY, logits_of({9: 1.0}))
-    assert loaded.lookup(5, 6) == {}
-    with pytest.raises(ValueError, match="this model has 41"):
-        loaded.update((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
-
-
-def test_another_models_table_is_refused_by_name(tmp_path: Path) -> None:
-    table_with((1, 2)).save(tmp_path / "table")
-    with pytest.raises(ValueError, match=r"table' is the recycling table of 'm', not of 'other'"):
-        RecyclingTable.load(tmp_path / "table", "other")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"tokens": np.full((4, TOP_K), VOCAB_SIZE, dtype=np.int32)},
-        {"tokens": np.full((4, TOP_K), -1, dtype=np.int32)},
-        {"tokens": np.zeros((3, TOP_K), dtype=np.int32)},
-        {"chances": np.full((4, TOP_K), np.nan, dtype=np.float32)},
-        {"chances": np.full((4, TOP_K), 0.2, dtype=np.float32)},
-        {"contexts": np.zeros((4, 3), dtype=np.int32)},
-        {"runners_up": "2"},
-        {"vocabulary": "many"},
-    ],
-)
-def test_a_damaged_file_is_refused_by_name(change: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "table"
-    table_with((1, 2), (3, 4)).save(path)
-    facts = {"runners_up": "1", "model": "m", "vocabulary": str(VOCAB_SIZE)}
-    arrays = load_file(path) | {name: value for name, value in change.items() if not isinstance(value, str)}
-    save_file(arrays, path, facts | {name: value for name, value in change.items() if isinstance(value, str)})
-    with pytest.raises(ValueError, match=r"table' is not a recycling table, or is damaged"):
-        RecyclingTable.load(path, "m")

@@ -10,7 +10,7 @@ from antiphon.accel.drafting.draft import EMPTY, Draft
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import Decoder, generate
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 

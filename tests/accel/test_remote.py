@@ -13,8 +13,8 @@ import pytest
 
 from antiphon.accel import Conversation, RemoteLanguageModel
 from antiphon.accel.remote.errors import BrokenStreamError, RemoteError
-from antiphon.accel.testing.tiny import byte_tokenizer
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
+from tests.tiny import byte_tokenizer
 
 USER = [{"role": "user", "content": "How do bees live?"}]
 

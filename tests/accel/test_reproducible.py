@@ -20,7 +20,6 @@ from antiphon.accel.engines.torch.attention import exact_attention, implementati
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.masks import attention_mask
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer
 from tests.accel.adversarial_drafters import (
     OracleDrafter,
     ProbingDrafter,
@@ -30,6 +29,7 @@ from tests.accel.adversarial_drafters import (
 )
 from tests.families.table import tiny_model
 from tests.table_part import part
+from tests.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer
 
 pytestmark = pytest.mark.slow
 

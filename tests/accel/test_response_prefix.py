@@ -15,13 +15,13 @@ from antiphon.accel import Conversation, LanguageModel, PrefixCache, RemoteLangu
 from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.remote.request_body import build_body
 from antiphon.accel.remote.server import ServedModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.completion import Completion
 from antiphon.accel.text.detokenize import Detokenizer
 from antiphon.accel.text.messages import PromptInput, TokenizedPrompt, begin_answer, tokenize_prompt
 from antiphon.accel.text.parameters import Settings
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.accel.test_detokenize import TOKENIZERS, whole
+from tests.tiny import byte_tokenizer, tiny_model
 
 PROMPT = "Bees dance in the hive. "
 CHAT = [{"role": "user", "content": "Where do bees dance?"}]

@@ -17,10 +17,10 @@ from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.testing.tiny import tiny_model
 from tests.accel.adversarial_drafters import generate_with_trees
 from tests.accel.oracles import plain_logits, spelled
 from tests.chi_square import p_value
+from tests.tiny import tiny_model
 
 pytestmark = pytest.mark.slow
 

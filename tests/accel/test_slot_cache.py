@@ -6,7 +6,7 @@ import torch
 
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.slot_cache import BUCKETS, SlotCache
-from antiphon.accel.testing.tiny import tiny_model
+from tests.tiny import tiny_model
 
 
 def test_what_a_captured_step_reads_lives_as_long_as_its_slot_cache() -> None:

@@ -33,15 +33,15 @@ def test_a_longer_match_weighs_more_than_many_short_ones() -> None:
 
 
 def test_shares_follow_the_weights() -> None:
-    draft = drafted(pure(base=4.0, escape=2.0), [1, 3], [1, 3, 7], [3, 5])  # 4^2 for 7, 4^1 for 5
+    draft = drafted(pure(), [1, 3], [1, 3, 7], [3, 5])  # 4^2 for 7, 4^1 for 5
     chances = dict(zip(draft.tokens, draft.chances, strict=True))
     assert chances[7] / chances[5] == pytest.approx(4)
     assert draft.parents == (ROOT, ROOT)
 
 
 def test_the_chance_of_a_continuation_grows_with_the_match() -> None:
-    """With a single known position, the next row is right with m / (m + escape) after m matching tokens."""
-    draft = drafted(pure(escape=2.0), [1, 2], [1, 2, 3, 4, 5])
+    """With a single known position, the next row is right with m / (m + ESCAPE) after m matching tokens."""
+    draft = drafted(pure(), [1, 2], [1, 2, 3, 4, 5])
     assert draft.tokens == (3, 4, 5)
     assert draft.chances == pytest.approx((2 / 4, 2 / 4 * 3 / 5, 2 / 4 * 3 / 5 * 4 / 6))
 

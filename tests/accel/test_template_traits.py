@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.accel.text.chat_template import apply_chat_template
 from antiphon.accel.text.template_traits import OMITTED, TemplateTraits, template_traits
+from tests.tiny import byte_tokenizer
 
 RECORDED = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
 

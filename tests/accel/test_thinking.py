@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from antiphon.accel import Conversation, LanguageModel
-from antiphon.accel.testing.tiny import tiny_model
 from antiphon.accel.text.messages import tokenize_prompt
 from antiphon.accel.text.thinking_switch import thinking_traits
 from tests.accel.thinking_models import QUESTION, thinking_tokenizer, writing
+from tests.tiny import tiny_model
 
 OUTPUTS = {
     "decides": "<think>\nBecause é.\n</think>\n\nSo it is.",

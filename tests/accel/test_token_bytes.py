@@ -6,9 +6,9 @@ import pytest
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerBase
 
-from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.accel.text.token_bytes import TokenBytes
 from tests.accel.test_detokenize import sentencepiece
+from tests.tiny import byte_tokenizer
 
 LLAMA = decoders.Sequence(
     [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

@@ -62,7 +62,7 @@ def test_every_path_follows_the_query_and_is_at_most_as_frequent_as_its_prefix(s
 def test_without_a_limit_all_continuations_up_to_the_depth_are_drafted(seed: int) -> None:
     chance = random.Random(seed)
     text = tuple(chance.randrange(5) for _ in range(60))
-    draft = drafted(Trie(7, 2, num_draft=10_000), [text[7], text[8]], text)
+    draft = drafted(Trie(7, 2), [text[7], text[8]], text)
     query = text[7:9]
     places = [at + 2 for at in range(len(text) - 2) if text[at : at + 2] == query]
     everything = {text[at : at + d] for at in places for d in range(1, 6) if at + d <= len(text)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
 from tests.accel.scripted_torch_model import scripted_model
+from tests.tiny import EOS, byte_tokenizer, tiny_model
 
 TURNS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"

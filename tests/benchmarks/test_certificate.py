@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCAB_SIZE, tiny_model
 from benchmarks.certificate import certify
 from tests.accel.adversarial_drafters import generate_with_trees
+from tests.tiny import FAMILIES, PAD, VOCAB_SIZE, tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from antiphon.accel.drafting.drafters import DRAFTERS
-from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.pipelines.benchmark.samples import RecordedSample
 from antiphon.retrieval import HashEmbedder
 from benchmarks.answers import AnswerTrace, SpanQuestion, answer_figures
@@ -20,6 +19,7 @@ from benchmarks.retrieval import measure_retrieval
 from benchmarks.vllm.measure import figures_with_ratios, measure_vllm
 from benchmarks.vllm.worker import Decoded, EngineAnswer
 from tests.pipelines.recorded import SAMPLES
+from tests.tiny import byte_tokenizer
 
 TOKENIZER: Any = byte_tokenizer()
 EGGS = SpanQuestion("bees", "How many eggs?", "a.md", ("two thousand eggs",))

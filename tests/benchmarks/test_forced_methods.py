@@ -11,7 +11,6 @@ import torch
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.drafters import DRAFTERS
 from antiphon.accel.engines.selection import select_engine
-from antiphon.accel.testing.tiny import EOS, byte_tokenizer
 from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
@@ -27,6 +26,7 @@ from benchmarks.openvino_genai import GENAI
 from benchmarks.teacher_forcing import TeacherForcing
 from tests.families.table import tiny_model
 from tests.pipelines.recorded import SAMPLES
+from tests.tiny import EOS, byte_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 

@@ -17,9 +17,9 @@ from antiphon.accel.engines.selection import EngineName, select_engine
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.traits import Traits
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCAB_SIZE
 from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter, RecordedStep, RecordingDrafter
 from tests.families.table import tiny_model
+from tests.tiny import VOCAB_SIZE
 
 TOLERANCE = 2e-4
 """Largest allowed difference of a logit in float32: rounding is far below, a wrong mask or position far above it."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from antiphon.accel.testing import tiny
-from antiphon.accel.testing.tiny import FAMILIES, Family
+from tests import tiny
+from tests.tiny import FAMILIES, Family
 
 _SHAPE, _HEADS, _GPT, _GEMMA = (FAMILIES[family][1] for family in ("llama", "qwen3", "gpt2", "gemma3"))
 _WINDOW = {"sliding_window": 12}
@@ -110,5 +110,5 @@ ALL_FAMILIES: dict[str, Family] = FAMILIES | MORE_FAMILIES
 
 
 def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTrainedModel:
-    """Return a tiny model of any family of `ALL_FAMILIES`; see `antiphon.accel.testing.tiny.tiny_model`."""
+    """Return a tiny model of any family of `ALL_FAMILIES`; see `tests.tiny.tiny_model`."""
     return tiny.tiny_model(ALL_FAMILIES[family], seed, **overrides)

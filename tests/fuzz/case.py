@@ -12,7 +12,7 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName
-from antiphon.accel.testing.tiny import EOS, FAMILIES, VOCAB_SIZE
+from tests.tiny import EOS, FAMILIES, VOCAB_SIZE
 
 FACTORIES: dict[str, DrafterFactory] = {**DRAFTERS, "blend+lookahead": partial(Blend, window=WINDOW)}
 """The drafters of the cases, by name."""

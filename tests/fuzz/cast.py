@@ -14,8 +14,8 @@ from transformers import LogitsProcessor, StoppingCriteria
 from antiphon.accel.decoding.tokens import NO_TOKEN
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits, Tokens
 from antiphon.accel.engines.selection import select_engine
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.fuzz.case import SIZES, TRUTH, Case, Script
+from tests.tiny import byte_tokenizer, tiny_model
 
 TOKENIZER = byte_tokenizer()
 

@@ -15,11 +15,11 @@ from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.tiny import PAD
 from tests.accel.adversarial_drafters import RecordingDrafter
 from tests.accel.oracles import ATOL, KINKED, RTOL, expect_plain_logits
 from tests.fuzz.case import FACTORIES, Case
 from tests.fuzz.cast import TOKENIZER, Company, Scripted, device, is_supported, model_of
+from tests.tiny import PAD
 
 TIE = 1e-4
 """Largest difference, in nats, of two tokens that float32 sums in another order may swap."""

@@ -12,10 +12,10 @@ from pytest_socket import disable_socket, enable_socket
 from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel, resolve_model
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.cli import app
 from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
 from antiphon.retrieval.embedders.protocol import TokenVectors
+from tests.tiny import byte_tokenizer, tiny_model
 
 CORPORA = Path(__file__).parents[2] / "benchmarks" / "corpora"
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from antiphon.accel import LanguageModel, TextModel
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters import Blend
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 
 @dataclass

@@ -13,9 +13,9 @@ from typing import Any, Unpack
 from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel, PrefixCache, Step, Stream
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.messages import PromptInput, ReferenceInput, check_references, encode_prompt
 from antiphon.accel.text.parameters import Parameters, Settings
+from tests.tiny import byte_tokenizer, tiny_model
 
 HERMES = """\
 {{ bos_token }}\

@@ -9,13 +9,13 @@ import pytest
 from llama_index.core.schema import QueryBundle
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon, retrieval_chain
 from antiphon.integrations.llama_index import AntiphonQueryEngine
 from antiphon.integrations.llama_index.cited_engines import CitedResponse, CitedStreamingResponse
 from antiphon.pipelines import Rag
 from antiphon.pipelines.request_plan import RequestPlan, plan_request
 from antiphon.retrieval import Retriever
+from tests.tiny import byte_tokenizer, tiny_model
 
 QUESTION = "How many eggs does a queen lay?"
 

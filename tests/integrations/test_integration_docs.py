@@ -14,11 +14,11 @@ import pytest
 from llama_index.core import Settings
 
 from antiphon.accel.models.bundled import resolve_model
-from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.retrieval import HashEmbedder, build_index
 from tests.integrations.scripted_model import tool_tokenizer
 from tests.retrieval.servers import postgres, table_address
+from tests.tiny import tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 

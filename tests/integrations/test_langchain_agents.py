@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from pytest_socket import enable_socket
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import EOS, tiny_model
 from antiphon.integrations.langchain import ChatAntiphon, ReferencesMiddleware
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.accel.scripted_torch_model import scripted_model
 from tests.integrations.scripted_model import HERMES, ScriptedModel, tool_tokenizer
+from tests.tiny import EOS, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -52,11 +52,16 @@ class WritingModel(LanguageModel):
 
     def stream(self, prompt: Any, **parameters: Any) -> Any:
         tokens = self.tokenize(prompt).tokens
-        self.asked.append(str(self.tokenizer.decode(tokens)))
+        self.asked.append(str(self.tokenizer.decode(list(tokens))))
         text = '{"last is no JSON: "]}' if RESULT in self.asked[-1] else self.call
         script = [*self.tokenizer.encode(text, add_special_tokens=False), EOS]
         model = scripted_model(script, len(tokens), len(self.tokenizer), positions=2047)
         return LanguageModel(model, self.tokenizer).stream(prompt, **parameters)
+
+
+def chat_on(address: str) -> ChatAntiphon:
+    settings: Any = {"model": address}
+    return ChatAntiphon(**settings)
 
 
 @pytest.fixture
@@ -82,7 +87,7 @@ def test_an_agent_calls_a_tool_and_its_answer_follows_the_schema(template: str) 
 
 def test_a_server_gets_the_schema_as_response_format(server: FakeServer) -> None:
     server.pieces = ('{"last": 3, ', '"things": ["bee"]}')
-    chat = ChatAntiphon(model=f"{server.url}#tiny")
+    chat = chat_on(f"{server.url}#tiny")
     state = create_agent(chat, [look_up], response_format=Counted).invoke({"messages": [HumanMessage("Count")]})
     assert state["structured_response"] == Counted(last=3, things=["bee"])
     [body] = [each for each in server.requests if each.get("tools")]
@@ -93,8 +98,8 @@ def test_a_profile_says_what_the_model_can_do(tiny: LanguageModel, server: FakeS
     profiles = [
         ChatAntiphon(language_model=tiny, max_tokens=24).profile or {},
         ChatAntiphon(language_model=ScriptedModel()).profile or {},
-        ChatAntiphon(model=f"{server.url}#tiny").profile or {},
-        ChatAntiphon(model="http://127.0.0.1:9#none").profile or {},
+        chat_on(f"{server.url}#tiny").profile or {},
+        chat_on("http://127.0.0.1:9#none").profile or {},
     ]
     assert [each.get("max_input_tokens") for each in profiles] == [4096, 16_384, 4096, None]
     assert [each["tool_calling"] for each in profiles] == [False, True, True, True]
@@ -111,7 +116,7 @@ def test_a_response_format_of_another_kind_is_refused_and_objects_are_json(tiny:
 
 def test_an_agent_summarizes_a_conversation_that_fills_most_of_the_window() -> None:
     chat = ChatAntiphon(language_model=ScriptedModel(answer="They spoke of bees."), max_tokens=24)
-    count = chat.get_num_tokens_from_messages
+    count: Any = chat.get_num_tokens_from_messages
     limits: Any = {"trigger": ("fraction", 0.8), "keep": ("messages", 1), "trim_tokens_to_summarize": 4000}
     agent = create_agent(chat, [], middleware=[SummarizationMiddleware(chat, token_counter=count, **limits)])
     turns = [HumanMessage("Bees? " * 100) if place % 2 == 0 else AIMessage("Bees. " * 100) for place in range(24)]
@@ -139,7 +144,7 @@ def test_chat_openai_sends_the_results_to_vllm_and_its_answer_cites_them(server:
     chat = ChatOpenAI(model="tiny", base_url=server.url, api_key="none", extra_body=body, streaming=True)  # type: ignore[arg-type]
     agent = create_agent(chat, [look_up], middleware=[ReferencesMiddleware()])
     call = AIMessage("", tool_calls=[{"name": "look_up", "args": {"word": "bee"}, "id": "1"}])
-    asked = [HumanMessage("What is a bee?"), call, ToolMessage(RESULT, tool_call_id="1", name="look_up")]
+    asked: Any = [HumanMessage("What is a bee?"), call, ToolMessage(RESULT, tool_call_id="1", name="look_up")]
     state = agent.invoke({"messages": asked})
     [sent] = server.requests
     assert (sent["top_k"], sent["vllm_xargs"]) == (5, {"prediction": "Bees", "references": [RESULT]})

@@ -15,7 +15,6 @@ from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.query_engine import RetrieverQueryEngine
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import BOS, byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonLLM as TextLLM
 from antiphon.integrations.langchain import ChatAntiphon
 from antiphon.integrations.langchain.chat_messages import chat_messages as langchain_turns
@@ -26,6 +25,7 @@ from tests.integrations.frameworks import CHATS, MODELS, LangChainText, LlamaInd
 from tests.integrations.request_recorder import cancel_midway, recorded_forward_passes
 from tests.integrations.scripted_model import ScriptedModel
 from tests.integrations.tenant_contracts import ContractNodes, Contracts, question, quoting_answer, tenant_document
+from tests.tiny import BOS, byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -29,7 +29,6 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from pydantic import BaseModel, PrivateAttr
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.integrations.langchain.references import hide_references, references_of
 from antiphon.integrations.llama_index import AntiphonLLM
@@ -41,6 +40,7 @@ from tests.conftest import TEXTS
 from tests.integrations.frameworks import CHATS, FRAMEWORKS, MODELS, Model
 from tests.integrations.request_recorder import recorded_model
 from tests.integrations.scripted_model import ScriptedModel
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -15,11 +15,11 @@ from llama_index.core.tools import FunctionTool
 from pydantic import BaseModel
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonLLM
 from tests.integrations.scripted_model import HERMES
 from tests.table_part import part
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.retrieval import HashEmbedder, LocalIndex, Passage, Retriever, index_passages
 from tests.load.servers import Command, free_port, start_server
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 

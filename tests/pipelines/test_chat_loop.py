@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import SessionStore
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.chat_loop import hold_conversation
 from antiphon.retrieval import HashEmbedder
+from tests.tiny import byte_tokenizer, tiny_model
 
 QUESTION = "How many eggs does a queen lay?"
 

@@ -30,7 +30,7 @@ def test_json_is_one_line_with_all_facts(tiny_folder: Path) -> None:
 
 
 def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> None:
-    from antiphon.accel.testing.tiny import byte_tokenizer
+    from tests.tiny import byte_tokenizer
 
     cards = {}
     for family in ("phi3-longrope", "llama-dynamic"):

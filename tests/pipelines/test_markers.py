@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.accel import Step, Stream
-from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.pipelines.markers import MarkedStream, MarkerReader, cite_all
 from antiphon.retrieval import Passage
+from tests.tiny import byte_tokenizer
 
 PASSAGES = [
     Passage.at("bees.txt", 100, "Wax is soft.\nBees live in colonies of up to sixty thousand.", {"lines": "1"}),

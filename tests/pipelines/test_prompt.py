@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel, RemoteLanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Prompt, Rag, chat_prompt, passage_references, plain_prompt
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.prompt import (
@@ -26,6 +25,7 @@ from antiphon.pipelines.prompt import (
 from antiphon.pipelines.question import Question
 from antiphon.pipelines.request_plan import TurnContext, default_max_new_tokens, plan_request
 from antiphon.retrieval import Passage, Retriever
+from tests.tiny import byte_tokenizer, tiny_model
 
 RECORDED = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
 QUESTION = "How many queens has a colony?"

@@ -9,9 +9,9 @@ import pytest
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.draft import Tokens
 from antiphon.accel.drafting.drafters.nothing import Nothing
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Prompt, Rag
 from antiphon.retrieval import Passage, Retriever
+from tests.tiny import byte_tokenizer, tiny_model
 
 QUESTION = "How many eggs does a queen lay?"
 

@@ -11,7 +11,6 @@ import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.processor import processor_name
-from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.pipelines.benchmark import speed
 from antiphon.pipelines.benchmark.jobs import make_jobs
 from antiphon.pipelines.benchmark.methods import (
@@ -26,6 +25,7 @@ from antiphon.pipelines.cli.bench import is_lossless
 from benchmarks.record import as_line
 from tests.families.table import tiny_model
 from tests.pipelines.recorded import SAMPLES, antiphon
+from tests.tiny import byte_tokenizer
 
 
 @pytest.fixture(scope="module")

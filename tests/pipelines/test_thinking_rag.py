@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import EOS, tiny_model
 from antiphon.pipelines import Chat, Rag, SessionStore
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.preparation import note_missing_switch
@@ -16,6 +15,7 @@ from antiphon.pipelines.question import Question
 from antiphon.retrieval import HashEmbedder, Retriever
 from tests.accel.scripted_torch_model import scripted_model
 from tests.accel.thinking_models import thinking_tokenizer
+from tests.tiny import EOS, tiny_model
 
 QUESTION = "How do bees live?"
 QUOTED = "Bees live in colonies"

@@ -16,11 +16,11 @@ from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import Bita
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import tiny_model
 from recipes.bita.answers import OwnAnswer
 from recipes.bita.evaluate import WIDEST, ranks, steps
 from recipes.bita.initial import initial_bita_weights
 from recipes.bita.train import Learner, MaskGroups, mask_logits
+from tests.tiny import tiny_model
 
 PROMPT = (5, 6, 7)
 ANSWER = OwnAnswer(PROMPT, (10, 11, 12, 13, 14))

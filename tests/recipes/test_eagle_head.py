@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from antiphon.accel.testing.tiny import tiny_model
 from recipes.eagle_head import EagleHead, hidden_states, loss
+from tests.tiny import tiny_model
 
 
 def test_a_head_learns_the_models_next_tokens_and_is_saved_under_vllms_names(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
 from antiphon.accel.text.messages import encode_prompt
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import Quote
 from antiphon.retrieval import Passage
 from recipes.reader.encoding import encode_example
 from recipes.reader.example import Question, TrainingExample
+from tests.tiny import EOS, byte_tokenizer, tiny_model
 
 TOKENIZER = byte_tokenizer()
 LESSON = TrainingExample(

@@ -238,7 +238,7 @@ def test_an_open_retriever_survives_two_rebuilds_of_its_index(docs: Path) -> Non
     assert retriever.search("cat") == before
 
 
-SETTINGS = ["flat", "compact", "IVF4,SQ8"]
+SETTINGS = ["flat", "compact"]
 
 
 def many(count: int = 300) -> list[Passage]:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from recipes.eagle_head import EagleHead, hidden_states, loss
+from tests.tiny import byte_tokenizer, tiny_model
 from tests.vllm.engine_process import greedy_answer, outputs, start
 
 pytestmark = [
@@ -53,7 +53,7 @@ def test_answers_with_references_and_a_head_equal_plain_decoding(tmp_path: Path)
         for number, prompt in enumerate(PROMPTS)
     ]
     process, file = start(tmp_path, "both", requests, engine, environment={"ANTIPHON_HEAD_TOKENS": "3"})
-    found = [outputs(process, file)["outputs"][str(number)] for number in range(NUM_REQUESTS)]
+    found = [outputs(process, file)[str(number)] for number in range(NUM_REQUESTS)]
     assert [each["ids"] for each in found] == answers
     steps = [sum(each["steps"] for each in found[first::2]) for first in (0, 1)]
     tokens = [sum(len(answer) for answer in answers[first::2]) for first in (0, 1)]

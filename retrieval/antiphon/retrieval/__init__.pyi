@@ -23,7 +23,6 @@ from .folder_indexing import index_passages as index_passages
 from .folder_indexing import update_index as update_index
 from .fusion import Fusion as Fusion
 from .fusion import convex_combination as convex_combination
-from .fusion import reciprocal_rank_fusion as reciprocal_rank_fusion
 from .index_folder.store import StoredIndex as StoredIndex
 from .index_folder.store import read_index as read_index
 from .index_upkeep import remove_documents as remove_documents
@@ -49,5 +48,4 @@ from .vector_index.description import IndexDescription as IndexDescription
 from .vector_index.faiss_index import FaissIndex as FaissIndex
 from .vector_index.flat import FlatIndex as FlatIndex
 from .vector_index.flat import Hits as Hits
-from .vector_index.settings import IndexSetting as IndexSetting
 from .vector_index.settings import choose_setting as choose_setting

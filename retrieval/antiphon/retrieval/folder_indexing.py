@@ -30,10 +30,9 @@ from antiphon.retrieval.vector_index.build import (
     check_setting,
     describe_index,
     rebuild_index,
-    setting_of_saved_index,
 )
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
-from antiphon.retrieval.vector_index.settings import IndexSetting
+from antiphon.retrieval.vector_index.settings import IndexSetting, choose_setting
 
 
 class FolderTarget:
@@ -47,7 +46,7 @@ class FolderTarget:
         ValueError: The folder contains other things than an index.
     """
 
-    def __init__(self, folder: Path, setting: str | IndexSetting, *, add: bool) -> None:
+    def __init__(self, folder: Path, setting: str, *, add: bool) -> None:
         require_index_folder(folder)
         self.location = str(folder)
         self.excluded = [folder]
@@ -90,7 +89,7 @@ def index_passages(
     embedder: Embedder,
     *,
     vectors: Vectors | None = None,
-    setting: str | IndexSetting = "auto",
+    setting: str = "auto",
 ) -> int:
     """Index passages. An existing index is replaced atomically when the new one is complete.
 
@@ -119,7 +118,7 @@ def _write_index(
     out: Path,
     embedder: Embedder,
     vectors: Vectors | None,
-    setting: str | IndexSetting,
+    setting: str,
     report: Progress,
     old: StoredIndex | None,
 ) -> int:
@@ -195,7 +194,7 @@ def update_index(
     before = list(store.passages)
     kept = [row for row, passage in enumerate(before) if passage.id not in gone]
     old = normalized(store.vectors[kept].astype(np.float32))
-    suited = setting_of_saved_index(store.description, max(1, len(old) + len(vectors)))
+    suited = choose_setting(store.description.setting, max(1, len(old) + len(vectors)), embedder.dim)
     index = rebuild_index(store.open_vectors(), np.concatenate([old, vectors]), suited)
     counts = recounted(store.token_counts, [p for p in before if p.id in gone], upsert, embedder)
     with lock_for_writing(Path(folder)):

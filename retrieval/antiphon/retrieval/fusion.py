@@ -23,6 +23,9 @@ class Scored(Protocol):
 
 Item = TypeVar("Item", bound=Scored)
 
+DENSE_WEIGHT = 0.75
+"""The weight of the similarity of vectors in `convex_combination`; keywords get the rest."""
+
 
 class Fusion(Protocol):
     """A function that merges a dense and a lexical ranking into one.
@@ -39,7 +42,7 @@ class Fusion(Protocol):
         """
 
 
-def convex_combination(dense: Sequence[Item], lexical: Sequence[Item], *, weight: float = 0.75) -> list[Item]:
+def convex_combination(dense: Sequence[Item], lexical: Sequence[Item]) -> list[Item]:
     """Fuse by a weighted sum of the scores, each scaled to the range from 0 to 1 (min-max).
 
     A passage that is missing in a ranking scores 0 there. Scores say by how much a passage is better, so this loses
@@ -48,32 +51,8 @@ def convex_combination(dense: Sequence[Item], lexical: Sequence[Item], *, weight
     Args:
         dense: The ranking by vector similarity, best first.
         lexical: The ranking by keywords, best first.
-        weight: The weight of the dense score; the lexical score gets the rest.
-
-    Raises:
-        ValueError: The weight is not from 0 to 1.
     """
-    if not 0 <= weight <= 1:
-        raise ValueError(f"weight is {weight}; the weight of the dense score is from 0 to 1.")
-    return _sum((dense, _scaled(dense), weight), (lexical, _scaled(lexical), 1 - weight))
-
-
-def reciprocal_rank_fusion(dense: Sequence[Item], lexical: Sequence[Item], *, k: int = 10) -> list[Item]:
-    """Fuse by the sum of 1 / (k + rank) over both rankings (Cormack, Clarke and Büttcher 2009), without scores.
-
-    Args:
-        dense: The ranking by vector similarity, best first.
-        lexical: The ranking by keywords, best first.
-        k: The constant that is added to every rank.
-
-    Raises:
-        ValueError: ``k`` is negative.
-    """
-    if k < 0:
-        raise ValueError(f"k is {k}; the constant that is added to a rank is 0 or more.")
-    return _sum(
-        *((ranking, [1 / (k + rank) for rank in range(1, len(ranking) + 1)], 1.0) for ranking in (dense, lexical))
-    )
+    return weighted_sum((dense, _scaled(dense), DENSE_WEIGHT), (lexical, _scaled(lexical), 1 - DENSE_WEIGHT))
 
 
 def _scaled(ranking: Sequence[Item]) -> list[float]:
@@ -82,7 +61,7 @@ def _scaled(ranking: Sequence[Item]) -> list[float]:
     return [(score - least) / (most - least) if most > least else 1.0 for score in scores]
 
 
-def _sum(*rankings: tuple[Sequence[Item], Sequence[float], float]) -> list[Item]:
+def weighted_sum(*rankings: tuple[Sequence[Item], Sequence[float], float]) -> list[Item]:
     """Sort all passages by the weighted sum of their scores; ties keep the order of the first ranking."""
     passages: dict[Hashable, Item] = {}
     totals: dict[Hashable, float] = {}

@@ -22,7 +22,6 @@ from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.postgres.address import is_postgres
 from antiphon.retrieval.postgres.indexing import PostgresTarget
 from antiphon.retrieval.rerankers.by_name import hub_models
-from antiphon.retrieval.vector_index.settings import IndexSetting
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def build_index(
     device: str | None = None,
     max_tokens: int | None = None,
     overlap: int = 0,
-    setting: str | IndexSetting = "auto",
+    setting: str = "auto",
     ray: str | None = None,
     follow_links: bool = False,
     add: bool = False,
@@ -79,7 +78,7 @@ def build_index(
         device: Where to load the embedder. None: a GPU if there is one.
         max_tokens: The longest passage, in tokens of the embedder. None: 128, or the embedder's limit if that is less.
         overlap: How many sentences a passage repeats from the one before it.
-        setting: How vectors are searched: auto, flat, compact or a factory string of FAISS; see `choose_setting`.
+        setting: How vectors are searched: auto, flat or compact; see `choose_setting`.
             A table is searched by PostgreSQL, and has no setting.
         ray: Embed on a Ray cluster with this address; see `RayEmbedder`. The embedder must be given by its name.
         follow_links: Also follow symbolic links that lead out of ``paths``.
@@ -128,7 +127,7 @@ def build_index(
     )
 
 
-def _target(out: str | Path, setting: str | IndexSetting, add: bool) -> FolderTarget | PostgresTarget:
+def _target(out: str | Path, setting: str, add: bool) -> FolderTarget | PostgresTarget:
     if not is_postgres(out):
         return FolderTarget(Path(out), setting, add=add)
     if setting != "auto":

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from antiphon.accel.engines.torch.loading import checkpoint_of, load_pretrained
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 

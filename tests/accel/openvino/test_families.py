@@ -7,7 +7,7 @@ import torch
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, path_to
 from antiphon.accel.engines.torch.traits import declared_traits
-from antiphon.accel.testing.tiny import tiny_model
+from tests.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 

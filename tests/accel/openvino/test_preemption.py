@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import END_OF_TURN, EOS, byte_tokenizer
 from tests.accel.batches import steps_together
 from tests.accel.openvino.builders import model_of
+from tests.tiny import END_OF_TURN, EOS, byte_tokenizer
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 

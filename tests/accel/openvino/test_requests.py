@@ -10,7 +10,7 @@ from transformers import DynamicCache
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import byte_tokenizer
+from tests.tiny import byte_tokenizer
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 

@@ -42,7 +42,7 @@ from pathlib import Path
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.store import load_or_convert
 from antiphon.accel.engines.torch.traits import declared_traits
-from antiphon.accel.testing.tiny import tiny_model
+from tests.tiny import tiny_model
 model = tiny_model()
 print("started", flush=True)
 load_or_convert(Path(sys.argv[1]), lambda: paged_model(model, declared_traits(model)))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.testing.tiny import tiny_model
+from tests.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 

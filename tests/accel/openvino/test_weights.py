@@ -9,7 +9,7 @@ from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.model_report import inspect_model
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 

@@ -1,4 +1,4 @@
-"""Engines that run a `Proposer` without vLLM, with what vLLM's two model runners offer to a drafter."""
+"""Engines that run a `Proposer` without vLLM, with what vLLM's Model Runner V1 offers to a drafter."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from antiphon.integrations.vllm.admission import ADMITTED, AdmittedSources, Sources
 from antiphon.integrations.vllm.proposer import Proposer
-from antiphon.integrations.vllm.speculator import Speculator
 
 NO_SOURCES = Sources()
 
@@ -151,68 +149,3 @@ class Engine:
         self.fill_batch()
         self.proposer.prepare_step(self, scheduled)
         return self.proposer.propose(sampled, self.counts, self.ids, slot_mappings=None)
-
-
-class RequestStates:
-    """The buffers of Model Runner V2: one slot for each request, with its tokens and its draft."""
-
-    def __init__(self, slots: int, num_draft_tokens: int) -> None:
-        self.req_id_to_index: dict[str, int] = {}
-        self.free = list(range(slots))
-        self.draft_tokens = torch.zeros((slots, num_draft_tokens), dtype=torch.int64)
-        self.all_token_ids = SimpleNamespace(gpu=torch.full((slots, MAX_TOKENS), -7, dtype=torch.int32))
-        self.total_len = SimpleNamespace(gpu=torch.zeros(slots, dtype=torch.int32))
-
-    def write(self, name: str, tokens: Sequence[int]) -> None:
-        slot = self.req_id_to_index[name]
-        self.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
-        self.total_len.gpu[slot] = len(tokens)
-
-
-class EngineV2(Engine):
-    """Runs requests as Model Runner V2 does: it forgets preempted requests and adds them again to continue."""
-
-    def __init__(self, proposer: Proposer, rows: int = 64) -> None:
-        super().__init__(proposer, rows)
-        self.states = RequestStates(rows, proposer.num_draft_tokens)
-        self.speculator = Speculator(proposer, self.states, lambda _: None)
-
-    def add(self, request: Request) -> None:
-        self._join(request)
-        self.running.append(request)
-
-    def preempt(self, request: Request) -> None:
-        super().preempt(request)
-        self._leave(request)
-
-    def resume(self, request: Request) -> None:
-        self._join(request)
-        super().resume(request)
-
-    def abort(self, request: Request) -> None:
-        self.running.remove(request)
-        self._leave(request)
-
-    def _join(self, request: Request) -> None:
-        self.states.req_id_to_index[request.name] = self.states.free.pop()
-        self.states.write(request.name, request.tokens)
-        new = SimpleNamespace(req_id=request.name, prefill_token_ids=request.tokens, prompt_len=len(request.prompt))
-        new.sampling_params = sampling_params(request.sources)
-        self.speculator.add_requests([new])
-
-    def _leave(self, request: Request) -> None:
-        self.states.free.append(self.states.req_id_to_index.pop(request.name))  # with its old tokens
-
-    def _propose(self, sampled: list[list[int]], scheduled: dict[str, int]) -> list[list[int]]:
-        names = [request.name for request in self.running]
-        for request in self.running:
-            self.states.write(request.name, request.tokens)
-        slots = torch.tensor([self.states.req_id_to_index[name] for name in names])
-        counts = np.array([scheduled[name] for name in names])
-        batch = SimpleNamespace(req_ids=names, idx_mapping=slots, num_scheduled_tokens=counts)
-        emitted = torch.tensor(list(map(len, sampled)), dtype=torch.int32)
-        self.states.draft_tokens[slots] = self.speculator.draft_step(batch, emitted)
-        placeholders = [[-1] * self.states.draft_tokens.shape[1] for _ in names]
-        taken = self.speculator.cut(SimpleNamespace(req_ids=names, draft_token_ids=placeholders))
-        rows = self.states.draft_tokens[slots].tolist()
-        return [row[: len(kept)] for row, kept in zip(rows, taken.draft_token_ids, strict=True)]

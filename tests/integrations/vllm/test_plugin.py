@@ -85,7 +85,6 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "vllm.v1.sample.rejection_sampler": {"apply_sampling_constraints": apply_sampling_constraints},
     }
     sampler = install_modules(monkeypatch, modules)["vllm.v1.sample.rejection_sampler"]
-    monkeypatch.setattr(plugin, "register_model_runner_v2", lambda: None)
     return SimpleNamespace(sampling_params=Parameters, async_llm=Client, sampler=sampler)
 
 
@@ -182,6 +181,19 @@ def test_another_version_of_vllm_is_left_alone(
     assert "reads no references: vLLM is version 0.34.1; install 0.32 or 0.33, or a newer Antiphon" in caplog.text
     arguments = {"references": ["ab"]}
     assert verify(fake_vllm.sampling_params(**arguments)) == arguments
+
+
+@pytest.mark.parametrize(("value", "is_named"), [("1", True), ("0", False)])
+def test_the_other_model_runner_is_named_if_the_user_requires_it(
+    fake_vllm: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    value: str,
+    is_named: bool,
+) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", value)
+    plugin.register()
+    assert ("drafts in Model Runner V1 only; set VLLM_USE_V2_MODEL_RUNNER=0." in caplog.text) is is_named
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])

@@ -1,4 +1,4 @@
-"""The proposer without vLLM, in both model runners: its drafts, the isolation of tenants, and its failures."""
+"""The proposer without vLLM: its drafts, the isolation of tenants, and its failures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ import pytest
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.integrations.vllm.admission import Sources
-from tests.integrations.vllm.fake_engine import Engine, EngineV2, Request, make_proposer
-
-EngineClass = type[Engine]
-
-on_both_model_runners = pytest.mark.parametrize("engine_class", [Engine, EngineV2], ids=["V1", "V2"])
+from tests.integrations.vllm.fake_engine import Engine, Request, make_proposer
 
 
 def words(tenant: int, count: int = 60) -> list[int]:
@@ -25,12 +21,11 @@ def words(tenant: int, count: int = 60) -> list[int]:
     return random.Random(tenant).sample(range(first, first + 1000), count)
 
 
-@on_both_model_runners
-def test_drafts_from_a_reference_save_steps(engine_class: EngineClass) -> None:
+def test_drafts_from_a_reference_save_steps() -> None:
     answer = words(1)
     plain, drafted = Request("plain", [7, 8], answer), Request("drafted", [7, 8], answer, Sources((answer,)))
     for request in (plain, drafted):
-        engine = engine_class(make_proposer())
+        engine = Engine(make_proposer())
         engine.add(request)
         engine.run()
     assert plain.steps == len(answer), "there is nothing to copy"
@@ -38,24 +33,22 @@ def test_drafts_from_a_reference_save_steps(engine_class: EngineClass) -> None:
     assert all(len(draft) <= 12 for draft in drafted.drafts)
 
 
-@on_both_model_runners
-def test_a_prediction_is_drafted_after_the_first_token(engine_class: EngineClass) -> None:
+def test_a_prediction_is_drafted_after_the_first_token() -> None:
     answer = words(1)
     request = Request("a", [7, 8, 9, 10], answer, Sources(prediction=answer[1:]))
     first = Request("b", [7, 8, 9, 10], answer, Sources(prediction=answer))
     for each in (request, first):
-        engine = engine_class(make_proposer())
+        engine = Engine(make_proposer())
         engine.add(each)
         engine.run()
     assert first.steps < len(answer) / 5
     assert first.drafts[0] == answer[1:13]
 
 
-@on_both_model_runners
-def test_drafts_never_hold_tokens_of_another_tenant(engine_class: EngineClass) -> None:
+def test_drafts_never_hold_tokens_of_another_tenant() -> None:
     """Requests are preempted, resumed and aborted, and reuse ids, while rows move; every draft is checked."""
     chance = random.Random(0)
-    engine = engine_class(make_proposer(), rows=48)
+    engine = Engine(make_proposer(), rows=48)
     tenants = {}
     for tenant in range(40):
         own = words(tenant)
@@ -92,10 +85,9 @@ def test_drafts_never_hold_tokens_of_another_tenant(engine_class: EngineClass) -
     assert engine.proposer.failures == 0
 
 
-@on_both_model_runners
-def test_a_reused_request_id_does_not_reuse_references(engine_class: EngineClass) -> None:
+def test_a_reused_request_id_does_not_reuse_references() -> None:
     """Both requests have the same prompt and first token, so only their state tells them apart."""
-    engine, answer = engine_class(make_proposer()), words(1)
+    engine, answer = Engine(make_proposer()), words(1)
     first = Request("same", [7, 8], answer, Sources((answer,)))
     engine.add(first)
     engine.step()
@@ -108,9 +100,8 @@ def test_a_reused_request_id_does_not_reuse_references(engine_class: EngineClass
     assert not any(second.drafts), "drafted from the first request's references"
 
 
-@on_both_model_runners
-def test_state_of_ended_requests_is_dropped(engine_class: EngineClass) -> None:
-    engine = engine_class(make_proposer())
+def test_state_of_ended_requests_is_dropped() -> None:
+    engine = Engine(make_proposer())
     for tenant in range(200):
         engine.add(Request(f"id-{tenant}", [1, 2], words(tenant, 20), Sources((words(tenant),))))
         if tenant % 8 == 7:
@@ -118,8 +109,6 @@ def test_state_of_ended_requests_is_dropped(engine_class: EngineClass) -> None:
     engine.add(Request("last", [1, 2], words(3, 5)))
     engine.step()
     assert engine.proposer.num_requests == 1
-    if isinstance(engine, EngineV2):
-        assert engine.speculator.num_requests == 1
 
 
 class FailingDrafter(SuffixMatch):
@@ -137,11 +126,8 @@ class FailingDrafter(SuffixMatch):
         return super().propose(context, budget)
 
 
-@on_both_model_runners
-def test_a_failing_drafter_leaves_the_other_requests_drafting(
-    engine_class: EngineClass, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine = engine_class(make_proposer(make_drafter=FailingDrafter))
+def test_a_failing_drafter_leaves_the_other_requests_drafting(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(make_proposer(make_drafter=FailingDrafter))
     answer = words(1)
     good, bad, worse = (
         Request(name, [token], answer, Sources((answer,))) for name, token in (("g", 1), ("b", 13), ("w", 666))
@@ -183,11 +169,10 @@ def test_drafts_end_before_the_minimum_number_of_tokens_is_reached() -> None:
     assert lengths[:3] == [12, 2, 12]
 
 
-@on_both_model_runners
-def test_a_context_that_vllm_shortened_is_read_again(engine_class: EngineClass) -> None:
+def test_a_context_that_vllm_shortened_is_read_again() -> None:
     answer = words(1)
     request = Request("a", [7, 8], answer, Sources((answer,)))
-    engine = engine_class(make_proposer())
+    engine = Engine(make_proposer())
     engine.add(request)
     engine.step()
     engine.step()
@@ -198,12 +183,11 @@ def test_a_context_that_vllm_shortened_is_read_again(engine_class: EngineClass) 
     assert all(set(draft) <= set(answer) for draft in request.drafts)
 
 
-@on_both_model_runners
 @pytest.mark.parametrize("bad", [50, 51, 2**40, 2**63, -5])
-def test_drafts_end_before_a_token_id_outside_the_vocabulary(engine_class: EngineClass, bad: int) -> None:
+def test_drafts_end_before_a_token_id_outside_the_vocabulary(bad: int) -> None:
     """Admission rejects such ids; this tests arguments that reach the worker without admission."""
     answer = [10, 11, 12, 13, 14, 15]
-    engine = engine_class(make_proposer(vocab_size=50))
+    engine = Engine(make_proposer(vocab_size=50))
     request = Request("a", [7, 8, 9], answer, Sources(prediction=[10, 11, 12, bad, 14, 15]))
     engine.add(request)
     other = Request("b", [7, 8, 9], answer, Sources(prediction=answer))

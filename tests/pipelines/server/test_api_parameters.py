@@ -15,7 +15,6 @@ from openai.resources.chat import Completions as ChatCompletions
 from openai.resources.responses import Responses
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.request_schemas import (
     UNSUPPORTED,
@@ -26,6 +25,7 @@ from antiphon.pipelines.server.request_schemas import (
 from antiphon.pipelines.server.responses_schema import STATEFUL, ResponseRequest
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
+from tests.tiny import byte_tokenizer, tiny_model
 
 PAGE = Path(__file__).parents[3] / "docs" / "api_parameters.md"
 ENDPOINTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {

@@ -10,11 +10,11 @@ from fastapi.testclient import TestClient
 from openai import BadRequestError, OpenAI
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder
+from tests.tiny import byte_tokenizer, tiny_model
 
 MESSAGES: Any = [{"role": "user", "content": "How do bees live?"}]
 WINDOW = 256

@@ -12,12 +12,12 @@ import torch
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel, Origin
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Rag
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.text_segments import SegmentTracker
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.pipelines.server.conftest import tiny_service
+from tests.tiny import byte_tokenizer, tiny_model
 
 QUESTION = "How many eggs does a queen lay?"
 BODY = {"model": "tiny+docs", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 12}

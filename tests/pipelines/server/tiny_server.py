@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.http_server import run_server
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.conftest import TEXTS
 from tests.pipelines.server.conftest import tiny_service
+from tests.tiny import byte_tokenizer, tiny_model
 
 
 def main(port: int, *, drain: int = 5, **settings: Any) -> None:

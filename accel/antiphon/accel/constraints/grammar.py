@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from antiphon.accel.constraints.json_schema import SCHEMAS_BY_NAME, JsonSchema, expressible_schema
+from antiphon.accel.constraints.json_schema import JsonSchema, expressible_schema, map_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,8 +31,8 @@ schema."""
 LONGEST = 4096
 """Maximum length, in tokens, of the completions that `shortest_completion` tries."""
 
-FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""White space as `json.dumps` writes it."""
+FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
+"""White space as `json.dumps` writes it; keywords that no grammar expresses are left out and reported."""
 
 CLOSING = '"]},"0123456789ntf[{'
 """Characters that are tried in this order to complete a response: the first inside a string, the others outside."""
@@ -112,15 +112,13 @@ class _SchemaProcessor(LogitsProcessor):
         from llguidance import LLMatcher
 
         schema, removed = expressible_schema(wanted.schema)
-        if removed:
-            logger.warning(
-                "The JSON schema's %s are left to validation: no grammar expresses them.", ", ".join(removed)
-            )
         written = json.dumps({**_closed(schema), "x-guidance": FORM})
         grammar = LLMatcher.grammar_from_json_schema(written)
         is_wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, tokens)
         if is_wrong:
             raise ValueError(f"No answer can follow this JSON schema: {'; '.join(messages)}; change the schema.")
+        if removed := [*removed, *messages]:
+            logger.warning("A part of the JSON schema is left to validation: %s.", "; ".join(removed))
         self._tokens = tokens
         self._end_tokens = list(end_tokens)
         self._end = prompt_tokens + max_new_tokens
@@ -261,21 +259,22 @@ class _ParserState:
         return copy
 
 
-def _largest(schema: Any, root: Any, known: dict[tuple[str, int], int], depth: int = 8) -> int:
+def _largest(schema: Any, root: Any, known: dict[tuple[int, str, int], int], depth: int = 8) -> int:
     """Return an upper bound, in bytes, of the shortest JSON of the largest part of a schema; 0 if there is no schema.
 
     Args:
-        known: Results by reference and depth, which are added.
+        known: Results by schema, reference and depth, which are added.
     """
     if not isinstance(schema, Mapping) or not depth:
         return 0
+    root = schema if "$id" in schema else root
     if isinstance(pointer := schema.get("$ref"), str) and pointer.startswith("#/"):
-        if (pointer, depth) not in known:
+        if (id(root), pointer, depth) not in known:
             found: Any = root
             for name in pointer.removeprefix("#/").split("/"):
                 found = found.get(name) if isinstance(found, Mapping) else None
-            known[pointer, depth] = _largest(found, root, known, depth - 1)
-        return known[pointer, depth]
+            known[id(root), pointer, depth] = _largest(found, root, known, depth - 1)
+        return known[id(root), pointer, depth]
     parts = dict(schema.get("properties") or {})
     inner = {name: _largest(each, root, known, depth - 1) for name, each in parts.items()}
     items = _largest(schema.get("items"), root, known, depth - 1)
@@ -288,15 +287,10 @@ def _largest(schema: Any, root: Any, known: dict[tuple[str, int], int], depth: i
 
 def _closed(schema: Any) -> Any:
     """Return the schema with objects restricted to the named properties, unless it allows others."""
-    if isinstance(schema, list):
-        return [_closed(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    inner: dict[str, Any] = {}
-    for name, each in schema.items():
-        if name in SCHEMAS_BY_NAME and isinstance(each, Mapping):  # a name may look like a keyword
-            inner[name] = {own: _closed(schema_of_it) for own, schema_of_it in each.items()}
-        else:
-            inner[name] = each if name in ("allOf", "enum", "const", "default") else _closed(each)
+    inner = map_parts(schema, _closed)
+    if "allOf" in schema:
+        inner["allOf"] = schema["allOf"]
     is_open = "additionalProperties" in schema or not isinstance(schema.get("properties"), Mapping) or "allOf" in schema
     return inner if is_open else {**inner, "additionalProperties": False}

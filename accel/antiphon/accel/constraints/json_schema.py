@@ -1,38 +1,19 @@
-"""JSON schemas as the grammar can express them: resolved references, and keywords left to validation."""
+"""JSON schemas as the grammar can express them: what llguidance refuses is replaced, or left to validation."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from typing import Any
+from urllib.parse import quote
 
-SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_SINGLE = ("items", "additionalProperties", "additionalItems", "not", "contains", "propertyNames", "if", "then", "else")
-
-_INEXPRESSIBLE = (
-    "uniqueItems",
-    "not",
-    "contains",
-    "minContains",
-    "maxContains",
-    "propertyNames",
-    "dependentRequired",
-    "dependentSchemas",
-    "dependencies",
-    "if",
-    "then",
-    "else",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-    "$dynamicRef",
-    "$recursiveRef",
-)
-"""Keywords that the grammar cannot express; an answer may break them, which only validation finds."""
-
+_SINGLE = ("items", "additionalProperties", "additionalItems")
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _LOOKAROUND = re.compile(r"\(\?<?[=!](?:[^()\\]|\\.|\[[^\]]*\])*\)")
 _NUMBER_TEXT = r"^[+-]?\d+(?:\.\d+)?$"
@@ -70,82 +51,16 @@ class JsonSchema:
     unless: str = ""
 
 
-def resolve_references(schema: Any, prefix: str = "") -> tuple[Any, dict[str, Any]]:
-    """Return the schema with all local references pointing to definitions, and these definitions.
-
-    A pointer is resolved in the whole schema, or else in the innermost part around it that has definitions.
-    Pointers that lead nowhere are kept.
-
-    Args:
-        prefix: Beginning of the definitions' names, so that several schemas can share one list of definitions.
-    """
-    resolver = _Resolver(prefix)
-    return resolver.resolve(schema, (schema,)), resolver.definitions
-
-
 def expressible_schema(schema: Schema) -> tuple[dict[str, Any], list[str]]:
-    """Return the schema as the grammar can express it, and what was left out, such as "uniqueItems"."""
+    """Return the schema without what llguidance refuses, and what was left out, such as a pattern with a look-ahead.
+
+    References are resolved in the innermost part around them that has definitions.
+    """
     removed: list[str] = []
-    resolved, definitions = resolve_references(schema)
-    found = dict(_expressible(resolved, removed))
-    if definitions:
-        found["$defs"] = {name: _expressible(each, removed) for name, each in definitions.items()}
-    return found, list(dict.fromkeys(removed))
+    return _expressible(schema, removed, count()), list(dict.fromkeys(removed))
 
 
-class _Resolver:
-    """Collects the targets of references as definitions; a recursive one refers to itself."""
-
-    def __init__(self, prefix: str) -> None:
-        self.definitions: dict[str, Any] = {}
-        self._prefix = prefix
-        self._names: dict[tuple[int, str], str] = {}
-
-    def resolve(self, schema: Any, scopes: tuple[Any, ...]) -> Any:
-        """Return a part of a schema without its definitions.
-
-        Args:
-            scopes: The parts in which pointers are resolved, the whole schema first.
-        """
-        if not isinstance(schema, Mapping):
-            return schema
-        if schema is not scopes[0] and ("$defs" in schema or "definitions" in schema):
-            scopes = (*scopes, schema)
-        kept = {name: each for name, each in schema.items() if name not in ("$defs", "definitions", "$id", "$schema")}
-        found = _map_parts(kept, lambda part: self.resolve(part, scopes))
-        pointer = schema.get("$ref")
-        if isinstance(pointer, str) and pointer.startswith("#"):
-            found["$ref"] = self._reference(pointer, scopes)
-        return found
-
-    def _reference(self, pointer: str, scopes: tuple[Any, ...]) -> str:
-        for scope in (scopes[0], *reversed(scopes[1:])):
-            target = _target(scope, pointer)
-            if target is None:
-                continue
-            key = (id(scope), pointer)
-            if key not in self._names:
-                last = re.sub(r"\W", "_", pointer.rpartition("/")[2]) or "root"
-                self._names[key] = name = f"{self._prefix}{len(self._names)}.{last}"
-                inner = scopes[: scopes.index(scope) + 1] if scope is not scopes[0] else scopes[:1]
-                self.definitions[name] = None  # known before it is resolved, because it may refer to itself
-                self.definitions[name] = self.resolve(target, inner)
-            return f"#/$defs/{self._names[key]}"
-        return pointer
-
-
-def _target(scope: Any, pointer: str) -> Any:
-    found: Any = scope
-    for part in filter(None, pointer.removeprefix("#").split("/")):
-        name = part.replace("~1", "/").replace("~0", "~").replace("%24", "$").replace("%20", " ")
-        if isinstance(found, Sequence) and not isinstance(found, str):
-            found = found[int(name)] if name.isdecimal() and int(name) < len(found) else None
-        else:
-            found = found.get(name) if isinstance(found, Mapping) else None
-    return found
-
-
-def _map_parts(schema: Schema, change: Callable[[Any], Any]) -> dict[str, Any]:
+def map_parts(schema: Schema, change: Callable[[Any], Any]) -> dict[str, Any]:
     """Return the schema with its parts changed; values such as those of `enum` are no parts."""
     found = dict(schema)
     for name in schema.keys() & {*SCHEMAS_BY_NAME, *_LISTS, *_SINGLE}:
@@ -159,29 +74,26 @@ def _map_parts(schema: Schema, change: Callable[[Any], Any]) -> dict[str, Any]:
     return found
 
 
-def _expressible(schema: Any, removed: list[str]) -> Any:
+def _expressible(schema: Any, removed: list[str], numbers: Iterator[int]) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     found = _with_named_keys(schema)
-    for name in found.keys() & set(_INEXPRESSIBLE):
-        if found.pop(name) not in (None, False):
-            removed.append(name)
-    reference = found.get("$ref")
-    if isinstance(reference, str) and not reference.startswith("#"):
-        removed.append(f"$ref {reference}")
-        del found["$ref"]
-    if "oneOf" in found:
-        choices = found.pop("oneOf")
-        if "anyOf" not in found:
-            found["anyOf"] = choices
-        removed.append("oneOf")
+    for name in ("$schema", "$id"):
+        found.pop(name, None)
+    if "$defs" in found or "definitions" in found:
+        found["$id"] = f"part:{next(numbers)}"
+    if isinstance(reference := found.get("$ref"), str):
+        found["$ref"] = quote(reference, safe="#/~%")
+        if not reference.startswith("#"):
+            removed.append(f"$ref {reference}")
+            del found["$ref"]
     _simplify_text(found, removed)
     for name in found.keys() & set(_COUNTS):
         if isinstance(found[name], float) and found[name].is_integer():
             found[name] = int(found[name])
     if found.pop("nullable", False) and isinstance(found.get("type"), str):
         found["type"] = [found["type"], "null"]
-    return _map_parts(found, lambda part: _expressible(part, removed))
+    return map_parts(found, lambda part: _expressible(part, removed, numbers))
 
 
 def _with_named_keys(schema: Schema) -> dict[str, Any]:
@@ -194,7 +106,7 @@ def _with_named_keys(schema: Schema) -> dict[str, Any]:
     known = names.get("enum", [names["const"]] if "const" in names else None)
     if isinstance(known, list) and all(isinstance(name, str) for name in known) and others is not False:
         found["properties"] = {**dict.fromkeys(known, others), **(found.get("properties") or {})}
-    elif isinstance(names.get("pattern"), str) and _is_accepted("pattern", names["pattern"]) and others is not False:
+    elif isinstance(names.get("pattern"), str) and _is_accepted(names["pattern"]) and others is not False:
         found["patternProperties"] = {names["pattern"]: others, **(found.get("patternProperties") or {})}
     else:
         return found
@@ -203,34 +115,30 @@ def _with_named_keys(schema: Schema) -> dict[str, Any]:
 
 
 def _simplify_text(schema: dict[str, Any], removed: list[str]) -> None:
-    """Remove a format, patterns and names by pattern that the grammar cannot express, or replace them by wider ones."""
+    """Remove patterns and names by pattern that the grammar cannot express, or replace them by wider ones."""
     form, pattern = schema.get("format"), schema.get("pattern")
     if isinstance(form, str) and form in _CALENDAR and pattern is None:
         del schema["format"]
         schema["pattern"] = _CALENDAR[form]
-        return
-    if isinstance(form, str) and not _is_accepted("format", form):
-        removed.append(f"format {form}")
-        del schema["format"]
-    if isinstance(pattern, str) and not _is_accepted("pattern", pattern):
+    elif isinstance(pattern, str) and not _is_accepted(pattern):
         removed.append(f"pattern {pattern}")
         wider = _NUMBER_TEXT if _PYDANTIC_DECIMAL in pattern else _LOOKAROUND.sub("", pattern)
-        if _is_accepted("pattern", wider):
+        if _is_accepted(wider):
             schema["pattern"] = wider
         else:
             del schema["pattern"]
     named = schema.get("patternProperties")
-    if isinstance(named, Mapping) and (wrong := [each for each in named if not _is_accepted("pattern", each)]):
+    if isinstance(named, Mapping) and (wrong := [each for each in named if not _is_accepted(each)]):
         removed += [f"patternProperties {each}" for each in wrong]
         schema["patternProperties"] = {name: each for name, each in named.items() if name not in wrong}
         schema["additionalProperties"] = True
 
 
 @lru_cache(maxsize=256)
-def _is_accepted(keyword: str, value: str) -> bool:
-    """Return whether the grammar can express a text with this format or pattern."""
+def _is_accepted(pattern: str) -> bool:
+    """Return whether the grammar can express a text with this pattern."""
     from llguidance import LLMatcher
 
-    grammar = LLMatcher.grammar_from_json_schema(json.dumps({"type": "string", keyword: value}))
+    grammar = LLMatcher.grammar_from_json_schema(json.dumps({"type": "string", "pattern": pattern}))
     is_wrong, _ = LLMatcher.validate_grammar_with_warnings(grammar, None)
     return not is_wrong

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.constraints.json_schema import JsonSchema, resolve_references
+from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.text.chat_template import apply_chat_template, tool_call_prefix
 from antiphon.accel.text.messages import Message
 
@@ -120,13 +120,12 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
     """
     before, brace, after = prefix.partition("{")
     key = "parameters" if '"parameters"' in after else "arguments"
-    calls = [_call_schema(tool["function"], place, key) for place, tool in enumerate(tools)]
-    definitions = {name: each for call in calls for name, each in call.pop("$defs").items()}
+    calls = [_call_schema(tool["function"], key) for tool in tools]
     schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
     written = brace + after
     if before.endswith("["):  # Mistral's list of calls
         schema, written = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}, f"[{written}"
-    return JsonSchema({**schema, "$defs": definitions}, written)
+    return JsonSchema(schema, written)
 
 
 def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
@@ -144,20 +143,16 @@ def _answer_or_call(tokenizer: PreTrainedTokenizerBase | None, tools: Sequence[T
     mark = "" if tokenizer is None else tool_call_prefix(tokenizer, tools).partition("{")[0].strip()
     if tokenizer is None or mark:
         return replace(answer, unless=mark)
-    calls = dict(tool_call_schema(tools, "").schema)
-    written, definitions = resolve_references(answer.schema, "answer.")
-    return JsonSchema({"$defs": {**calls.pop("$defs"), **definitions}, "anyOf": [calls, written]})
+    return JsonSchema({"anyOf": [tool_call_schema(tools, "").schema, {"$defs": {}, **answer.schema}]})
 
 
-def _call_schema(function: Mapping[str, Any], place: int, key: str) -> dict[str, Any]:
-    """Return the schema of a call of one tool; its definitions get the tool's number as a prefix."""
-    given = function.get("parameters") or {"type": "object", "properties": {}}
-    arguments, definitions = resolve_references(given, f"{place}.")
+def _call_schema(function: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the schema of a call of one tool, whose arguments have definitions of their own."""
+    arguments = {"$defs": {}, **(function.get("parameters") or {"type": "object", "properties": {}})}
     return {
         "type": "object",
         "properties": {"name": {"const": function["name"]}, key: arguments},
         "required": ["name", key],
-        "$defs": definitions,
     }
 
 

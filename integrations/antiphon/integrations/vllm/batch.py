@@ -1,13 +1,12 @@
-"""The batch of a step in the same form for both of vLLM's model runners, and the protocol of drafters that read it."""
+"""The requests of a step as drafters read them, and the settings that select a drafter of this package."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 METHOD = "custom_class"
 """Value of ``method`` in vLLM's ``--speculative-config`` that selects a drafter of this package."""
@@ -42,38 +41,18 @@ class BatchRow:
     max_draft_tokens: int | None = None
 
 
-@runtime_checkable
-class BatchDrafter(Protocol):
-    """A drafter for the requests of a batch; `Proposer` is the only one."""
-
-    def prepare_step(self, runner: Any, scheduled: Any) -> None:
-        """Receive the state of the batch before Model Runner V1 calls ``propose``.
-
-        Args:
-            scheduled: Number of rows of each request in the step that was just computed, by request id.
-        """
-
-    def draft(self, rows: Sequence[BatchRow], scheduled: Mapping[str, int], running: Container[str]) -> list[list[int]]:
-        """Return the draft of each request.
-
-        Args:
-            scheduled: Number of rows of each request in the step that was just computed, by request id.
-            running: Ids of all requests that have not ended; the state of all others is dropped.
-        """
-
-    def guard(self) -> AbstractContextManager[None]:
-        """Return a context manager that counts an exception as a failure and suppresses it."""
+def is_proposer(drafter: object) -> bool:
+    """Return whether vLLM's drafter, or the class of it, is `Proposer` or derives from it."""
+    return hasattr(drafter, "prepare_step")
 
 
-def drafter_class(speculative_config: Any) -> type | None:
-    """Return the `BatchDrafter` that vLLM's speculative configuration names, or None if it names something else."""
+def _names_proposer(speculative_config: Any) -> bool:
     if getattr(speculative_config, "method", None) != METHOD:
-        return None
+        return False
     try:
-        named = resolve_name(speculative_config.model)
+        return is_proposer(resolve_name(speculative_config.model))
     except (ImportError, AttributeError, ValueError):
-        return None
-    return named if isinstance(named, type) and issubclass(named, BatchDrafter) else None
+        return False
 
 
 def head_tokens() -> int:
@@ -95,4 +74,4 @@ def combines_head(speculative_config: Any) -> bool:
 
 def reads_references(speculative_config: Any) -> bool:
     """Return whether the server with this speculative configuration uses the references of requests."""
-    return drafter_class(speculative_config) is not None or combines_head(speculative_config)
+    return _names_proposer(speculative_config) or combines_head(speculative_config)

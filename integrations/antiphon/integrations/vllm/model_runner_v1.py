@@ -9,7 +9,7 @@ from inspect import signature
 from pkgutil import resolve_name
 from typing import Any
 
-from antiphon.integrations.vllm.batch import BatchDrafter
+from antiphon.integrations.vllm.batch import is_proposer
 from antiphon.integrations.vllm.patching import patch_function, vllm_version, wrong_version
 
 log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
@@ -22,21 +22,18 @@ REJECT, PLAIN_SAMPLER, GREEDY = "rejection_sample", "vllm.v1.sample.sampler:Samp
 
 
 def patch_worker(vllm_config: Any) -> None:
-    """Make Model Runner V1 call `BatchDrafter.prepare_step`, unless V2 runs, and log which one drafts."""
+    """Make Model Runner V1 call `Proposer.prepare_step`, and log that it drafts."""
     if message := wrong_version():
         log.warning("Antiphon drafts nothing: %s", message)
         return
-    runner = 2 if vllm_config.use_v2_model_runner else 1
-    if runner == 1:
-        patch_function(RUNNER, PROPOSE, _with_prepare_step)
-        patch_sampling_on_cpu()
+    patch_function(RUNNER, PROPOSE, _with_prepare_step)
+    patch_sampling_on_cpu()
     if not is_first_rank():
         return  # vLLM uses the drafts of the first tensor-parallel rank only
     log.info(
-        "Antiphon drafts from prompts, references and predictions, up to %d tokens a step, in Model Runner V%d of "
+        "Antiphon drafts from prompts, references and predictions, up to %d tokens a step, in Model Runner V1 of "
         "vLLM %s.",
         vllm_config.speculative_config.num_speculative_tokens,
-        runner,
         vllm_version(),
     )
 
@@ -44,7 +41,7 @@ def patch_worker(vllm_config: Any) -> None:
 def _with_prepare_step(propose: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(propose)
     def propose_draft_token_ids(runner: Any, scheduler_output: Any, *arguments: Any, **options: Any) -> Any:
-        if isinstance(runner.drafter, BatchDrafter) and is_first_rank():
+        if is_proposer(runner.drafter) and is_first_rank():
             runner.drafter.prepare_step(runner, scheduler_output.num_scheduled_tokens)
         return propose(runner, scheduler_output, *arguments, **options)
 

@@ -1,12 +1,13 @@
 """The plug-in for vLLM: its entry point, and the admission of requests with references.
 
-Only this module, `model_runner_v1`, `model_runner_v2` and `head_runner` import or patch vLLM.
+Only this module, `model_runner_v1` and `head_runner` import or patch vLLM.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, wraps
@@ -17,7 +18,6 @@ from typing import Any
 from antiphon.integrations.vllm.admission import ADMITTED, AdmittedSources, Tokenize, admit, begin_admission
 from antiphon.integrations.vllm.batch import reads_references
 from antiphon.integrations.vllm.head_runner import register_head
-from antiphon.integrations.vllm.model_runner_v2 import register_model_runner_v2
 from antiphon.integrations.vllm.patching import patch_function, wrong_version
 
 log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
@@ -25,6 +25,7 @@ log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vL
 PARAMETERS, VERIFY = "vllm.sampling_params:SamplingParams", "verify"
 ENGINE, ADD_REQUEST = "vllm.v1.engine.async_llm:AsyncLLM", "add_request"
 ERROR = "vllm.exceptions:VLLMValidationError"
+FORCE_V2 = "VLLM_USE_V2_MODEL_RUNNER"
 SAMPLER, CONSTRAIN = "vllm.v1.sample.rejection_sampler", "apply_sampling_constraints"
 
 
@@ -40,7 +41,8 @@ def register() -> None:
     patch_function(PARAMETERS, VERIFY, _with_admission)
     patch_function(ENGINE, ADD_REQUEST, _with_admission_in_a_thread)
     patch_function(SAMPLER, CONSTRAIN, _except_without_rows)
-    register_model_runner_v2()
+    if os.environ.get(FORCE_V2) == "1":
+        log.warning("Antiphon drafts in Model Runner V1 only; set %s=0.", FORCE_V2)
     register_head()
 
 

@@ -52,10 +52,9 @@ class Proposer:
     """Drafts for vLLM from each request's prompt, references, prediction and answer so far.
 
     Select it with ``{"method": "custom_class", "model": "antiphon.integrations.vllm.Proposer",
-    "num_speculative_tokens": 16}``. Model Runner V1 calls `propose`; in V2 a `Speculator` calls `draft`. Drafts never
-    change the output, only the number of steps. Therefore an exception in here is counted in ``failures``, logged once,
-    and results in an empty draft. All state of a request is dropped when it ends, and no request is drafted from
-    another request's texts.
+    "num_speculative_tokens": 16}``. Drafts never change the output, only the number of steps. Therefore an exception in
+    here is counted in ``failures``, logged once, and results in an empty draft. All state of a request is dropped when
+    it ends, and no request is drafted from another request's texts.
 
     Args:
         patch: Called with vLLM's configuration; patches its model runner.

@@ -96,7 +96,6 @@ def ask(
         from antiphon.pipelines.rag import Rag
         from antiphon.retrieval import Retriever
 
-        console.quiet_libraries()
         size = window_size(window) if window else None
         factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
         retriever = Retriever.open(location, device=device)

@@ -88,7 +88,6 @@ def speed(
     from antiphon.pipelines.benchmark.methods import NAMES, methods_by_name, parse_num_draft_tokens
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
-    console.quiet_libraries()
     methods = methods_by_name(method or NAMES, parse_num_draft_tokens(num_draft_tokens))
     samples = load_samples(file, task=task, limit=limit)
     loaded = load_language_model(model, device=device, dtype=dtype_named(dtype))

@@ -65,7 +65,6 @@ def chat(
         from antiphon.pipelines.rag import Rag
         from antiphon.retrieval import Retriever
 
-        console.quiet_libraries()
         retriever = Retriever.open(location, device=device)
         store = sessions_in(sessions, retriever)
     language_model = load_model()

@@ -53,7 +53,6 @@ def demo(
     engine: EngineOption = "auto",
 ) -> None:
     """Index the bundled documents, answer questions about them, and race against transformers."""
-    console.quiet_libraries()
     is_same = run_demo(model, engine=engine)
     if model in BUNDLED and not is_same:
         raise typer.Exit(1)

@@ -37,7 +37,6 @@ def doctor(
         show_server(connect(model), as_json=as_json)
         return
     prepare_model(model, device=device, engine=engine, weights=weights)
-    console.quiet_libraries()
     from antiphon.accel.memory_estimate import estimate_memory
     from antiphon.accel.model_report import inspect_model
     from antiphon.accel.text.template_check import describe_traits

@@ -51,9 +51,7 @@ def index(
         ),
     ] = "auto",
     device: Device = None,
-    setting: Annotated[
-        str, typer.Option(help="Vector index: auto, flat, compact, or a FAISS factory string.")
-    ] = "auto",
+    setting: Annotated[str, typer.Option(help="Vector index: auto, flat or compact.")] = "auto",
     ray: Annotated[
         str | None,
         typer.Option(
@@ -88,9 +86,6 @@ def index(
         raise ValueError("--remove cannot be combined with --add or --watch; run one after the other.")
     # Changes are made in the index that questions are answered from; a new index is made here.
     location = out or ((nearest_index() if add or remove else None) or DEFAULT_INDEX)
-    shown = shown_location(location)
-    with console.status(f"Removing from {shown}" if remove else f"Indexing into {shown}"):
-        console.quiet_libraries()
     if remove:
         _remove(paths, location, device)
         return

@@ -48,6 +48,7 @@ def main(
     traceback: Annotated[bool, typer.Option("--traceback", help="Print the traceback of an error.")] = False,
 ) -> None:
     """Answer questions from your documents with a local model, several times faster and with identical outputs."""
+    console.quiet_libraries()
     if context.invoked_subcommand != "config":  # which must run to correct an invalid file
         context.default_map = default_options()
 

@@ -56,7 +56,6 @@ def mcp(
         from antiphon.pipelines.server.settings import ServerSettings
 
         with console.status(documents.status):
-            console.quiet_libraries()
             documents.open(None, device)
         own: dict[str, Any] = {"template": template, "quote_first": False, "drafter": drafter}
         return load_service(load_model, model, ServerSettings(read_only=True), documents, k=k, **own)

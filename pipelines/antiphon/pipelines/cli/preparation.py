@@ -47,7 +47,6 @@ def load_language_model(
     from antiphon.accel import LanguageModel
     from antiphon.accel.models.bundled import resolve_model
 
-    console.quiet_libraries()
     with console.progress_bars() as report:
         resolve_model(name, progress=report)
     if engine == "torch":

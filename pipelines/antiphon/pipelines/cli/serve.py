@@ -149,7 +149,6 @@ def serve(
         check_listen_address(host, settings, allow_without_key=anybody or documents.keys.are_needed)
         start_traces(trace)
         with console.status(documents.status):
-            console.quiet_libraries()
             documents.open(embedder, device)
         own: dict[str, Any] = {"template": template, "quote_first": quote, "drafter": drafter}
         service = load_service(load_model, model, settings, documents, k=k, **own)

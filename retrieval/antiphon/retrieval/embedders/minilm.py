@@ -33,15 +33,6 @@ _WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 _MAX_LENGTH = 256
 _SPECIAL = 2  # [CLS] and [SEP]
 _PEFT_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-_UNSUPPORTED = (
-    "use_rslora",
-    "use_dora",
-    "rank_pattern",
-    "alpha_pattern",
-    "fan_in_fan_out",
-    "lora_bias",
-    "modules_to_save",
-)
 
 
 class MiniLMEmbedder:
@@ -224,10 +215,8 @@ def _adapted(weights: Mapping[str, torch.Tensor], adapter: Path) -> dict[str, to
         config = json.loads(written)
         parts = {name.removeprefix(_PEFT_PREFIX): each.float() for name, each in load(stored).items()}
         layers = [name.removesuffix(_A) for name in parts if name.endswith(_A)]
-        if named := [name for name in _UNSUPPORTED if config.get(name)]:
-            raise ValueError(f"it was made with {', '.join(named)}, and only plain LoRA is merged")
         if not layers or set(parts) != {layer + part for layer in layers for part in (_A, _B)}:
-            raise ValueError("its weights are not pairs of A and B")
+            raise ValueError("its weights are not pairs of A and B, as those of plain LoRA")
         scale = config["lora_alpha"] / config["r"]
         return {
             f"{layer}.weight": weights[f"{layer}.weight"] + scale * parts[layer + _B] @ parts[layer + _A]

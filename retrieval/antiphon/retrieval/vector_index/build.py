@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from antiphon.retrieval.vector_index.description import IndexDescription
 from antiphon.retrieval.vector_index.faiss_index import FaissIndex
 from antiphon.retrieval.vector_index.faiss_library import import_faiss
 from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors, normalized
-from antiphon.retrieval.vector_index.settings import FLAT_NUMBERS, NAMES, IndexSetting, choose_setting
+from antiphon.retrieval.vector_index.settings import FLAT_NUMBERS, IndexSetting, choose_setting
 from antiphon.retrieval.vector_index.training import train_index, untrained_index
 
 LocalVectorIndex = FlatIndex | FaissIndex
@@ -20,7 +18,7 @@ def build_vector_index(vectors: Vectors, setting: str | IndexSetting = "auto") -
 
     Args:
         vectors: Of shape (n, dim); they are normalized.
-        setting: ``auto``, ``flat``, ``compact`` or a factory string of FAISS; see `choose_setting`.
+        setting: ``auto``, ``flat`` or ``compact``; see `choose_setting`.
 
     Raises:
         TypeError: The vectors are not an array of floats.
@@ -53,11 +51,7 @@ def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting
         ValueError: There are too few vectors to train with.
         ImportError: FAISS is needed and not installed; the message has the command.
     """
-    if (
-        isinstance(old, FaissIndex)
-        and not setting.is_flat
-        and _list_count(setting.factory) <= _list_count(old.description.factory)
-    ):
+    if isinstance(old, FaissIndex) and not setting.is_flat and setting.lists <= old.description.lists:
         return old.refilled(vectors)
     return build_from_normalized(vectors, check_setting(setting, *vectors.shape))
 
@@ -82,21 +76,8 @@ def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSet
     return chosen
 
 
-def setting_of_saved_index(description: IndexDescription, count: int) -> IndexSetting:
-    """Return the setting of a saved index for a new number of vectors; a factory string of the user is kept."""
-    if description.setting in NAMES:
-        return choose_setting(description.setting, count, description.dim)
-    saved = description.setting, description.factory, description.rotated, description.probes, description.rescored
-    return IndexSetting(*saved, description.why)
-
-
 def describe_index(index: LocalVectorIndex, setting: IndexSetting) -> IndexDescription:
     """Return the description of an index: the one from its training, or one of the setting of an exact search."""
     if isinstance(index, FaissIndex):
         return index.description
     return IndexDescription(setting.name, "Flat", setting.why, len(index), index.dim, 4.0 * index.dim)
-
-
-def _list_count(factory: str) -> int:
-    match = re.search(r"IVF(\d+)", factory)
-    return int(match[1]) if match else 1

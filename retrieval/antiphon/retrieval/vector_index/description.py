@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from antiphon.retrieval.vector_index.settings import EXACT_ROWS
-
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
@@ -18,7 +16,7 @@ class IndexDescription:
         factory: FAISS's factory string; "Flat" is exact search.
         disk_bytes_per_vector: Bytes for each vector in a file that is read on demand.
         rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
-        lists: The number of inverted lists, if any.
+        lists: The number of inverted lists; 0: exact search.
         probes: The number of lists that a query searches.
         probes_why: The reason for the number of probes.
         rescored: ``rescored * k`` candidates are rescored with their stored vectors; 0 for none.
@@ -26,7 +24,6 @@ class IndexDescription:
         recall_10: The share of the exact 10 nearest vectors among the first 10 results, on queries not used for tuning.
         recall_100: The same at 100.
         sampled: The number of those queries; 0 if the search is exact.
-        exact_rows: If a filter allows at most this many rows, all of them are scored exactly.
     """
 
     setting: str
@@ -37,8 +34,8 @@ class IndexDescription:
     bytes_per_vector: float
     disk_bytes_per_vector: float = 0.0
     rotated: int = 0
-    lists: int | None = None
-    probes: int | None = None
+    lists: int = 0
+    probes: int = 0
     probes_why: str = ""
     rescored: int = 0
     trained_on: int = 0
@@ -46,7 +43,6 @@ class IndexDescription:
     recall_100: float = 1.0
     sampled: int = 0
     faiss: str = ""
-    exact_rows: int = EXACT_ROWS
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> IndexDescription:
@@ -64,7 +60,7 @@ class IndexDescription:
             rows.append(f"rotated by principal axes (uncentred) to {self.rotated} dimensions first")
         if self.trained_on:
             rows.append(f"trained on {self.trained_on:,} vectors by FAISS {self.faiss}")
-        if self.lists is not None:
+        if self.lists:
             rows.append(f"{self.probes:,} of {self.lists:,} lists are searched: {self.probes_why}")
         if self.rescored:
             rows.append(f"the best {self.rescored} * k are rescored with their own float16 vectors")

@@ -24,6 +24,7 @@ from antiphon.retrieval.vector_index.flat import (
     search_rows,
     top_k,
 )
+from antiphon.retrieval.vector_index.settings import EXACT_ROWS
 
 _BLOCK = 65_536
 _FEWEST_HITS = 100  # for a smaller k as many candidates are rescored as for this one, so that recall is as good
@@ -59,7 +60,7 @@ class FaissIndex:
         queries = normalized(queries, dim=self.dim)
         if allowed is None and not len(self):
             allowed = np.zeros(0, np.bool_)  # FAISS cannot search for zero hits
-        if allowed is not None and np.count_nonzero(allowed) <= self.description.exact_rows:
+        if allowed is not None and np.count_nonzero(allowed) <= EXACT_ROWS:
             return search_rows(self.vectors, queries, np.flatnonzero(allowed), k)
         if not self.description.rescored:
             return self._estimated(queries, k, allowed)
@@ -127,34 +128,18 @@ def read_faiss_index(path: Path, vectors: StoredVectors, description: IndexDescr
     return FaissIndex(index, vectors, description)
 
 
-def search_parameters(index: Any, probes: int | None, allowed: RowMask | None = None) -> Any:
-    """Return FAISS's parameters for one search, or None if it needs none.
+def search_parameters(index: Any, probes: int, allowed: RowMask | None = None) -> Any:
+    """Return FAISS's parameters for one search.
 
     They are passed with each call, because setting them on the index would change the searches of other threads.
 
     Args:
-        index: A FAISS index, possibly inside a rotation or a refinement.
-        probes: The number of lists to search. None: the index has no lists.
+        index: An inverted file, possibly behind a rotation.
+        probes: The number of lists to search.
         allowed: Of shape (n,): the rows that may be found. None: all.
     """
     faiss = import_faiss()
-    if probes is None and allowed is None:
-        return None
-    if isinstance(index, faiss.IndexPreTransform):
-        inner = search_parameters(faiss.downcast_index(index.index), probes, allowed)
-        return faiss.SearchParametersPreTransform(index_params=inner)
-    if isinstance(index, faiss.IndexRefine):
-        inner = search_parameters(faiss.downcast_index(index.base_index), probes, allowed)
-        return faiss.IndexRefineSearchParameters(base_index_params=inner, k_factor=index.k_factor)
     chosen = {} if allowed is None else {"sel": faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))}
-    if probes is not None:
-        return faiss.SearchParametersIVF(nprobe=probes, **chosen)
-    kind = faiss.SearchParametersHNSW if isinstance(index, faiss.IndexHNSW) else faiss.SearchParameters
-    return kind(**chosen)
-
-
-def inverted_file_of(index: Any) -> Any | None:
-    """Return the inverted file inside a FAISS index, at any depth, or None."""
-    faiss = import_faiss()
-    inside = faiss.try_extract_index_ivf(index)
-    return None if inside is None else faiss.downcast_index(inside)
+    inner = faiss.SearchParametersIVF(nprobe=probes, **chosen)
+    is_rotated = isinstance(index, faiss.IndexPreTransform)
+    return faiss.SearchParametersPreTransform(index_params=inner) if is_rotated else inner

@@ -25,7 +25,8 @@ class IndexSetting:
     """One way to search vectors.
 
     Attributes:
-        factory: FAISS's factory string; "Flat" is exact search.
+        factory: FAISS's factory string of an inverted file; "Flat" is exact search.
+        lists: The number of its inverted lists.
         rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
         probes: The number of lists that a query searches. None: as many as the target recall needs on a sample.
         rescored: ``rescored * k`` candidates are rescored with their stored vectors, or more if no number of probes
@@ -34,6 +35,7 @@ class IndexSetting:
 
     name: str
     factory: str
+    lists: int = 0
     rotated: int = 0
     probes: int | None = None
     rescored: int = 0
@@ -49,11 +51,13 @@ def choose_setting(name: str | IndexSetting, count: int, dim: int) -> IndexSetti
     """Return the setting with this name for a number of vectors.
 
     ``auto`` is ``flat`` up to 50 million numbers, and ``compact`` above. ``flat`` is exact search. ``compact`` keeps 64
-    bytes of each vector in memory and rescores the best candidates from disk. Any other name is a factory string of
-    FAISS.
+    bytes of each vector in memory and rescores the best candidates from disk.
 
     Args:
         name: The name, or a setting, which is returned unchanged.
+
+    Raises:
+        ValueError: There is no setting of this name.
     """
     if isinstance(name, IndexSetting):
         return name
@@ -63,11 +67,11 @@ def choose_setting(name: str | IndexSetting, count: int, dim: int) -> IndexSetti
         return _compact(name, count, dim, f"{size}, more than {most}")
     if name == "auto":
         return IndexSetting(name, "Flat", why=f"{size}: up to {most} exact search is best")
-    if name in ("flat", "Flat"):
+    if name == "flat":
         return IndexSetting(name, "Flat", why="exact search was asked for")
     if name == "compact":
         return _compact(name, count, dim, "it was asked for")
-    return IndexSetting(name, name, why="this factory string was asked for")
+    raise ValueError(f"There is no setting {name!r} of the vector index; choose {', '.join(NAMES)}.")
 
 
 def _compact(name: str, count: int, dim: int, why: str) -> IndexSetting:
@@ -77,7 +81,7 @@ def _compact(name: str, count: int, dim: int, why: str) -> IndexSetting:
     graph = "_HNSW32" if lists >= _GRAPH_LISTS else ""
     factory = f"IVF{lists}{graph},PQ{max(1, rotated // 2)}x4fsr"  # 2 numbers per code of 4 bits: 256 take 64 bytes
     why += f"; {lists:,} lists: a power of two near 4 * sqrt({count:,}), with {PER_LIST} vectors or more for each"
-    return IndexSetting(name, factory, rotated, None, _RESCORED, why)
+    return IndexSetting(name, factory, lists, rotated, None, _RESCORED, why)
 
 
 def _power_of_two(wanted: float, *, at_most: float) -> int:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from antiphon.retrieval.vector_index.description import IndexDescription
-from antiphon.retrieval.vector_index.faiss_index import FaissIndex, inverted_file_of
+from antiphon.retrieval.vector_index.faiss_index import FaissIndex
 from antiphon.retrieval.vector_index.faiss_library import import_faiss
 from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import GroundTruth, ground_truth
-from antiphon.retrieval.vector_index.settings import NAMES, IndexSetting
+from antiphon.retrieval.vector_index.settings import IndexSetting
 
 TARGET = 0.95
 """The recall at 100 that the number of probes is chosen for."""
@@ -41,7 +40,7 @@ def train_index(vectors: Vectors, setting: IndexSetting) -> FaissIndex:
 
     Raises:
         ImportError: FAISS is not installed; the message has the command.
-        ValueError: FAISS does not know the setting, or needs more vectors; the message says how many.
+        ValueError: FAISS needs more vectors; the message says how many.
     """
     # 1. Create, train and fill the index.
     index = untrained_index(setting, *vectors.shape)
@@ -52,7 +51,7 @@ def train_index(vectors: Vectors, setting: IndexSetting) -> FaissIndex:
     # 2. Choose the number of probes on one half of the queries.
     exact = ground_truth(vectors, _SAMPLED, seed=SEED)
     tuning, held_out = exact.halves() if len(exact.queries) > 1 else (exact, exact)
-    if inverted_file_of(index) is not None and setting.probes is None:
+    if setting.probes is None:
         made = _tuned(made, tuning, TARGET + _MARGIN)
     # 3. Measure the recall on the other half.
     at_10, at_100 = (round(recall, 4) for recall in held_out.recalls(made.search, 10, 100))
@@ -65,11 +64,14 @@ def untrained_index(setting: IndexSetting, count: int, dim: int) -> Any:
 
     Raises:
         ImportError: FAISS is not installed; the message has the command.
-        ValueError: FAISS does not know the setting for this dimension, or needs more vectors.
+        ValueError: FAISS needs more vectors.
     """
     faiss = import_faiss()
-    index = _from_factory(setting.factory, setting.rotated or dim)
-    needed = _fewest_training_vectors(index)
+    index = faiss.index_factory(setting.rotated or dim, setting.factory, faiss.METRIC_INNER_PRODUCT)  # L2 by default
+    for trainer in (index, index.pq):
+        trainer.cp.min_points_per_centroid = 1  # silences warnings; their number is checked here
+        trainer.cp.seed = SEED
+    needed = max(int(index.nlist), int(index.pq.ksub))
     if count < needed:
         raise ValueError(
             f"The setting {setting.name!r} is trained on {needed:,} vectors at least, and there are {count:,}; "
@@ -102,9 +104,8 @@ def pca_rotation(vectors: Vectors, dims: int, *, seed: int = 0) -> Vectors:
 
 
 def _train(index: Any, vectors: Vectors, setting: IndexSetting) -> int:
-    """Train an index on a sample, and return the size of the sample; 0 if the index needs no training."""
-    lists = inverted_file_of(index)
-    wanted = max(_TRAINED, _PER_LIST * (lists.nlist if lists is not None else 0))
+    """Train an index on a sample, and return the size of the sample."""
+    wanted = max(_TRAINED, _PER_LIST * setting.lists)
     chosen = vectors
     if wanted < len(vectors):
         chosen = vectors[np.sort(np.random.default_rng(SEED).choice(len(vectors), wanted, replace=False))]
@@ -113,8 +114,6 @@ def _train(index: Any, vectors: Vectors, setting: IndexSetting) -> int:
         linear = faiss.downcast_VectorTransform(index.chain.at(0))
         faiss.copy_array_to_vector(pca_rotation(chosen, setting.rotated, seed=SEED).ravel(), linear.A)
         linear.is_trained = True
-    elif index.is_trained:
-        return 0
     index.train(chosen)
     return len(chosen)
 
@@ -129,7 +128,7 @@ def _tuned(made: FaissIndex, exact: GroundTruth, aim: float) -> FaissIndex:
     curve: list[tuple[float, FaissIndex]] = []
     for doublings in range(1 + (_DOUBLINGS if rough.rescored else 0)):
         curve = []
-        for probes in _powers_of_two(rough.lists or 1):
+        for probes in _powers_of_two(rough.lists):
             tuned = replace(rough, probes=probes, rescored=rough.rescored << doublings)
             index = made.with_description(tuned)
             recall = round(exact.recalls(index.search, 100)[0], 4)
@@ -151,7 +150,6 @@ def _powers_of_two(lists: int) -> list[int]:
 
 
 def _describe(index: Any, vectors: Vectors, setting: IndexSetting, trained_on: int) -> IndexDescription:
-    lists = inverted_file_of(index)
     return IndexDescription(
         setting=setting.name,
         factory=setting.factory,
@@ -161,8 +159,8 @@ def _describe(index: Any, vectors: Vectors, setting: IndexSetting, trained_on: i
         bytes_per_vector=_size(index) / len(vectors),
         disk_bytes_per_vector=2.0 * vectors.shape[1],
         rotated=setting.rotated,
-        lists=None if lists is None else lists.nlist,
-        probes=setting.probes,
+        lists=setting.lists,
+        probes=setting.probes or 0,
         probes_why="this many belong to the setting" if setting.probes else "",
         rescored=setting.rescored,
         trained_on=trained_on,
@@ -182,39 +180,3 @@ def _size(index: Any) -> int:
 
     faiss.write_index(index, faiss.PyCallbackIOWriter(count, 1 << 20))
     return counted
-
-
-def _from_factory(factory: str, dim: int) -> Any:
-    faiss = import_faiss()
-    try:
-        index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)  # the default metric is L2
-    except RuntimeError as error:
-        reason = re.sub(r"^.*(?:\.cpp:\d+: |exception )", "", str(error).strip(), flags=re.DOTALL)
-        raise ValueError(
-            f"There is no setting {factory!r} for vectors of {dim} numbers: choose {', '.join(NAMES)} or a factory "
-            f"string of FAISS, such as 'IVF1024,PQ64' (FAISS says: {reason})."
-        ) from error
-    lists = inverted_file_of(index)
-    if lists is not None and lists.nlist < 1:
-        raise ValueError(f"The setting {factory!r} has no list; an inverted file needs at least 1.")
-    for part in (lists, index):
-        _make_deterministic(part)
-    return index
-
-
-def _make_deterministic(part: Any) -> None:
-    """Fix the seeds, silence FAISS's warnings, and skip training steps that have no effect on searches."""
-    trainers: list[Any] = [part, getattr(part, "pq", None)]
-    for trainer in trainers:
-        if hasattr(trainer, "cp"):
-            trainer.cp.min_points_per_centroid = 1  # `untrained_index` has checked their number
-            trainer.cp.seed = SEED
-    if hasattr(part, "do_polysemous_training"):
-        part.do_polysemous_training = False  # searches do not use it
-
-
-def _fewest_training_vectors(index: Any) -> int:
-    """Return how many vectors FAISS needs for training: one for each list, and one for each code of a quantizer."""
-    lists = inverted_file_of(index)
-    quantizers = [getattr(each, "pq", None) for each in (lists, index)]
-    return max([1 if lists is None else lists.nlist, *(int(pq.ksub) for pq in quantizers if pq is not None)])

@@ -9,7 +9,6 @@ from antiphon.accel.drafting.draft import (
     EMPTY,
     Accepted,
     Draft,
-    Drafter,
     Logits,
     Tokens,
     merge,
@@ -18,7 +17,7 @@ from antiphon.accel.drafting.draft import (
 )
 from antiphon.accel.drafting.drafters.bita import Bita, MaskWeights
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
-from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, recycling_table_of
+from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 
 WINDOW = (5, 3, 5)
@@ -39,10 +38,10 @@ class Blend:
     Args:
         bita: BiTA weights; if given, the masks are added.
         window: W, N and G of a `Lookahead` window; if given, it is added.
-        drafter: Drafter without probes to use instead of a `SuffixMatch`.
+        recycling: As for `SuffixMatch`.
 
     Raises:
-        ValueError: Both ``drafter`` and ``recycling`` are given, or ``window`` is out of range.
+        ValueError: ``window`` is out of range.
     """
 
     def __init__(
@@ -51,15 +50,8 @@ class Blend:
         *,
         window: WindowSize | None = None,
         recycling: bool | RecyclingTable = True,
-        drafter: Drafter | None = None,
     ) -> None:
-        if drafter is not None and recycling is not True:
-            raise ValueError("recycling belongs to the suffix match, which drafter replaces; give it to that drafter.")
-        self._own_match: SuffixMatch | None = None
-        if drafter is None:
-            drafter = self._own_match = SuffixMatch(recycling=recycling)
-        self.drafter: Drafter = drafter
-        self.recycling_table = recycling_table_of(self.drafter)
+        self.drafter = SuffixMatch(recycling=recycling)
         self.bita_weights = bita
         self.bita = Bita(bita) if bita is not None else None
         # The window takes no n-grams from the prompt, because the suffix match drafts from it already.
@@ -67,10 +59,13 @@ class Blend:
         self.lookahead: Lookahead | None = None
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share a recycling table with other requests, or use none, unless ``drafter`` or ``recycling`` was given."""
-        if self._own_match is not None:
-            self._own_match.use_table(table)
-            self.recycling_table = self._own_match.recycling_table
+        """Share a recycling table with other requests, or use none, unless ``recycling`` was given."""
+        self.drafter.use_table(table)
+
+    @property
+    def recycling_table(self) -> RecyclingTable | None:
+        """The table of the suffix match."""
+        return self.drafter.recycling_table
 
     @property
     def parts(self) -> tuple[type, ...]:

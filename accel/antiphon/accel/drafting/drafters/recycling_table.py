@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens
-from antiphon.accel.files import write_file
 
 TOP_K = 8
 """Number of tokens kept per context: Token Recycling's 8."""
@@ -64,7 +62,7 @@ class RecyclingTable:
     Attributes:
         vocabulary: Vocabulary size of the model; None before the first update.
         prior: The model's best tokens after the last token alone, for contexts without an entry. It depends on no
-            request; `clear` keeps it and `save` does not write it.
+            request; `clear` keeps it.
 
     Raises:
         ValueError: ``entries`` is below 2.
@@ -152,45 +150,6 @@ class RecyclingTable:
             self._slots.clear()
             self.vocabulary = None
 
-    def save(self, path: str | Path) -> None:
-        """Write all entries to a safetensors file, atomically."""
-        from safetensors.numpy import save
-
-        path = Path(path)
-        with self._lock:
-            slots = list(self._slots.values())
-            arrays = {
-                "contexts": np.array(list(self._slots), dtype=np.int32).reshape(-1, 2),
-                "tokens": self._tokens[slots],
-                "chances": self._chances[slots],
-            }
-            content = save(arrays, {"runners_up": "1", "model": self.model, "vocabulary": str(self.vocabulary or 0)})
-        write_file(path, content)
-
-    @classmethod
-    def load(cls, path: str | Path, model: str, *, entries: int = 65_536) -> RecyclingTable:
-        """Load a table that `save` wrote.
-
-        Args:
-            entries: Maximum number of contexts; of a larger table the newest ones are loaded.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: The file is not a recycling table, is damaged, or belongs to another model.
-        """
-        table = cls(model, entries=entries)
-        metadata, arrays = _read(Path(path))
-        if metadata["model"] != model:
-            raise ValueError(
-                f"{str(path)!r} is the recycling table of {metadata['model']!r}, not of {model!r}; start a new table."
-            )
-        table.vocabulary = int(metadata["vocabulary"]) or None
-        keys = [(before, last) for before, last in arrays["contexts"][-entries:].tolist()]
-        table._slots.update(zip(keys, range(len(keys)), strict=True))
-        table._tokens[: len(keys)] = arrays["tokens"][-entries:]
-        table._chances[: len(keys)] = arrays["chances"][-entries:]
-        return table
-
     def _slot(self, key: _Key) -> int:
         slot = self._slots.get(key)
         if slot is not None:
@@ -230,26 +189,3 @@ def context_keys(tail: Tokens, draft: Draft) -> list[_Key]:
 
 def _entry(tokens: NDArray[np.int32], chances: NDArray[np.float32], index: int) -> dict[int, float]:
     return dict(zip(tokens[index].tolist(), chances[index].tolist(), strict=True))
-
-
-def _read(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
-    """Return the metadata and the arrays of a saved table; see `RecyclingTable.load` for errors."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no recycling table at {str(path)!r}.")
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        count, vocabulary = len(arrays["contexts"]), int(metadata["vocabulary"])
-        shapes = [arrays[name].shape for name in ("contexts", "tokens", "chances")]
-        is_whole = metadata["runners_up"] == "1" and shapes == [(count, 2), (count, TOP_K), (count, TOP_K)]
-        is_valid = is_whole and np.all(arrays["chances"] > 0) and np.all(arrays["chances"].sum(1) < 1)
-        if not is_valid or np.any((arrays["tokens"] < 0) | (arrays["tokens"] >= vocabulary)):
-            raise ValueError
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(
-            f"{str(path)!r} is not a recycling table, or is damaged; delete it and start a new table."
-        ) from error
-    return metadata, arrays

@@ -12,6 +12,17 @@ from antiphon.accel.drafting.drafters.contained import Contained
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, context_keys
 from antiphon.accel.drafting.drafters.token_index import TokenIndex
 
+BASE = 4.0
+"""Factor by which one more matching token raises the weight of a position."""
+
+_LOG_BASE = log(BASE)
+
+ESCAPE = 2.0
+"""Weight of an unknown continuation."""
+
+MAX_MATCH, MAX_POSITIONS = 8, 64
+"""Longest match, and the number of positions for each length of match, the newest ones."""
+
 MAX_OCCURRENCES = 2048
 """Maximum number of occurrences of the last token to look at, the newest ones: it bounds the time of a step."""
 
@@ -29,10 +40,10 @@ matching positions, their total weight, depth."""
 class SuffixMatch:
     """A `Drafter` of one tree from references, prompt and the answer itself, completed by the model's own top tokens.
 
-    Every position after an earlier occurrence of the last token votes for the token there. Its weight is ``base`` to
-    the power of the number of tokens before it that match the context. The children of a row share the weight of the
+    Every position after an earlier occurrence of the last token votes for the token there. Its weight is `BASE` to the
+    power of the number of tokens before it that match the context. The children of a row share the weight of the
     positions that still match. Rows are taken best first by the product of these shares, each times the probability
-    that one of the known positions is right: m / (m + ``escape``) after m matching tokens. The product is the chance of
+    that one of the known positions is right: m / (m + `ESCAPE`) after m matching tokens. The product is the chance of
     the row. It is a low estimate: on recorded answers, a share of 1.1 c to 1.5 c of the rows with chance c was
     accepted.
 
@@ -40,9 +51,6 @@ class SuffixMatch:
     goes to the ``common`` tokens that follow the most different tokens (lower-order distribution of Kneser and Ney).
 
     Args:
-        base: Factor by which one more matching token raises the weight of a position, above 1.
-        max_positions: Maximum number of positions per length of match, the newest ones.
-        escape: Weight of an unknown continuation, above 0.
         common: Number of common tokens to guess below the root.
         recycling: Table of the model's top tokens by context. True for a table of this request alone, False for none.
         branching: Whether to draft a tree. False drafts a chain of the most likely child of each row, for engines that
@@ -54,29 +62,15 @@ class SuffixMatch:
 
     def __init__(
         self,
-        base: float = 4.0,
-        max_match: int = 8,
-        depth: int = 40,
         *,
-        max_positions: int = 64,
-        escape: float = 2.0,
+        depth: int = 40,
         common: int = 32,
         recycling: bool | RecyclingTable = True,
         branching: bool = True,
     ) -> None:
-        if base <= 1:
-            raise ValueError(f"base is {base}; give more than 1, so that a longer match weighs more.")
-        if min(max_match, depth, max_positions) < 1:
-            raise ValueError(
-                f"max_match is {max_match}, depth is {depth} and max_positions is {max_positions}; give 1 or more."
-            )
-        if escape <= 0:
-            raise ValueError(f"escape is {escape}; give more than 0, because the next token is never certain.")
-        if common < 0:
-            raise ValueError(f"common is {common}; give 0 (no such rows) or more.")
-        self.base, self.max_match, self.depth = base, max_match, depth
-        self.max_positions, self.escape, self.common, self.branching = max_positions, escape, common, branching
-        self._log_base = log(base)
+        if depth < 1 or common < 0:
+            raise ValueError(f"depth is {depth} and common is {common}; give 1 or more, and 0 (no such rows) or more.")
+        self.depth, self.common, self.branching = depth, common, branching
         self.recycling_table = RecyclingTable() if recycling is True else None if recycling is False else recycling
         self._clears_table = recycling is True
         self.begin((), ())
@@ -122,12 +116,12 @@ class SuffixMatch:
         self._common_tokens = {token: COMMON_SHARE * share for token, share in ranked}
 
     def _weigh(self, context: Tokens) -> dict[int, float]:
-        """Return the weight of each position after an occurrence of the last token: base ** (length of its match)."""
+        """Return the weight of each position after an occurrence of the last token: BASE ** (length of its match)."""
         weights: dict[int, float] = {}
-        matches = self._index.find_matches(context[-self.max_match :], self.max_match, MAX_OCCURRENCES)
+        matches = self._index.find_matches(context[-MAX_MATCH:], MAX_MATCH, MAX_OCCURRENCES)
         for matched, positions in enumerate(matches, 1):
-            newest = positions[-self.max_positions :]
-            weights.update(dict.fromkeys(newest, self.base**matched))  # longer matches overwrite shorter ones
+            newest = positions[-MAX_POSITIONS:]
+            weights.update(dict.fromkeys(newest, BASE**matched))  # longer matches overwrite shorter ones
         return weights
 
     def _grow(self, weights: dict[int, float], context: Tokens, rows: int) -> Draft:
@@ -151,12 +145,12 @@ class SuffixMatch:
         return Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
 
     def _trust(self, weight: float, depth: int) -> float:
-        """Return the probability that one of the known positions is right: m / (m + escape).
+        """Return the probability that one of the known positions is right: m / (m + ESCAPE).
 
         m is computed from the positions' total weight, as if a single position had all of it.
         """
-        matched = log(weight) / self._log_base + depth
-        return matched / (matched + self.escape)
+        matched = log(weight) / _LOG_BASE + depth
+        return matched / (matched + ESCAPE)
 
     def _branches(self, weights: dict[int, float], row: int, branch: _Branch) -> list[_Branch]:
         """Return the children of a row: the tokens at its positions, and guesses for the remaining probability."""

@@ -20,21 +20,15 @@ class Trie:
     Args:
         n: Window size of the paper, in tokens.
         prefix: Number of tokens to look up (the paper's L_p).
-        depth: Maximum depth of a row, ``n - prefix`` by default.
 
     Raises:
-        ValueError: ``n``, ``prefix``, ``num_draft`` or ``depth`` is out of range.
+        ValueError: ``n`` or ``prefix`` is out of range.
     """
 
-    def __init__(self, n: int = 13, prefix: int = 3, num_draft: int = 64, *, depth: int | None = None) -> None:
+    def __init__(self, n: int = 13, prefix: int = 3) -> None:
         if not 1 <= prefix < n:
             raise ValueError(f"prefix (L_p) is {prefix} and n is {n}; a window needs 1 <= prefix < n tokens.")
-        if num_draft < 1:
-            raise ValueError(f"num_draft is {num_draft}; a draft needs at least 1 row.")
-        if depth is not None and depth < 1:
-            raise ValueError(f"depth is {depth}; a draft is at least 1 token deep.")
-        self.n, self.prefix, self.num_draft = n, prefix, num_draft
-        self.depth = n - prefix if depth is None else depth
+        self.prefix, self.depth = prefix, n - prefix
         self.begin((), ())
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
@@ -47,12 +41,12 @@ class Trie:
         self._read = len(prompt)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Return a tree of at most ``num_draft`` and ``budget`` rows; empty if nothing followed the last token."""
+        """Return a tree of at most ``budget`` rows; empty if nothing followed the last token."""
         self._index.extend(context[self._read :])
         self._read = max(self._read, len(context))
         matches = self._index.find_matches(context[-self.prefix :], self.prefix)
         for matched in range(len(matches), 0, -1):
-            draft = self._grow(matches[matched - 1], matched, min(budget, self.num_draft))
+            draft = self._grow(matches[matched - 1], matched, budget)
             if draft.tokens:
                 return draft
         return EMPTY

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES
-from antiphon.accel.files import write_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 VERSION = "1"
-_TENSORS = ("prefix_k", "prefix_v", "mask_emb", "sample")
+TENSORS = ("prefix_k", "prefix_v", "mask_emb", "sample")
 _SAMPLE_SIZE = 8  # how many numbers of each parameter identify the model
 _RELATIVE, _ABSOLUTE = 0.01, 1e-4  # bfloat16 rounds by 0.4 %, adapters change most weights by more
 
@@ -77,17 +76,6 @@ class BitaWeights:
                 f"The BiTA weights belong to {self.model!r}, and the weights of {model_name(model)!r} are others; "
                 f"{remedy}."
             )
-
-    def save(self, path: str | Path) -> None:
-        """Write the weights to one safetensors file, atomically."""
-        from safetensors.torch import save
-
-        path = Path(path)
-        tensors = dict(zip(_TENSORS, (self.keys, self.values, self.masks, self.sample), strict=True))
-        facts = {"version": VERSION, "model": self.model, "notes": self.notes}
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        # One metadata entry: safetensors writes several in random order.
-        write_file(path, save(tensors, {"bita": json.dumps(facts)}))
 
     @classmethod
     def load(cls, path: str | Path) -> BitaWeights:
@@ -186,7 +174,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})["bita"])
-            tensors = [file.get_tensor(name) for name in _TENSORS]
+            tensors = [file.get_tensor(name) for name in TENSORS]
         keys, values, _, _ = tensors
         ranks = [tensor.ndim for tensor in tensors]
         is_whole = ranks == [4, 4, 2, 1] and keys.shape[:3] == values.shape[:3] and {"model", "notes"} <= facts.keys()

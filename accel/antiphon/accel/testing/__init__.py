@@ -1,1 +1,0 @@
-"""Tiny models and a byte tokenizer, for tests of drafters and for examples."""
