@@ -144,10 +144,7 @@ def encoder_inputs(
 
 
 def line_scores(question: str, passages: Sequence[Passage]) -> LineScores:
-    """Return the mean of the scores of both bundled encoders.
-
-    Raises:
-    """
+    """Return the mean of the scores of both bundled encoders."""
     by_encoder = [encoder.scores(question, passages) for encoder in bundled_encoders()]
     return [[fmean(each) for each in zip(*own, strict=True)] for own in zip(*by_encoder, strict=True)]
 
