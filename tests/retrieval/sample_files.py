@@ -6,6 +6,9 @@ import zipfile
 from collections.abc import Callable, Mapping
 from email.message import EmailMessage
 from functools import partial
+from pathlib import Path
+
+from antiphon.retrieval import Document, read_documents
 
 BOMB_BYTES = 40 * 1024 * 1024
 _ENTITIES = (
@@ -13,6 +16,11 @@ _ENTITIES = (
     + "".join(f'<!ENTITY {name} "{f"&{before};" * 10}">' for before, name in zip("abcdefgh", "bcdefghi", strict=True))
     + "]>"
 )
+
+
+def read_document(path: str | Path) -> Document:
+    """Return the document of a file, of a message without its attachments."""
+    return read_documents(path).documents[0]
 
 
 def zipped(files: Mapping[str, str | bytes]) -> bytes:

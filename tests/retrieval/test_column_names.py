@@ -9,7 +9,8 @@ import pytest
 from antiphon.pipelines.citations import cite
 from antiphon.pipelines.prompt import chat_prompt, plain_prompt, reader_prompt
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.retrieval import Document, HashEmbedder, Passage, Retriever, build_index, chunk_document, read_document
+from antiphon.retrieval import Document, HashEmbedder, Passage, Retriever, build_index, chunk_document
+from tests.retrieval.sample_files import read_document
 
 count = HashEmbedder().count_tokens
 ROWS = [(f"Gadget{n:03}", str(1000 + n), f"Hall {n % 7}") for n in range(60)]

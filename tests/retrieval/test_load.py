@@ -16,12 +16,12 @@ from antiphon.retrieval import (
     build_index,
     index_passages,
     load_documents,
-    read_document,
     read_index,
 )
 from antiphon.retrieval.formats import ocr
 from antiphon.retrieval.vector_index.flat import Vectors
 from tests.retrieval.pdf_files import lines, pages_of, shown
+from tests.retrieval.sample_files import read_document
 
 
 def write(path: Path, content: str | bytes) -> Path:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval import Document, HashEmbedder, chunk_document, read_document
+from antiphon.retrieval import Document, HashEmbedder, chunk_document
 from antiphon.retrieval.block import BlockKind
 from antiphon.retrieval.formats.markup import read_markdown_document
 from antiphon.retrieval.segmentation import blocks
+from tests.retrieval.sample_files import read_document
 
 count = HashEmbedder().count_tokens
 

@@ -16,10 +16,10 @@ from antiphon.retrieval import (
     Retriever,
     build_index,
     index_passages,
-    read_document,
     read_index,
 )
 from antiphon.retrieval.vector_index.flat import Vectors
+from tests.retrieval.sample_files import read_document
 
 TEXTS = {
     "cats.txt": "Cats sleep sixteen hours a day.\n\nA cat purrs when it is content, and sometimes when it is in pain.",

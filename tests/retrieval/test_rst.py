@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.retrieval import Document, HashEmbedder, read_document
+from antiphon.retrieval import Document, HashEmbedder
 from antiphon.retrieval.formats.rst import read_rst_document
+from tests.retrieval.sample_files import read_document
 
 count = HashEmbedder().count_tokens
 LINES = st.sampled_from(

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval import load_documents, read_document
+from antiphon.retrieval import load_documents
 from antiphon.retrieval.formats.text import decode, decode_text, looks_like_text
+from tests.retrieval.sample_files import read_document
 
 SENTENCES = {
     "de": "Die Straße führt über Hügel, und für Fußgänger gibt es schöne Wege.",

@@ -144,11 +144,7 @@ def encoder_inputs(
 
 
 def line_scores(question: str, passages: Sequence[Passage]) -> LineScores:
-    """Return the mean of the scores of both bundled encoders.
-
-    Raises:
-        ImportError: the package of all-MiniLM-L6-v2 is not installed; the message has the command.
-    """
+    """Return the mean of the scores of both bundled encoders."""
     by_encoder = [encoder.scores(question, passages) for encoder in bundled_encoders()]
     return [[fmean(each) for each in zip(*own, strict=True)] for own in zip(*by_encoder, strict=True)]
 

@@ -74,7 +74,6 @@ class SessionStore:
     Raises:
         ValueError: the file has another embedder or is not a store of sessions, or a number is out of range.
         OSError: the file cannot be opened.
-        ImportError: the embedder is not installed; the message has the command.
     """
 
     def __init__(

@@ -32,7 +32,6 @@ from .indexing import build_index as build_index
 from .load import LoadedDocuments as LoadedDocuments
 from .load import Progress as Progress
 from .load import load_documents as load_documents
-from .load import read_document as read_document
 from .load import read_documents as read_documents
 from .local_index import LocalIndex as LocalIndex
 from .passage import Passage as Passage

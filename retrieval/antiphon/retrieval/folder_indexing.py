@@ -79,7 +79,7 @@ class FolderTarget:
         old = () if self._old is None else self._old.passages
         before = [passage for passage in old if passage.source in kept]
         written = [*before, *passages]
-        reused = _write_index(written, self._folder, embedder, None, self._setting, report, self._old)
+        reused = _write_index(written, self._folder, embedder, self._setting, report, self._old)
         return max(0, reused - len(before))
 
 
@@ -88,13 +88,11 @@ def index_passages(
     out: str | Path,
     embedder: Embedder,
     *,
-    vectors: Vectors | None = None,
     setting: str = "auto",
 ) -> int:
     """Index passages. An existing index is replaced atomically when the new one is complete.
 
     Args:
-        vectors: The embedder's vectors of the passages, of shape (passages, dim), if they are known already.
         setting: How vectors are searched; see `choose_setting`.
 
     Returns:
@@ -103,21 +101,18 @@ def index_passages(
     Raises:
         ValueError: There is no passage, two have the same id, a vector is zero or not finite, or the setting is unknown
             or needs more passages.
-        ImportError: FAISS is needed and not installed; the message has the command.
         BlockingIOError: Another process is writing to ``out``. Raised before anything is embedded.
         OSError: The disk is full.
     """
     out = Path(out)
     with lock_for_writing(out):
-        old = _readable_index(out) if vectors is None else None
-        return _write_index(passages, out, embedder, vectors, setting, _silent, old)
+        return _write_index(passages, out, embedder, setting, _silent, _readable_index(out))
 
 
 def _write_index(
     passages: Sequence[Passage],
     out: Path,
     embedder: Embedder,
-    vectors: Vectors | None,
     setting: str,
     report: Progress,
     old: StoredIndex | None,
@@ -130,13 +125,10 @@ def _write_index(
     texts = [passage.text_with_headings for passage in passages]
     require_free_space(out, _least_bytes(texts, embedder.dim, suited))
     known: dict[str, Vectors] = {}
-    if vectors is None:
-        if old is not None and old.fingerprint == embedder.fingerprint:
-            known = _known(old, set(texts))
-        known |= read_unfinished(out, embedder.fingerprint, texts)
-        vectors = embed_resumably(texts, embedder, known, report, out)
-    else:
-        vectors = normalized(vectors, dim=embedder.dim)
+    if old is not None and old.fingerprint == embedder.fingerprint:
+        known = _known(old, set(texts))
+    known |= read_unfinished(out, embedder.fingerprint, texts)
+    vectors = embed_resumably(texts, embedder, known, report, out)
     report("save", 0, 1)
     plain = embedder.plain if isinstance(embedder, RayEmbedder) else embedder
     counts = token_counts(texts, plain) if isinstance(plain, TokenEmbedder) else None
@@ -177,7 +169,6 @@ def update_index(
         IndexMismatch: Another embedder made the index, or the installed version of FAISS cannot read it.
         ValueError: The numbers of vectors and passages differ, a vector is zero or not finite, or there are too few
             passages to train the setting again.
-        ImportError: FAISS is needed and not installed; the message has the command.
         BlockingIOError: Another process is writing to the folder, or has changed it meanwhile.
     """
     require_savable(upsert)

@@ -83,13 +83,10 @@ def watch_index(
         A report for each change.
 
     Raises:
-        ImportError: watchfiles is not installed; the message has the command.
         IndexNotFound: There is no index.
     """
-    try:
-        from watchfiles import watch
-    except ImportError as error:
-        raise ImportError("Watching files needs watchfiles: pip install watchfiles") from error
+    from watchfiles import watch
+
     stop = stop or threading.Event()
     name = read_stored(out).embedder if embedder == "auto" else embedder
     model = load_embedder(name, settings.get("device")) if isinstance(name, str) else name

@@ -109,29 +109,11 @@ def require_files(
     return found
 
 
-def read_document(path: str | Path) -> Document:
-    """Read one file as a document; of a message, the message without its attachments.
+def read_documents(path: str | Path) -> LoadedDocuments:
+    """Read one file and the files that it contains: archives, mailboxes, messages with attachments.
 
     Plain text and Markdown keep every character, including line ends, so that a span of the document is a span of the
     decoded file. For other formats it is a span of the extracted text, which is deterministic.
-
-    Args:
-        path: The file. If its format is unknown, it is read as plain text.
-
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: The file is not a regular file, is binary, damaged, empty, or of an unknown format; its parser is
-            not installed; or it contains other files, which `read_documents` reads.
-    """
-    data, kind = _FileReader(any_suffix=True).opened(Path(path))
-    document = kind.read(data, str(path))
-    if document is None:
-        raise ValueError(f"a {kind.name} file contains several documents; read them with read_documents")
-    return _checked(document, kind)
-
-
-def read_documents(path: str | Path) -> LoadedDocuments:
-    """Read one file and the files that it contains: archives, mailboxes, messages with attachments.
 
     Args:
         path: The file. If its format is unknown, it is read as plain text.
@@ -157,16 +139,6 @@ class _FileReader:
         self._bytes = 0
         self._members = 0
 
-    def opened(self, path: Path) -> tuple[bytes, Format]:
-        """Return the bytes of a file and its format."""
-        suffix = path.suffix.lower()
-        if not self._any_suffix:
-            _refuse_unknown(suffix)
-        if path.exists() and not path.is_file():
-            raise ValueError("it is not a regular file")
-        data = path.read_bytes()
-        return data, self._format(suffix, data, self._any_suffix)
-
     def documents(self, path: Path) -> list[Document]:
         """Return the documents in a file.
 
@@ -174,7 +146,13 @@ class _FileReader:
             OSError: The file cannot be opened.
             ValueError: The file cannot be read, or nothing in it can.
         """
-        data, kind = self.opened(path)
+        suffix = path.suffix.lower()
+        if not self._any_suffix:
+            _refuse_unknown(suffix)
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a regular file")
+        data = path.read_bytes()
+        kind = self._format(suffix, data, self._any_suffix)
         documents = list(self._read(data, kind, str(path), 0))
         if not documents:
             raise ValueError(self.skipped[0].reason if len(self.skipped) == 1 else "it contains no file that is read")

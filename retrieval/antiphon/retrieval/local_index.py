@@ -34,9 +34,6 @@ class LocalIndex:
     use the previous one. If the new index cannot be read, `stale` says why, and the previous one stays in use.
 
     Every change rewrites the whole folder, so change many passages at once. A change is durable when the call returns.
-
-    Raises:
-        ImportError: FAISS is needed and not installed; the message has the command.
     """
 
     def __init__(self, store: StoredIndex, embedder: Embedder) -> None:

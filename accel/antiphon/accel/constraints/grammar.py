@@ -66,7 +66,6 @@ class JsonGrammar:
 
         Raises:
             ValueError: The schema is invalid or not supported, or its shortest response is longer than the maximum.
-            ImportError: llguidance is not installed; the message has the command.
         """
         if schema is None:
             return LogitsProcessorList()
@@ -83,12 +82,8 @@ class JsonGrammar:
         return self._vocabularies[end]
 
     def _read_tokens(self, end: int) -> Any:
-        try:
-            from llguidance.hf import from_tokenizer
-        except ImportError as error:
-            raise ImportError(
-                "Answers that follow a JSON schema need llguidance; run: pip install llguidance"
-            ) from error
+        from llguidance.hf import from_tokenizer
+
         size = max(self._vocab_size, len(self._tokenizer))
         return from_tokenizer(self._tokenizer, n_vocab=size, eos_token=end)  # type: ignore[arg-type]
 

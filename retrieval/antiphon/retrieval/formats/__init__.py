@@ -39,14 +39,9 @@ class Format:
         """Return the document, or None if the file only contains other files.
 
         Raises:
-            ValueError: The file cannot be read, or its parser is not installed; the message has the reason.
+            ValueError: The file cannot be read; the message has the reason.
         """
-        if not self.reader:
-            return None
-        try:
-            document: Document = _function(self.reader)(data, source)
-        except ImportError as error:
-            raise self._not_installed() from error
+        document: Document | None = _function(self.reader)(data, source) if self.reader else None
         return document
 
     def members(self, data: bytes) -> Iterator[Member]:
@@ -57,9 +52,6 @@ class Format:
         """
         if self.unpacker:
             yield from _function(self.unpacker)(data)
-
-    def _not_installed(self) -> ValueError:
-        return ValueError(f"the parser of {self.name} files is not installed: install antiphon again")
 
 
 _CODE = (

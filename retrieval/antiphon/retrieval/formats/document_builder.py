@@ -87,7 +87,7 @@ class DocumentBuilder:
             self._headings.append(Heading(start + each.start, start + each.end, each.level + level, each.title))
         self._code += [(start + first, start + last) for first, last in document.code]
 
-    def build(self, source: str, metadata: Metadata | None = None, *, cut_at_lines: bool = False) -> Document:
+    def build(self, source: str, metadata: Metadata | None = None) -> Document:
         """Return the document.
 
         Args:
@@ -101,7 +101,6 @@ class DocumentBuilder:
             facts,
             tuple(self._headings),
             regions=regions,
-            cut_at_lines=cut_at_lines,
             code=tuple(self._code),
         )
 

@@ -87,7 +87,6 @@ class StoredIndex:
         """Open the vector index as it was built.
 
         Raises:
-            ImportError: FAISS is needed and not installed; the message has the command.
             IndexMismatch: The installed version of FAISS cannot read the index.
         """
         return open_vectors(self.files, self.vectors, self.description)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from antiphon.retrieval.vector_index.description import IndexDescription
 from antiphon.retrieval.vector_index.faiss_index import FaissIndex
-from antiphon.retrieval.vector_index.faiss_library import import_faiss
 from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors, normalized
-from antiphon.retrieval.vector_index.settings import FLAT_NUMBERS, IndexSetting, choose_setting
+from antiphon.retrieval.vector_index.settings import IndexSetting, choose_setting
 from antiphon.retrieval.vector_index.training import train_index, untrained_index
 
 LocalVectorIndex = FlatIndex | FaissIndex
@@ -24,18 +23,13 @@ def build_vector_index(vectors: Vectors, setting: str | IndexSetting = "auto") -
         TypeError: The vectors are not an array of floats.
         ValueError: The vectors have a wrong shape, or one is zero or not finite; or the setting is unknown or needs
             more vectors.
-        ImportError: FAISS is needed and not installed; the message has the command.
     """
     vectors = normalized(vectors)
     return build_from_normalized(vectors, check_setting(setting, *vectors.shape))
 
 
 def build_from_normalized(vectors: Vectors, setting: IndexSetting) -> LocalVectorIndex:
-    """Build an index of vectors from `normalized` with a setting from `check_setting`.
-
-    Raises:
-        ImportError: FAISS is needed and not installed; the message has the command.
-    """
+    """Build an index of vectors from `normalized` with a setting from `check_setting`."""
     return FlatIndex(vectors, are_normalized=True) if setting.is_flat else train_index(vectors, setting)
 
 
@@ -49,7 +43,6 @@ def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting
 
     Raises:
         ValueError: There are too few vectors to train with.
-        ImportError: FAISS is needed and not installed; the message has the command.
     """
     if isinstance(old, FaissIndex) and not setting.is_flat and setting.lists <= old.description.lists:
         return old.refilled(vectors)
@@ -61,17 +54,10 @@ def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSet
 
     Raises:
         ValueError: The setting is unknown or needs more vectors.
-        ImportError: FAISS is needed and not installed; the message has the command.
     """
     chosen = choose_setting(setting, count, dim)
     if chosen.is_flat:
         return chosen
-    try:
-        import_faiss()
-    except ImportError as error:
-        exact = f"{count} passages need FAISS (without it at most {FLAT_NUMBERS // dim}, or the setting flat)"
-        needs = exact if chosen.name == "auto" else f"The setting {chosen.name!r} needs FAISS"
-        raise ImportError(f"{needs}. {error}") from error
     untrained_index(chosen, count, dim)
     return chosen
 

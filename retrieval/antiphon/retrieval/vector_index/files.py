@@ -48,7 +48,6 @@ def open_vectors(folder: Path, vectors: StoredVectors, description: IndexDescrip
     """Open the index that `write_vectors` wrote, without building it again, for the vectors of `read_vectors`.
 
     Raises:
-        ImportError: FAISS is needed and not installed; the message has the command.
         IndexMismatch: The installed version of FAISS cannot read it.
         IndexCorrupt: The files do not belong together.
     """

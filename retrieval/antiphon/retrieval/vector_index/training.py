@@ -39,7 +39,6 @@ def train_index(vectors: Vectors, setting: IndexSetting) -> FaissIndex:
         setting: The setting, not flat.
 
     Raises:
-        ImportError: FAISS is not installed; the message has the command.
         ValueError: FAISS needs more vectors; the message says how many.
     """
     # 1. Create, train and fill the index.
@@ -63,7 +62,6 @@ def untrained_index(setting: IndexSetting, count: int, dim: int) -> Any:
     """Create the untrained FAISS index of a setting.
 
     Raises:
-        ImportError: FAISS is not installed; the message has the command.
         ValueError: FAISS needs more vectors.
     """
     faiss = import_faiss()
