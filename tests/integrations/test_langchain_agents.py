@@ -52,7 +52,7 @@ class WritingModel(LanguageModel):
 
     def stream(self, prompt: Any, **parameters: Any) -> Any:
         tokens = self.tokenize(prompt).tokens
-        self.asked.append(str(self.tokenizer.decode(tokens)))
+        self.asked.append(str(self.tokenizer.decode(list(tokens))))
         text = '{"last is no JSON: "]}' if RESULT in self.asked[-1] else self.call
         script = [*self.tokenizer.encode(text, add_special_tokens=False), EOS]
         model = scripted_model(script, len(tokens), len(self.tokenizer), positions=2047)
@@ -111,7 +111,7 @@ def test_a_response_format_of_another_kind_is_refused_and_objects_are_json(tiny:
 
 def test_an_agent_summarizes_a_conversation_that_fills_most_of_the_window() -> None:
     chat = ChatAntiphon(language_model=ScriptedModel(answer="They spoke of bees."), max_tokens=24)
-    count = chat.get_num_tokens_from_messages
+    count: Any = chat.get_num_tokens_from_messages
     limits: Any = {"trigger": ("fraction", 0.8), "keep": ("messages", 1), "trim_tokens_to_summarize": 4000}
     agent = create_agent(chat, [], middleware=[SummarizationMiddleware(chat, token_counter=count, **limits)])
     turns = [HumanMessage("Bees? " * 100) if place % 2 == 0 else AIMessage("Bees. " * 100) for place in range(24)]
@@ -139,7 +139,7 @@ def test_chat_openai_sends_the_results_to_vllm_and_its_answer_cites_them(server:
     chat = ChatOpenAI(model="tiny", base_url=server.url, api_key="none", extra_body=body, streaming=True)  # type: ignore[arg-type]
     agent = create_agent(chat, [look_up], middleware=[ReferencesMiddleware()])
     call = AIMessage("", tool_calls=[{"name": "look_up", "args": {"word": "bee"}, "id": "1"}])
-    asked = [HumanMessage("What is a bee?"), call, ToolMessage(RESULT, tool_call_id="1", name="look_up")]
+    asked: list[Any] = [HumanMessage("What is a bee?"), call, ToolMessage(RESULT, tool_call_id="1", name="look_up")]
     state = agent.invoke({"messages": asked})
     [sent] = server.requests
     assert (sent["top_k"], sent["vllm_xargs"]) == (5, {"prediction": "Bees", "references": [RESULT]})
