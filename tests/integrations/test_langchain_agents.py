@@ -144,7 +144,7 @@ def test_chat_openai_sends_the_results_to_vllm_and_its_answer_cites_them(server:
     chat = ChatOpenAI(model="tiny", base_url=server.url, api_key="none", extra_body=body, streaming=True)  # type: ignore[arg-type]
     agent = create_agent(chat, [look_up], middleware=[ReferencesMiddleware()])
     call = AIMessage("", tool_calls=[{"name": "look_up", "args": {"word": "bee"}, "id": "1"}])
-    asked: Any = [HumanMessage("What is a bee?"), call, ToolMessage(RESULT, tool_call_id="1", name="look_up")]
+    asked: list[Any] = [HumanMessage("What is a bee?"), call, ToolMessage(RESULT, tool_call_id="1", name="look_up")]
     state = agent.invoke({"messages": asked})
     [sent] = server.requests
     assert (sent["top_k"], sent["vllm_xargs"]) == (5, {"prediction": "Bees", "references": [RESULT]})

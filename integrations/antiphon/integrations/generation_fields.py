@@ -39,6 +39,9 @@ MODEL_VARIABLE = "ANTIPHON_MODEL"
 
 NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
+LOADED_BY_NAME: Any = None
+"""The default of ``language_model``, which the constructor replaces."""
+
 _LOADING = Lock()  # so that several threads load the same model only once
 
 
@@ -62,7 +65,7 @@ class GenerationFields(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    language_model: SkipValidation[TextModel] = Field(exclude=True, repr=False)
+    language_model: SkipValidation[TextModel] = Field(default=LOADED_BY_NAME, exclude=True, repr=False)
     model: str = ""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     max_tokens: int | None = None
