@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from antiphon.pipelines import SessionStore
-from antiphon.pipelines.cli import app
+from antiphon.pipelines import Answer, SessionStore
+from antiphon.pipelines.cli import app, console
 from antiphon.pipelines.cli.chat_loop import hold_conversation
 from antiphon.retrieval import HashEmbedder
 from tests.tiny import byte_tokenizer, tiny_model
@@ -42,14 +42,17 @@ def test_answers_are_kept_in_the_file_that_is_named(index_folder: Path, tiny_fol
 
 
 @pytest.mark.slow
-def test_questions_are_answered_one_after_the_other_until_the_input_ends(index_folder: Path, tiny_folder: Path) -> None:
+def test_questions_are_answered_one_after_the_other_until_the_input_ends(
+    index_folder: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Answer] = []
+    monkeypatch.setattr(console, "show_cost", lambda answer, _: answers.append(answer))
     command = ("chat", "--index", index_folder, "--model", tiny_folder, "--k", 1, "--max-new-tokens", 9)
     shown = antiphon(*command, said=f"{QUESTION}\n \nAnd {'how long ' * 120}is that?\nAnd in winter?\n")
     assert shown.exit_code == 0, shown.stderr
-    costs = [line for line in shown.stdout.splitlines() if "; 9 tokens in " in line]
-    assert len(costs) == 2
-    assert " of them prefilled" not in costs[0]
-    assert " of them prefilled" in costs[1]
+    assert [answer.usage.completion_tokens for answer in answers] == [9, 9]
+    assert answers[0].steps.prefill_tokens == answers[0].usage.prompt_tokens
+    assert 0 < answers[1].steps.prefill_tokens < answers[1].usage.prompt_tokens
     assert "exceeds the context window" in shown.stderr  # only the long question is refused
 
 
@@ -80,7 +83,7 @@ def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"Traceback" not in errors
-    found = re.search(rb"(\d+) tokens in ", shown)
+    found = re.search(rb"; (\d+) tokens[,;]", shown)
     assert found is not None
     assert 0 < int(found[1]) < 20_000
 

@@ -116,7 +116,8 @@ class Answer:
         else:
             done = f"Written by {PurePath(self.model).name}" if self.model else "Written"
         done += f" in {self.seconds:.1f} s" if self.seconds else ""
-        cost = f"; {cost_line(self.usage, self.steps, self.finish_reason)}" if self.usage.completion_tokens > 1 else ""
+        is_written = self.usage.completion_tokens > bool(self.usage.response_prefix_tokens)  # a quote has an end token
+        cost = f"; {cost_line(self.usage, self.steps, self.finish_reason)}" if is_written else ""
         return done + cost + (f". {ENDED_IN_THINKING}" if self.ended_in_thinking else "")
 
     def __str__(self) -> str:
