@@ -12,7 +12,7 @@ import torch
 
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.retrieval import build_index
-from recipes.bita.initial import initial_bita_weights
+from recipes.bita.initial import initial_bita_weights, save_bita_weights
 from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
@@ -79,7 +79,7 @@ def test_the_python_of_the_pages_runs(
     model = tiny_model(max_position_embeddings=16_384)
     model.save_pretrained(tmp_path / "my-model")
     byte_tokenizer().save_pretrained(tmp_path / "my-model")
-    initial_bita_weights(model).save(tmp_path / "my-model" / BITA_FILE)
+    save_bita_weights(initial_bita_weights(model), tmp_path / "my-model" / BITA_FILE)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "keys.md").write_text("Keys are rotated once a year.\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
