@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import log
 from typing import Any
 
 import numpy as np
@@ -184,10 +184,6 @@ class CostModel:
         self._drift += DRIFT_RATE * error
         self._biases = [BIAS_DECAY * bias for bias in self._biases]
         self._biases[own] += BIAS_RATE * error
-
-    def correction(self, rows: int) -> float:
-        """Return the learned cost factor of forward passes of ``rows`` rows, without the drift common to all."""
-        return exp(self._biases[_row_range(rows)])
 
     def _curve(self, context_length: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return two arrays: the seconds and the row range (`_row_range`) of 1, 2, ... rows.

@@ -102,17 +102,14 @@ class ServerProbe:
         url: Address of the server, with or without "/v1".
         api_key: API key; None for servers without keys.
         timeout: Maximum seconds to wait for a response.
-        connect: Maximum seconds to wait for a connection.
     """
 
-    def __init__(
-        self, url: str, api_key: str | None = None, timeout: float = 10.0, connect: float = CONNECT_SECONDS
-    ) -> None:
+    def __init__(self, url: str, api_key: str | None = None, timeout: float = 10.0) -> None:
         import httpx
 
         self.url = check_url(url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Timeout(timeout, connect=min(timeout, connect))
+        limits = httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS))
         self._http = httpx.Client(headers=headers, timeout=limits, follow_redirects=True)
 
     def __enter__(self) -> ServerProbe:

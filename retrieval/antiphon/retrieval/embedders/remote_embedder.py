@@ -26,15 +26,16 @@ PROMPTS = {
 
 _BATCH = 32
 _BYTES_PER_TOKEN = 3
+_TIMEOUT = 300.0  # seconds for each batch of texts
 
 
 class RemoteEmbedder:
-    """Vectors from a server's ``/embeddings``; how texts longer than 512 tokens are cut is up to the server.
+    """Vectors from a server's ``/embeddings``, with the API key in the environment variable ANTIPHON_API_KEY.
+
+    How texts longer than 512 tokens are cut is up to the server.
 
     Args:
         address: Such as "ollama/nomic-embed-text" or "http://host:8000/v1#bge-m3".
-        api_key: API key; None takes the environment variable ANTIPHON_API_KEY.
-        timeout: Maximum seconds for each batch of texts.
 
     Raises:
         ValueError: The address is invalid.
@@ -43,12 +44,12 @@ class RemoteEmbedder:
 
     max_tokens = 512
 
-    def __init__(self, address: str, *, api_key: str | None = None, timeout: float = 300.0) -> None:
+    def __init__(self, address: str) -> None:
         self.name = address
-        key = api_key or os.environ.get("ANTIPHON_API_KEY")
+        key = os.environ.get("ANTIPHON_API_KEY")
         self._url, self._model = find_embedder(*split_address(address), api_key=key)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(headers=headers, timeout=timeout)
+        self._http = httpx.Client(headers=headers, timeout=_TIMEOUT)
         finalize(self, self._http.close)  # close kept-alive connections with this object
         self._prompts = next((pair for part, pair in PROMPTS.items() if part in self._model.lower()), ("", ""))
         self.dim = len(next(self._embed(["?"])))

@@ -14,6 +14,8 @@ from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerankers.protocol import falling, sort_by_score
 from antiphon.retrieval.vector_index.flat import Vectors
 
+_CACHED = 512  # passages whose token vectors are kept
+
 
 class MaxSimReranker:
     """Late interaction (MaxSim): every token of the question is matched with the most similar token of the passage.
@@ -26,7 +28,6 @@ class MaxSimReranker:
         token_counts: For each token id the number of passages that contain it, for the IDF. None: equal weights.
         passages: The number of passages in the index, for the IDF.
         weight: The weight of the mean similarity.
-        cache_size: The number of passages whose token vectors are cached.
     """
 
     name = "maxsim"
@@ -39,13 +40,12 @@ class MaxSimReranker:
         *,
         depth: int = 20,
         weight: float = 0.5,
-        cache_size: int = 512,
     ) -> None:
         if depth < 1 or weight < 0:
             raise ValueError(f"depth is {depth} and weight {weight}; depth is from 1, weight from 0.")
         self.depth = depth
         self._embedder = embedder
-        self._memory = TokenVectorCache(embedder, cache_size)
+        self._memory = TokenVectorCache(embedder, _CACHED)
         self._weight = weight
         counts = np.zeros(embedder.vocabulary_size) if token_counts is None else token_counts
         self._idf = np.log1p((passages - counts + 0.5) / (counts + 0.5)).astype(np.float32)
