@@ -14,20 +14,26 @@ from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
+STATES = (
+    "mamba2", "zamba2", "qwen3_next", "bamba", "lfm2", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "granitemoehybrid",
+    "nemotron_h", "falcon_h1", "lfm2_moe", "lfm3",
+)  # fmt: skip
+"""Families with recurrent or convolutional state."""
 LEVELS: dict[str, tuple[str, ...]] = {
     "tree": (
         *FAMILIES, "qwen2", "mistral-full", "gemma", "phi", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "opt", "olmo2",
         "granite", "smollm3", "stablelm", "deepseek_v3", "qwen2-window", "phi3-window", "starcoder2", "gemma2",
         "gpt_oss", "cohere2", "llama4", "phi3-longrope", "llama-longrope", "llama-dynamic",
+        *STATES,
     ),
-    "linear": ("bloom", "falcon-alibi", "mpt", "gpt_neo", "lfm2"),
-    "replay": ("mamba2", "zamba2", "qwen3_next", "bamba"),
+    "linear": ("bloom", "falcon-alibi", "mpt", "gpt_neo"),
+    "replay": ("kimi_linear",),
     "plain": ("mamba", "jamba", "recurrent_gemma"),
 }  # fmt: skip
 LEVEL_OF = {family: level for level, families in LEVELS.items() for family in families}
-USUAL = ("gptj", "qwen2-window", "llama4", "gpt_oss", "phi3-longrope", "bloom", "mamba2", "bamba", "jamba")
+USUAL = ("gptj", "qwen2-window", "llama4", "gpt_oss", "phi3-longrope", "bloom", "mamba2", "bamba", "qwen3_5", "lfm3", "kimi_linear", "jamba")
 """The families that `make test` runs: each level, kind of layer, and position that changes with the length."""
-SDPA = [family for family in LEVELS["tree"] if family not in ("gptj", "gemma2", "gpt_oss", *FAMILIES)]
+SDPA = [family for family in LEVELS["tree"] if family not in ("gptj", "gemma2", "gpt_oss", "mamba2", *FAMILIES)]
 ORACLE_STEPS = {"phi3-longrope": 10, "llama-dynamic": 38} | dict.fromkeys(LEVELS["plain"], 48)
 """Forward passes for 48 tokens with drafts of five correct tokens: 9, or more for families that refuse some drafts."""
 
@@ -65,6 +71,8 @@ def test_drafts_change_neither_output_nor_logits(family: str, mode: str) -> None
         assert trial.error < TOLERANCE, name
         assert (trial.steps < trial.tokens == 48) == (LEVEL_OF[family] != "plain"), name
     assert trials["oracle"].steps == ORACLE_STEPS.get(family, 9)
+    if family in STATES:
+        assert trials["random trees"].steps <= 14
 
 
 @pytest.mark.parametrize("family", part(SDPA, ("qwen2-window",)))
@@ -75,7 +83,11 @@ def test_eager_attention_changes_neither_output_nor_logits(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", part([family for family in MORE_FAMILIES if LEVEL_OF[family] != "tree"], ("bloom", "mamba2", "jamba"))
+    "family",
+    part(
+        [family for family in MORE_FAMILIES if LEVEL_OF[family] != "tree" or family in STATES],
+        ("bloom", "mamba2", "qwen3_5", "kimi_linear", "jamba"),
+    ),
 )
 def test_no_family_attends_to_left_padding(family: str) -> None:
     model: Any = tiny_model(family)

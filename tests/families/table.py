@@ -118,6 +118,11 @@ MORE_FAMILIES: dict[str, Family] = {
     "lfm3": ("lfm3", _HEADS | _WINDOW | {
         "num_hidden_layers": 4, "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
     }),
+    "kimi_linear": ("kimi_linear", _SHAPE | {
+        "num_key_value_heads": 4, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "linear_head_dim": 16,
+        "linear_num_heads": 4, "layer_types": ["linear_attention", "full_attention"],
+    }),
     "mamba": ("mamba", {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}),
     "jamba": ("jamba", _SHAPE | {
         "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4, "mamba_d_state": 8,
