@@ -9,16 +9,11 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.testing.tiny import FAMILIES
 from tests.accel.adversarial_drafters import generate_with_trees
 from tests.families.check import DRAFTERS, MODES, TOLERANCE, check_model
-from tests.families.table import ALL_FAMILIES, MORE_FAMILIES, tiny_model
+from tests.families.table import ALL_FAMILIES, MORE_FAMILIES, STATES, tiny_model
 from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
-STATES = (
-    "mamba2", "zamba2", "qwen3_next", "bamba", "lfm2", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "granitemoehybrid",
-    "nemotron_h", "falcon_h1", "lfm2_moe", "lfm3",
-)  # fmt: skip
-"""Families with recurrent or convolutional state."""
 LEVELS: dict[str, tuple[str, ...]] = {
     "tree": (
         *FAMILIES, "qwen2", "mistral-full", "gemma", "phi", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "opt", "olmo2",

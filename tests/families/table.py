@@ -134,6 +134,12 @@ MORE_FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 """Further families: one entry for each family or variant that needs a different way of decoding."""
 
+STATES = (
+    "mamba2", "zamba2", "qwen3_next", "bamba", "lfm2", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "granitemoehybrid",
+    "nemotron_h", "falcon_h1", "lfm2_moe", "lfm3",
+)  # fmt: skip
+"""Families with recurrent or convolutional state that verify trees."""
+
 ALL_FAMILIES: dict[str, Family] = FAMILIES | MORE_FAMILIES
 """All tested families."""
 
