@@ -26,7 +26,20 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "plain": ("mamba", "jamba", "recurrent_gemma"),
 }  # fmt: skip
 LEVEL_OF = {family: level for level, families in LEVELS.items() for family in families}
-USUAL = ("gptj", "qwen2-window", "llama4", "gpt_oss", "phi3-longrope", "bloom", "mamba2", "bamba", "qwen3_5", "lfm3", "kimi_linear", "jamba")
+USUAL = (
+    "gptj",
+    "qwen2-window",
+    "llama4",
+    "gpt_oss",
+    "phi3-longrope",
+    "bloom",
+    "mamba2",
+    "bamba",
+    "qwen3_5",
+    "lfm3",
+    "kimi_linear",
+    "jamba",
+)
 """The families that `make test` runs: each level, kind of layer, and position that changes with the length."""
 SDPA = [family for family in LEVELS["tree"] if family not in ("gptj", "gemma2", "gpt_oss", "mamba2", *FAMILIES)]
 ORACLE_STEPS = {"phi3-longrope": 10, "llama-dynamic": 38} | dict.fromkeys(LEVELS["plain"], 48)

@@ -72,7 +72,7 @@ class Ancestry:
 
 @dataclass(frozen=True, slots=True)
 class RowStates:
-    """The recurrent state after each row of a forward pass, as factors: heads times (rows times size), not size squared.
+    """The recurrent state after each row of a forward pass, as factors that are much smaller than the states.
 
     Attributes:
         before: State before the first row, of shape (batch, heads, size, other size).
@@ -133,16 +133,14 @@ class DraftStates(Cache):
         self._inputs[layer_idx, state_idx] = inputs
         return inputs
 
-    def update_recurrent_state(
-        self, recurrent_states: Any, layer_idx: int, state_idx: int = 0, **kwargs: Any
-    ) -> Any:
+    def update_recurrent_state(self, recurrent_states: Any, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Any:
         """Note the states of a layer's rows.
 
         Raises:
-            ValueError: The layer computes the state after the last row only.
+            TypeError: The layer computes the state after the last row only.
         """
         if not isinstance(recurrent_states, RowStates):
-            raise ValueError(f"The state layer {layer_idx} computes the state after the last row only.")
+            raise TypeError(f"The state layer {layer_idx} computes the state after the last row only.")
         self._states[layer_idx, state_idx] = recurrent_states
         return recurrent_states
 

@@ -186,8 +186,9 @@ class SelfTest:
         Models with recurrent state must reproduce these.
         """
         sequence = self._sequence(replace(traits, level="plain", uses_packed_attention=False))
-        rows = [sequence.prefill(prompt)]
-        for token in path:
+        sequence.prefill(prompt[:-1])
+        rows: list[Tensor] = []
+        for token in [prompt[-1], *path]:
             sequence.keep(())
             rows.append(sequence.forward([token], EMPTY))
         return torch.cat(rows).float()
