@@ -156,7 +156,7 @@ def cases(draw: st.DrawFn) -> Case:
         attention=draw(st.sampled_from(["sdpa", "eager"])),
         prompt=(*draw(few), draw(TEXT)),
         padding=draw(st.one_of(st.just(0), st.integers(0, 9))),
-        chunk=draw(st.one_of(st.none(), st.integers(1, 20))),
+        chunk=None if family == "mamba2" else draw(st.one_of(st.none(), st.integers(1, 20))),  # it takes no chunks
         new_tokens=room,
         num_draft_tokens=draw(st.one_of(st.just(32), st.integers(0, 12), st.none())),
         drafter=draw(st.sampled_from(["script", "script", "script", *sorted(FACTORIES)])),
