@@ -104,8 +104,12 @@ class ParallelEngine:
 
     def __init__(self, engine: TorchEngine, group: Any = None) -> None:
         traits = engine.traits
-        if traits.level != "tree" or traits.rope is not None:
-            reason = traits.reason if traits.level != "tree" else "its rotary frequencies change with the length"
+        reasons = {
+            traits.reason: traits.level != "tree",
+            "its rotary frequencies change with the length": traits.rope is not None,
+            "its layers keep recurrent or convolutional state": bool(traits.state_kinds),
+        }
+        if reason := next((reason for reason, holds in reasons.items() if holds), ""):
             raise ValueError(
                 f"Lookahead over several devices verifies trees, which {type(engine.model).__name__} cannot: {reason}."
             )

@@ -205,20 +205,23 @@ def test_padded_prompts_and_chunked_prefill_give_the_same_output(kind: str, fami
     assert output.tolist() == expected.tolist()
 
 
-# Models that verify only chains, with or without replay, and their level with each cache.
-LOWER: dict[tuple[str, str], Level] = {
+# Models that verify only chains or have recurrent state, and their level with each cache.
+LEVELS: dict[tuple[str, str], Level] = {
     ("gpt_neo", "growing"): "linear",
     ("gpt_neo", "fp8"): "linear",
     ("gpt_neo", "static"): "plain",
-    ("lfm2", "growing"): "linear",
-    ("lfm2", "static"): "plain",
-    ("mamba2", "static"): "replay",
+    ("lfm2", "growing"): "tree",
+    ("lfm2", "static"): "tree",
+    ("mamba2", "static"): "tree",
+    ("qwen3_5", "static"): "tree",
+    ("kimi_linear", "growing"): "replay",
+    ("kimi_linear", "static"): "plain",
 }
 
 
-@pytest.mark.parametrize(("family", "kind"), LOWER)
-def test_models_that_verify_no_trees_are_exact_with_other_caches(family: str, kind: str) -> None:
-    model, level = model_of(family), LOWER[family, kind]
+@pytest.mark.parametrize(("family", "kind"), LEVELS)
+def test_models_of_chains_or_with_state_are_exact_with_other_caches(family: str, kind: str) -> None:
+    model, level = model_of(family), LEVELS[family, kind]
     name = "cache_params" if family == "mamba2" else "past_key_values"
     options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "use_cache": True}
     expected = model.generate(PROMPT, **options, **{name: KINDS[kind](model.config, LENGTH + 24)})

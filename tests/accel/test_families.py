@@ -8,7 +8,7 @@ import torch
 from antiphon.accel.engines.torch.engine import traits_of
 from tests.accel.adversarial_drafters import generate_with_trees
 from tests.families.check import DRAFTERS, MODES, TOLERANCE, check_model
-from tests.families.table import ALL_FAMILIES, MORE_FAMILIES, tiny_model
+from tests.families.table import ALL_FAMILIES, MORE_FAMILIES, STATES, tiny_model
 from tests.table_part import part
 from tests.tiny import FAMILIES
 
@@ -19,15 +19,29 @@ LEVELS: dict[str, tuple[str, ...]] = {
         *FAMILIES, "qwen2", "mistral-full", "gemma", "phi", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "opt", "olmo2",
         "granite", "smollm3", "stablelm", "deepseek_v3", "qwen2-window", "phi3-window", "starcoder2", "gemma2",
         "gpt_oss", "cohere2", "llama4", "phi3-longrope", "llama-longrope", "llama-dynamic",
+        *STATES,
     ),
-    "linear": ("bloom", "falcon-alibi", "mpt", "gpt_neo", "lfm2"),
-    "replay": ("mamba2", "zamba2", "qwen3_next", "bamba"),
+    "linear": ("bloom", "falcon-alibi", "mpt", "gpt_neo"),
+    "replay": ("kimi_linear",),
     "plain": ("mamba", "jamba", "recurrent_gemma"),
 }  # fmt: skip
 LEVEL_OF = {family: level for level, families in LEVELS.items() for family in families}
-USUAL = ("gptj", "qwen2-window", "llama4", "gpt_oss", "phi3-longrope", "bloom", "mamba2", "bamba", "jamba")
+USUAL = (
+    "gptj",
+    "qwen2-window",
+    "llama4",
+    "gpt_oss",
+    "phi3-longrope",
+    "bloom",
+    "mamba2",
+    "bamba",
+    "qwen3_5",
+    "lfm3",
+    "kimi_linear",
+    "jamba",
+)
 """The families that `make test` runs: each level, kind of layer, and position that changes with the length."""
-SDPA = [family for family in LEVELS["tree"] if family not in ("gptj", "gemma2", "gpt_oss", *FAMILIES)]
+SDPA = [family for family in LEVELS["tree"] if family not in ("gptj", "gemma2", "gpt_oss", "mamba2", *FAMILIES)]
 ORACLE_STEPS = {"phi3-longrope": 10, "llama-dynamic": 38} | dict.fromkeys(LEVELS["plain"], 48)
 """Forward passes for 48 tokens with drafts of five correct tokens: 9, or more for families that refuse some drafts."""
 
@@ -65,6 +79,8 @@ def test_drafts_change_neither_output_nor_logits(family: str, mode: str) -> None
         assert trial.error < TOLERANCE, name
         assert (trial.steps < trial.tokens == 48) == (LEVEL_OF[family] != "plain"), name
     assert trials["oracle"].steps == ORACLE_STEPS.get(family, 9)
+    if family in STATES:
+        assert trials["random trees"].steps <= 14
 
 
 @pytest.mark.parametrize("family", part(SDPA, ("qwen2-window",)))
@@ -75,7 +91,11 @@ def test_eager_attention_changes_neither_output_nor_logits(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", part([family for family in MORE_FAMILIES if LEVEL_OF[family] != "tree"], ("bloom", "mamba2", "jamba"))
+    "family",
+    part(
+        [family for family in MORE_FAMILIES if LEVEL_OF[family] != "tree" or family in STATES],
+        ("bloom", "mamba2", "qwen3_5", "kimi_linear", "jamba"),
+    ),
 )
 def test_no_family_attends_to_left_padding(family: str) -> None:
     model: Any = tiny_model(family)

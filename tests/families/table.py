@@ -14,6 +14,10 @@ _WINDOW = {"sliding_window": 12}
 _MIXED = _WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _ROUTED = {"moe_intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2}
+_DELTA: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+}  # fmt: skip
 _SWITCH = 52
 """Position where rotary frequencies change: in the middle of a text of 40 prompt tokens and 48 new ones."""
 _LONGROPE: dict[str, Any] = {
@@ -84,15 +88,40 @@ MORE_FAMILIES: dict[str, Family] = {
         "num_key_value_heads": 4, "num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"],
         "mamba_d_state": 16, "n_mamba_heads": 8, "chunk_size": 16, "adapter_rank": 8, "use_mem_rope": True,
     }),
-    "qwen3_next": ("qwen3_next", _HEADS | _ROUTED | {
-        "layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 16, "linear_value_head_dim": 16,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "shared_expert_intermediate_size": 48,
-    }),
+    "qwen3_next": ("qwen3_next", _HEADS | _ROUTED | _DELTA | {"shared_expert_intermediate_size": 48}),
     "bamba": ("bamba", _SHAPE | {
         "attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16,
     }),
     "lfm2": ("lfm2", _SHAPE | {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 16,
+    }),
+    "qwen3_5": ("qwen3_5_text", _HEADS | _DELTA),
+    "qwen3_5_moe": ("qwen3_5_moe_text", _HEADS | _ROUTED | _DELTA | {"shared_expert_intermediate_size": 48}),
+    "olmo_hybrid": ("olmo_hybrid", _SHAPE | _DELTA | {"num_key_value_heads": 4}),
+    "granitemoehybrid": ("granitemoehybrid", _SHAPE | _EXPERTS | {
+        "layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16,
+        "mamba_chunk_size": 16, "shared_intermediate_size": 48,
+    }),
+    "nemotron_h": ("nemotron_h", _HEADS | {
+        "layers_block_type": ["mamba", "mlp", "attention", "mamba", "moe"], "ssm_state_size": 16, "mamba_num_heads": 8,
+        "mamba_head_dim": 16, "n_groups": 2, "chunk_size": 16, "n_routed_experts": 4, "moe_intermediate_size": 48,
+        "moe_shared_expert_intermediate_size": 48,
+    }),
+    "falcon_h1": ("falcon_h1", _SHAPE | {
+        "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16,
+        "mamba_chunk_size": 16,
+    }),
+    "lfm2_moe": ("lfm2_moe", _SHAPE | _ROUTED | {
+        "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1,
+        "num_experts_per_tok": 2,
+    }),
+    "lfm3": ("lfm3", _HEADS | _WINDOW | {
+        "num_hidden_layers": 4, "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+    }),
+    "kimi_linear": ("kimi_linear", _SHAPE | {
+        "num_key_value_heads": 4, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "linear_head_dim": 16,
+        "linear_num_heads": 4, "layer_types": ["linear_attention", "full_attention"],
     }),
     "mamba": ("mamba", {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}),
     "jamba": ("jamba", _SHAPE | {
@@ -104,6 +133,12 @@ MORE_FAMILIES: dict[str, Family] = {
     }),
 }  # fmt: skip
 """Further families: one entry for each family or variant that needs a different way of decoding."""
+
+STATES = (
+    "mamba2", "zamba2", "qwen3_next", "bamba", "lfm2", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "granitemoehybrid",
+    "nemotron_h", "falcon_h1", "lfm2_moe", "lfm3",
+)  # fmt: skip
+"""Families with recurrent or convolutional state that verify trees."""
 
 ALL_FAMILIES: dict[str, Family] = FAMILIES | MORE_FAMILIES
 """All tested families."""

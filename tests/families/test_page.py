@@ -22,9 +22,9 @@ STAYS = OpenVINOResult({}, "it is another engine")
 
 
 def test_a_family_is_checked_on_both_engines() -> None:
-    results = [check_family(family) for family in ("llama", "bloom", "mamba2")]
+    results = [check_family(family) for family in ("llama", "bloom", "kimi_linear")]
     assert [(result.family, result.traits.level) for result in results] == [
-        ("llama", "tree"), ("bloom", "linear"), ("mamba2", "replay"),
+        ("llama", "tree"), ("bloom", "linear"), ("kimi_linear", "replay"),
     ]  # fmt: skip
     assert all(result.passes(mode) for result in results for mode in ("greedy", "sampled"))
     assert [result.results["greedy"]["oracle"].steps for result in results] == [9, 9, 9]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName
+from tests.families.table import STATES
 from tests.tiny import EOS, FAMILIES, VOCAB_SIZE
 
 FACTORIES: dict[str, DrafterFactory] = {**DRAFTERS, "blend+lookahead": partial(Blend, window=WINDOW)}
@@ -22,6 +24,9 @@ TRUTH = -1
 
 Script = tuple[tuple[int, int, float], ...]
 """A draft relative to plain decoding. Each row: distance to its parent's row, its token or TRUTH, its chance."""
+
+FAMILIES_OF_CASES = os.environ.get("FUZZ_FAMILIES", "").split() or (*FAMILIES, *STATES)
+"""Families to draw from; the environment variable names others, separated by spaces."""
 
 ENGINES: tuple[EngineName, ...] = ("torch", "torch", "openvino") if is_installed() else ("torch",)
 """Engines to draw from: every third case uses OpenVINO if it is installed and supports the model."""
@@ -45,6 +50,9 @@ SIZES: dict[str, tuple[dict[str, Any], ...]] = {
     "gpt2": ({"n_layer": 1, "n_head": 1}, {"n_embd": 48, "n_layer": 3}),
     "mixtral": ({"num_local_experts": 3, "num_experts_per_tok": 1},),
     "qwen3_moe": ({"num_experts": 6, "num_hidden_layers": 1},),
+    "qwen3_5": ({"linear_num_value_heads": 2, "linear_conv_kernel_dim": 2},),
+    "lfm2": ({"conv_L_cache": 5, "conv_bias": True},),
+    "mamba2": ({"n_groups": 4, "conv_kernel": 3},),
 }
 """Further shapes of a family: one layer or three, other heads, windows and rotary embeddings."""
 
@@ -135,7 +143,7 @@ def settings(sampled: bool, ends: bool, room: int) -> st.SearchStrategy[tuple[tu
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Draw any request that both decoders support: prompt, model, drafts, processors, stops, and interface."""
-    family = draw(st.sampled_from(sorted(FAMILIES)))
+    family = draw(st.sampled_from(sorted(FAMILIES_OF_CASES)))
     seed = draw(st.one_of(st.none(), st.integers(0, 2**31)))
     room = draw(st.integers(1, 20))
     ends = tuple(draw(st.lists(TEXT, max_size=draw(st.sampled_from([0, 2, 20])), unique=True)))
@@ -148,7 +156,7 @@ def cases(draw: st.DrawFn) -> Case:
         attention=draw(st.sampled_from(["sdpa", "eager"])),
         prompt=(*draw(few), draw(TEXT)),
         padding=draw(st.one_of(st.just(0), st.integers(0, 9))),
-        chunk=draw(st.one_of(st.none(), st.integers(1, 20))),
+        chunk=None if family == "mamba2" else draw(st.one_of(st.none(), st.integers(1, 20))),  # it takes no chunks
         new_tokens=room,
         num_draft_tokens=draw(st.one_of(st.just(32), st.integers(0, 12), st.none())),
         drafter=draw(st.sampled_from(["script", "script", "script", *sorted(FACTORIES)])),

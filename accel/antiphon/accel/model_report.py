@@ -122,6 +122,8 @@ def _inspect(engine: TorchEngine, selected: SelectedEngine, choice: EngineChoice
 def _mask(traits: Traits) -> str:
     if traits.level != "tree":
         return "none: only chains are drafted" if traits.level != "plain" else "none: nothing is drafted"
+    if not traits.attention_spans:
+        return "none: no layer attends"
     kind = "boolean" if traits.takes_boolean_masks else "additive"
     return (
         f"one {kind} mask"

@@ -17,7 +17,7 @@ from antiphon.accel.engines.openvino.runtime import supports_precision
 from antiphon.accel.engines.openvino.self_test import run_self_test
 from tests.accel.openvino.builders import engine_of, expect_plain, in_precision, model_of, step, text_of
 from tests.families.check import check_model
-from tests.families.table import ALL_FAMILIES
+from tests.families.table import ALL_FAMILIES, STATES
 from tests.table_part import part
 
 pytestmark = pytest.mark.slow
@@ -34,8 +34,7 @@ UNSUPPORTED = {
     "llama-dynamic": "rotary frequencies",
     "bloom": "no position_ids",
     "mpt": "no position_ids",
-    **dict.fromkeys(("mamba2", "zamba2", "qwen3_next", "bamba", "lfm2", "mamba", "jamba"), "state"),
-    "recurrent_gemma": "state",
+    **dict.fromkeys((*STATES, "kimi_linear", "mamba", "jamba", "recurrent_gemma"), "recurrent or convolutional state"),
 }
 """Families that cannot be converted, and a part of the reason."""
 

@@ -83,6 +83,8 @@ def unsupported_reason(traits: Traits) -> str | None:
     """Return why a model with these traits cannot be converted, or None if conversion may be tried."""
     if traits.level != "tree":
         return traits.reason
+    if traits.state_kinds:
+        return f"it keeps recurrent or convolutional state ({', '.join(traits.state_kinds)})"
     if traits.rope is not None:
         return "its rotary frequencies depend on the length of the text"
     if any(reach.chunk for reach in traits.attention_spans.values()):

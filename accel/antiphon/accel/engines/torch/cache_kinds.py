@@ -24,7 +24,7 @@ TREE_LAYERS = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", DUMMY})
 
 STATE_ONLY = "LinearAttentionLayer"
 STATE_LAYERS = frozenset({STATE_ONLY, "LinearAttentionAndFullAttentionLayer"})
-"""Layers with recurrent or convolutional state; they are restored from a snapshot and replayed."""
+"""Layers with recurrent or convolutional state; `draft_states.DraftStates` writes it, or a snapshot restores it."""
 
 FP8 = "Fp8QuantizedLayer"
 """A quantised layer whose tokens are quantised one by one, so that its last rows can be removed."""
@@ -46,13 +46,10 @@ def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
     if getattr(cache, "offloading", False):
         return "plain", "its layers are moved to the CPU and back (offloading)"
     appending = TREE_LAYERS | {GrowingLayer.__name__}
-    states = STATE_LAYERS if level == "replay" or cache.is_croppable else frozenset[str]()
-    also = {"tree": {FP8, StaticLayer.__name__}, "linear": {FP8} | states, "replay": states}[level]
+    also = {"tree": {FP8, StaticLayer.__name__}, "linear": {FP8}, "replay": set[str]()}[level] | STATE_LAYERS
     others = sorted({type(layer).__name__ for layer in cache.layers} - appending - also)
     if others:
         return "plain", f"it has layers that cannot be rolled back ({', '.join(others)})"
-    if level == "replay" and cache.is_croppable:
-        return "linear", "it holds convolutional state without a recurrent one"
     return level, ""
 
 
@@ -91,17 +88,9 @@ def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> No
         _remove_last(layer, fed - len(kept))
 
 
-def recording_layers(cache: Cache, level: Level) -> list[Any]:
-    """Return the layers that record overwritten tokens, so that a draft's rows can be removed again.
-
-    Args:
-        level: The cache's level; in "replay", recurrent state has a snapshot instead of a recording.
-    """
-    return [
-        layer
-        for layer in cache.layers
-        if hasattr(layer, "activate_past_recording") and (level != "replay" or _is_sliding(layer))
-    ]
+def recording_layers(cache: Cache) -> list[Any]:
+    """Return the layers that record overwritten tokens, so that a draft's rows can be removed again."""
+    return [layer for layer in cache.layers if type(layer) is DynamicSlidingWindowLayer]
 
 
 def end_recording(layers: Sequence[Any]) -> None:
@@ -116,13 +105,15 @@ def end_recording(layers: Sequence[Any]) -> None:
             layer.record_past = False
 
 
+def crop_attention(layer: Any, count: int) -> None:
+    """Remove the last ``count`` keys and values of a layer with state; `crop` would also crop the state."""
+    if count and getattr(layer, "keys", None) is not None:
+        layer.keys, layer.values = layer.keys[..., :-count, :], layer.values[..., :-count, :]
+
+
 def _move_up(rows: Tensor, first: int, moved: Tensor) -> None:
     """Copy the rows with indices ``moved`` of a tensor (..., rows, size) to slot ``first`` and those after it."""
     rows.narrow(-2, first, len(moved)).copy_(rows.index_select(-2, moved))
-
-
-def _is_sliding(layer: Any) -> bool:
-    return type(layer) is DynamicSlidingWindowLayer
 
 
 def _states(layer: Any) -> list[Tensor]:
@@ -137,6 +128,8 @@ def _remove_last(layer: Any, count: int) -> None:
     """Remove the last ``count`` rows; of a sliding layer also the tokens beyond its window."""
     if type(layer) is StaticLayer:
         layer.cumulative_length.sub_(count)  # in place, because compiled graphs refer to the address
+    elif type(layer).__name__ in STATE_LAYERS:
+        crop_attention(layer, count)
     elif type(layer).__name__ != FP8:
         layer.crop(-count)
     elif count:  # there is no public method for its states; the inherited `crop` only finds unquantised ones

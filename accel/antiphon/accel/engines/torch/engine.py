@@ -207,6 +207,10 @@ class TorchEngine:
             self._bita = bita
         if self.traits.level != "tree":
             raise ValueError(f"BiTA verifies trees, which {type(model).__name__} cannot: {self.traits.reason}.")
+        if self.traits.state_kinds:
+            raise ValueError(
+                f"BiTA's prefix has keys and values for every layer; {type(model).__name__} keeps a state."
+            )
         if reproducible or self.traits.implementation == EXACT:
             raise ValueError("BiTA is not decoded reproducibly: leave reproducible out, or choose another drafter.")
 

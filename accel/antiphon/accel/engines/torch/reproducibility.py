@@ -54,6 +54,11 @@ def check_model(model: PreTrainedModel, find_traits: Callable[[], Traits]) -> No
         # Exact attention raises an error here if it does not support the model.
         model(input_ids=torch.tensor([[0, 0]], device=model.device), use_cache=False)
     traits = find_traits()
+    if traits.state_kinds:
+        raise ValueError(
+            f"Reproducible decoding needs layers that compute each row alone, and {name} keeps recurrent or "
+            "convolutional state; on torch its text is reproducible without drafts (drafter='nothing')."
+        )
     if traits.level != "tree":
         raise ValueError(
             f"Reproducible decoding verifies trees, which {name} cannot: {traits.reason}; on torch its "

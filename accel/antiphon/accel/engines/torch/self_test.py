@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Tokens, chain, path_to
 from antiphon.accel.engines.torch.attention import HALF_DTYPES, varying_shapes
 from antiphon.accel.engines.torch.batched_forward import BatchMode, batch_modes, batched_forward
+from antiphon.accel.engines.torch.draft_states import follow_drafts
 from antiphon.accel.engines.torch.packed_attention import why_not_packed
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.traits import Traits, declared_traits
@@ -52,6 +53,8 @@ class SelfTest:
             ValueError: The model is not a causal language model with a KV cache.
         """
         traits = declared_traits(self.model)
+        if traits.state_kinds:
+            follow_drafts(self.model)
         if self.model.training:
             return replace(traits, level="plain", reason="it is in training mode; call model.eval() first")
         if traits.cache_argument is None:
@@ -61,8 +64,9 @@ class SelfTest:
             if not traits.uses_packed_attention and not self._agrees(traits, _TREE, self._error):
                 reason = "a branching draft changed its logits in the self-test"
                 traits = replace(traits, level="linear", reason=reason)
-        if traits.level == "replay" and self._crops(traits):
-            traits = replace(traits, level="linear", reason="its state is convolutional alone, which crops as keys do")
+        if traits.level == "linear" and traits.state_kinds and not self._agrees(traits, chain([0] * 4), self._error):
+            reason = f"its layers with state ({', '.join(traits.state_kinds)}) compute that after the last row only"
+            traits = replace(traits, level="replay", reason=reason)
         if traits.level in ("linear", "replay") and not self._agrees(traits, chain([0] * 4), self._error):
             return replace(traits, level="plain", reason="tokens fed together gave other logits than one by one")
         return traits
@@ -71,10 +75,10 @@ class SelfTest:
     def batch_mode(self, traits: Traits) -> BatchMode | None:
         """Return how the model can batch sequences of different lengths; None if it cannot.
 
-        Batching needs level "tree", and rotary frequencies that do not depend on the longest
-        sequence.
+        Batching needs level "tree", no recurrent state, and rotary frequencies that do not depend
+        on the longest sequence.
         """
-        if traits.level != "tree" or traits.rope is not None:
+        if traits.level != "tree" or traits.state_kinds or traits.rope is not None:
             return None
         for batch_mode in batch_modes(self.model):
             if self._agrees(traits, _TREE, partial(self._batch_error, batch_mode)):
@@ -103,15 +107,6 @@ class SelfTest:
 
     def _sequence(self, traits: Traits) -> TorchSequence:
         return TorchSequence(self.model, traits)
-
-    def _crops(self, traits: Traits) -> bool:
-        """Return whether the model's state can be cropped, as convolutional state can; only a filled cache shows it."""
-        sequence = self._sequence(traits)
-        try:
-            sequence.prefill([0] * PREFIX)
-        except FAILURES:
-            return False
-        return sequence.level == "linear"
 
     def _error(self, traits: Traits, shape: Draft, seed: int) -> float:
         """Return the maximum over rows of the mean error of logits, in standard deviations of the logits."""
@@ -153,7 +148,8 @@ class SelfTest:
 
     def _errors(self, traits: Traits, text: Tokens, draft: Draft, logits: Tensor) -> list[float]:
         """Return the errors of the logits after ``text`` and after every row of a draft below it."""
-        plain = self._together if traits.level == "tree" else partial(self._one_by_one, traits)
+        is_comparable = traits.level == "tree" and not traits.state_kinds
+        plain = self._together if is_comparable else partial(self._one_by_one, traits)
         errors: list[float] = []
         for leaf in set(range(len(draft))) - set(draft.parents) or {ROOT}:
             path = path_to(draft, leaf)
@@ -190,8 +186,9 @@ class SelfTest:
         Models with recurrent state must reproduce these.
         """
         sequence = self._sequence(replace(traits, level="plain", uses_packed_attention=False))
-        rows = [sequence.prefill(prompt)]
-        for token in path:
+        sequence.prefill(prompt[:-1])
+        rows: list[Tensor] = []
+        for token in [prompt[-1], *path]:
             sequence.keep(())
             rows.append(sequence.forward([token], EMPTY))
         return torch.cat(rows).float()

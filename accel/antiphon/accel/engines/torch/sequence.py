@@ -22,12 +22,14 @@ from antiphon.accel.engines.torch.bita_cache import BitaCache
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens
 from antiphon.accel.engines.torch.cache_kinds import (
     capacity,
+    crop_attention,
     end_recording,
     keep_rows,
     only_appends,
     recording_layers,
     supported_level,
 )
+from antiphon.accel.engines.torch.draft_states import Ancestry, DraftStates, following
 from antiphon.accel.engines.torch.growing_cache import GrowingLayer, make_growing
 from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 from antiphon.accel.engines.torch.packed_attention import PACKED
@@ -86,7 +88,8 @@ class TorchSequence:
         self.capacity = capacity(self.cache)
         self._last_input: tuple[Tokens, Draft, int] = ((), EMPTY, 0)  # pending, draft, other rows
         self._snapshot: list[dict[str, Any]] | None = None
-        self._recording_layers = recording_layers(self.cache, self.level)
+        self._draft_states: DraftStates | None = None
+        self._recording_layers = recording_layers(self.cache)
 
     @property
     def can_batch(self) -> bool:
@@ -98,10 +101,10 @@ class TorchSequence:
     def can_draft_at_prefill(self, context: Tokens) -> bool:
         """See `CachedSequence.can_draft_at_prefill`.
 
-        False if the shape of the prefill matters: in reproducible decoding, and for models whose
-        rotary frequencies switch.
+        False if the shape of the prefill matters: in reproducible decoding, for models whose
+        rotary frequencies switch, and with recurrent state, which prefills compute in chunks.
         """
-        shape_matters = self.reproducible or self.traits.rope is not None
+        shape_matters = self.reproducible or self.traits.rope is not None or bool(self.traits.state_kinds)
         return self.level == "tree" and not shape_matters and len(context) > self.length + 1
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
@@ -155,6 +158,8 @@ class TorchSequence:
         elif kept < fed and self.level in ("tree", "linear"):
             rows = [*range(len(pending)), *(len(pending) + row for row in path)]
             keep_rows(self.cache, rows, length=self.length, fed=fed)
+        if self._draft_states is not None:
+            self._draft_states.keep(len(pending) + path[-1] if path else len(pending) - 1)
         end_recording(self._recording_layers)
         self.length += kept
 
@@ -191,7 +196,8 @@ class TorchSequence:
         self.capacity = None
         self.is_prefilled = False
         self._snapshot = None
-        self._recording_layers = recording_layers(self.cache, self.level)
+        self._draft_states = None
+        self._recording_layers = recording_layers(self.cache)
 
     def is_evicted(self, context: Tokens) -> bool:
         """See `CachedSequence.is_evicted`; True when the text outgrows the rotary frequencies of short contexts."""
@@ -202,7 +208,7 @@ class TorchSequence:
         """Set the level after the prefill, when the cache has its layers; warn if the caller's cache lowers it."""
         self.is_prefilled = True
         self.level, reason = supported_level(self.cache, self.traits.level)
-        self._recording_layers = recording_layers(self.cache, self.level)
+        self._recording_layers = recording_layers(self.cache)
         if self.level == "plain" != self.traits.level:
             warnings.warn(
                 f"This {type(self.cache).__name__} is decoded plainly, without drafts: {reason}. The output is the "
@@ -225,6 +231,7 @@ class TorchSequence:
             for layer in self._recording_layers:  # prompts and plain steps have no rows to remove
                 layer.activate_past_recording()
         self._snapshot = _recurrent_states(self.cache) if self.level == "replay" and len(draft) else None
+        self._draft_states = None
 
     def _feed(self, pending: Tokens, draft: Draft, padding_rows: int) -> Tensor:
         self.record(pending, draft, padding_rows)
@@ -244,7 +251,7 @@ class TorchSequence:
             arguments["position_ids"] = self.positions(depths)[None].to(self.model.device)
         mask = self._mask(tree, tokens)
         # 3. Forward pass: logits (1 + draft rows, vocab).
-        with self._attention(tree), varying_shapes(self.model):
+        with self._attention(tree), self._states(tree, arguments), varying_shapes(self.model):
             outputs = self.model(attention_mask=mask, **arguments)
         logits: Tensor = outputs.logits[0, -rows:][: rows - padding_rows]
         return logits
@@ -260,9 +267,22 @@ class TorchSequence:
         packs = tree is not None and self.traits.uses_packed_attention
         return override_attention(self.model, PACKED) if packs else nullcontext()
 
+    def _states(self, tree: Tree | None, arguments: dict[str, Any]) -> AbstractContextManager[None]:
+        """Let layers with recurrent state follow the rows of a draft, and note the state after each row."""
+        if tree is None or not self.traits.state_kinds or self.level not in ("tree", "linear"):
+            return nullcontext()
+        ancestry = Ancestry(tree, self.model.device)
+        self._draft_states = DraftStates(self.cache, ancestry)
+        arguments[self._cache_argument] = self._draft_states
+        return following(ancestry)
+
+    @property
+    def _cache_argument(self) -> str:
+        return self.traits.cache_argument or "past_key_values"
+
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         """Return the tokens and the cache as arguments; mask tokens need embeddings and BiTA's prefix."""
-        name = self.traits.cache_argument or "past_key_values"
+        name = self._cache_argument
         if self.bita is not None and min(tokens) < 0:
             embeddings = embed_tokens(self.model, tokens, self.bita)
             return {"inputs_embeds": embeddings, name: BitaCache(self.cache, self.bita), "use_cache": True}
@@ -272,10 +292,11 @@ class TorchSequence:
         """Return the length of BiTA's prefix behind the rows; 0 if there is no mask token to attend to it."""
         return self.bita.prefix if self.bita is not None and min(tokens, default=0) < 0 else 0
 
-    def _mask(self, tree: Tree | None, tokens: Tokens) -> Tensor | dict[str, Tensor] | None:
+    def _mask(self, tree: Tree | None, tokens: Tokens) -> Tensor | dict[str, Tensor | None] | None:
         if tree is not None and self.level == "tree":
             masks = {kind: self.tree_mask(tree, kind, tokens) for kind in self.traits.attention_spans}
-            return masks if len(masks) > 1 else next(iter(masks.values()))
+            no_masks = dict.fromkeys(self.traits.state_kinds)  # no row of a draft is padding
+            return no_masks | masks if len(masks) > 1 else next(iter(masks.values()), None)
         if not self.padding:
             return None  # the causal fast path of transformers
         visible = torch.ones((1, self.length + len(tokens)), dtype=torch.long, device=self.model.device)
@@ -323,10 +344,10 @@ class TorchSequence:
         for layer, states in zip(self._layers, self._snapshot or (), strict=True):
             for name, value in states.items():
                 setattr(layer, name, value)
-            if not states:
+            if states:
+                crop_attention(layer, fed)
+            else:
                 layer.crop(-fed)
-            elif getattr(layer, "keys", None) is not None:  # `crop` would also crop the recurrent state
-                layer.keys, layer.values = layer.keys[..., :-fed, :], layer.values[..., :-fed, :]
 
 
 def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:

@@ -123,16 +123,18 @@ def declared_traits(model: PreTrainedModel) -> Traits:
 def _level(layers: list[Any], implementation: str, parameters: Mapping[str, Any]) -> tuple[Level, str]:
     kinds = {type(layer).__name__ for layer in layers}
     unknown = kinds - TREE_LAYERS - STATE_LAYERS
-    if kinds & STATE_LAYERS and not unknown:
-        return "replay", f"it keeps recurrent or convolutional state ({', '.join(sorted(kinds & STATE_LAYERS))})"
     if unknown:
         return "plain", f"its cache has layers that cannot be rolled back ({', '.join(sorted(unknown))})"
+    if kinds == {STATE_ONLY}:
+        return "tree", "its layers compute each row of a draft tree from its parent's state"
     if implementation not in MASKABLE:
         return "linear", (
             f"attention implementation {implementation!r} takes no tree mask; load it with attn_implementation='sdpa'"
         )
     if "position_ids" not in parameters:
         return "linear", "its forward takes no position_ids, which sibling rows of a draft tree need"
+    if kinds & STATE_LAYERS:
+        return "tree", "its layers take the masks, positions and parents of a draft tree"
     return "tree", "its layers take the masks and positions of a draft tree"
 
 

@@ -1,0 +1,315 @@
+"""Recurrent and convolutional states of the rows of a draft tree, from the forward pass that verifies the draft.
+
+Layers with state call functions of their modules that compute a sequence at once: a causal convolution, and a scan (the
+gated delta rule or Mamba-2's). In the forward pass of a draft these functions compute every row from its parent's
+state, and they return what the state after any row is computed from by one small product. So the cache holds the
+state before the draft until `DraftStates.keep` writes that after the last accepted row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from threading import local
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+from transformers import Cache, PreTrainedModel
+from transformers.activations import ACT2FN
+
+from antiphon.accel.drafting.tree import Tree
+
+Function = Callable[..., Any]
+Scan = tuple[Tensor, "RowStates"]
+
+
+class Ancestry:
+    """The ancestors of each row of a forward pass, as tensors on the model's device."""
+
+    def __init__(self, tree: Tree, device: torch.device) -> None:
+        self._mask = tree.ancestor_mask
+        self._device = device
+        self._sees = torch.from_numpy(tree.ancestor_mask).to(device)
+        self._lineage = self._sees.float()  # [i, k]: row k is row i or an ancestor of it
+        self._below = self._lineage.tril(-1)  # [k, j]: row k is below row j
+        self._windows: dict[int, Tensor] = {}
+
+    def decays(self, steps: Tensor) -> Tensor:
+        """Return the decay from the state after row j to that after row i; 0 if j is no ancestor of i.
+
+        Logarithms are added along the path between the rows: the difference of two sums from the start would lose
+        digits after strong decays.
+
+        Args:
+            steps: Logarithm of each row's own decay, of shape (batch, heads, rows).
+
+        Returns:
+            Shape (batch, heads, rows i, rows j).
+        """
+        sums = (self._lineage * steps[..., None, :]) @ self._below
+        return sums.masked_fill(~self._sees, float("-inf")).exp()
+
+    def total_decays(self, steps: Tensor) -> Tensor:
+        """Return the decay from the state before the first row to that after each row; shapes as in `decays`."""
+        return (steps @ self._lineage.T).exp()[..., None]
+
+    def windows(self, size: int) -> Tensor:
+        """Return the last ``size`` inputs up to each row: indices into ``size`` earlier inputs and the rows, in order.
+
+        Returns:
+            Shape (rows, size).
+        """
+        if size not in self._windows:
+            paths = ([*range(size), *(size + self._mask[row].nonzero()[0])][-size:] for row in range(len(self._mask)))
+            self._windows[size] = torch.tensor([[int(index) for index in path] for path in paths], device=self._device)
+        return self._windows[size]
+
+
+@dataclass(frozen=True, slots=True)
+class RowStates:
+    """The recurrent state after each row of a forward pass, as factors that are much smaller than the states.
+
+    Attributes:
+        before: State before the first row, of shape (batch, heads, size, other size).
+        decay: Its decay up to each row, of shape (batch, heads, rows, 1).
+        decays: Decay between each pair of rows, of shape (batch, heads, rows, rows).
+        left: Each row adds the outer product of ``left`` and ``right`` to the state; (batch, heads, rows, size).
+        right: Shape (batch, heads, rows, other size).
+    """
+
+    before: Tensor
+    decay: Tensor
+    decays: Tensor
+    left: Tensor
+    right: Tensor
+
+    def after(self, row: int) -> Tensor:
+        """Return the state after a row, with the shape of ``before``."""
+        weighted = self.left * self.decays[:, :, row, :, None]
+        return self.before * self.decay[:, :, row, None] + weighted.transpose(-1, -2) @ self.right
+
+
+class DraftStates(Cache):
+    """A view of another cache for the forward pass of a draft, in which state layers keep the state before the draft.
+
+    Attention layers append the rows to the other cache as usual.
+
+    Args:
+        ancestry: The rows of the forward pass.
+    """
+
+    def __init__(self, cache: Cache, ancestry: Ancestry) -> None:
+        super().__init__(layers=cache.layers)
+        self.ancestry = ancestry
+        self._cache = cache
+        self._inputs: dict[tuple[int, int], Tensor] = {}
+        self._states: dict[tuple[int, int], RowStates] = {}
+
+    def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append the keys and values of a layer to the other cache."""
+        states: tuple[Tensor, Tensor] = self._cache.update(*args, **kwargs)
+        return states
+
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Return the earlier inputs of a convolution and those of the rows, of shape (batch, channels, inputs)."""
+        before = self.get_conv_state(layer_idx, state_idx)
+        if before is None:
+            if conv_kernel_size is None:
+                raise ValueError(f"The state layer {layer_idx} does not say how many inputs it convolves.")
+            before = conv_states.new_zeros((*conv_states.shape[:-1], conv_kernel_size))
+        inputs = torch.cat([before, conv_states], dim=-1)
+        self._inputs[layer_idx, state_idx] = inputs
+        return inputs
+
+    def update_recurrent_state(self, recurrent_states: Any, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Any:
+        """Note the states of a layer's rows.
+
+        Raises:
+            TypeError: The layer computes the state after the last row only.
+        """
+        if not isinstance(recurrent_states, RowStates):
+            raise TypeError(f"The state layer {layer_idx} computes the state after the last row only.")
+        self._states[layer_idx, state_idx] = recurrent_states
+        return recurrent_states
+
+    def keep(self, row: int) -> None:
+        """Write the states after a row into the other cache."""
+        layers: list[Any] = self._cache.layers
+        for (layer, index), inputs in self._inputs.items():
+            size = inputs.shape[-1] - len(self.ancestry.windows(1))
+            window = inputs.index_select(-1, self.ancestry.windows(size)[row])
+            layers[layer].update_conv_state(window, index, conv_kernel_size=size)
+        for (layer, index), states in self._states.items():
+            layers[layer].update_recurrent_state(states.after(row), index)
+
+
+class _ThreadState(local):
+    """The rows of this thread's forward pass, if it verifies a draft."""
+
+    ancestry: Ancestry | None = None
+
+
+_thread_state = _ThreadState()
+
+
+@contextmanager
+def following(ancestry: Ancestry | None) -> Iterator[None]:
+    """Compute each row from its parent's state in the forward passes of this thread inside the context."""
+    before, _thread_state.ancestry = _thread_state.ancestry, ancestry
+    try:
+        yield
+    finally:
+        _thread_state.ancestry = before
+
+
+def follow_drafts(model: PreTrainedModel) -> None:
+    """Let the functions of the model's state layers follow `following`; other forward passes run them as before."""
+    for name in {type(module).__module__ for module in model.modules()}:
+        namespace = vars(sys.modules[name]) if name in sys.modules else {}
+        for function in _FUNCTIONS.keys() & namespace.keys():
+            if not hasattr(namespace[function], "follows_drafts"):
+                namespace[function] = _following(namespace[function], _FUNCTIONS[function])
+
+
+def _following(plain: Function, of_rows: Function) -> Function:
+    @wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        ancestry = None if torch.compiler.is_compiling() else _thread_state.ancestry
+        return plain(*args, **kwargs) if ancestry is None else of_rows(ancestry, *args, **kwargs)
+
+    call.follows_drafts = True  # type: ignore[attr-defined]
+    return call
+
+
+def _convolve(
+    ancestry: Ancestry,
+    hidden_states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    **_: Any,
+) -> Tensor:
+    """Convolve the last inputs up to each row.
+
+    Args:
+        hidden_states: Earlier inputs, then the rows; shape (batch, channels, inputs).
+        weight: Shape (channels, size).
+
+    Returns:
+        Shape (batch, channels, rows).
+    """
+    size, rows = weight.shape[-1], len(ancestry.windows(1))
+    earlier = hidden_states.shape[-1] - rows
+    windows = ancestry.windows(size) + (earlier - size)
+    inputs = hidden_states.to(weight.dtype).transpose(1, 2).contiguous()  # whole inputs are selected faster
+    output = (inputs[:, windows] * weight.T).sum(2)
+    output = output if bias is None else output + bias
+    output = output if activation is None else ACT2FN[activation](output)
+    return output.to(hidden_states.dtype).transpose(1, 2)
+
+
+def _gated_delta_rule(
+    ancestry: Ancestry,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    initial_state: Tensor | None = None,
+    use_qk_l2norm_in_kernel: bool = False,
+    **_: Any,
+) -> Scan:
+    """Compute the gated delta rule of every row: transformers' chunked form of it, with ancestors instead of a chunk.
+
+    Args:
+        query: Shape (batch, rows, key heads, key size), as ``key``.
+        value: Shape (batch, rows, heads, value size).
+        g: Logarithm of each row's decay; (batch, rows, heads).
+        beta: Learning rate of each row; (batch, rows, heads).
+
+    Returns:
+        Output of shape (batch, rows, heads, value size), and the states.
+    """
+    dtype, repeats = query.dtype, value.shape[2] // key.shape[2]
+    query, key = (states.repeat_interleave(repeats, dim=2) for states in (query, key))
+    query, key, value, beta, g = (states.transpose(1, 2).float() for states in (query, key, value, beta, g))
+    if use_qk_l2norm_in_kernel:
+        query, key = (states * torch.rsqrt(states.square().sum(-1, keepdim=True) + 1e-6) for states in (query, key))
+    query = query * query.shape[-1] ** -0.5
+    before = _before(initial_state, key, value)
+    decays, decay = ancestry.decays(g), ancestry.total_decays(g)
+    scaled = key * beta[..., None]
+    errors = value * beta[..., None] - (scaled * decay) @ before
+    # Each row corrects what its ancestors have written, which they have corrected as well: a triangular system.
+    system = (scaled @ key.transpose(-1, -2)) * decays
+    written = torch.linalg.solve_triangular(system, errors, upper=False, unitriangular=True)
+    output = (query * decay) @ before + ((query @ key.transpose(-1, -2)) * decays) @ written
+    return output.transpose(1, 2).to(dtype).contiguous(), RowStates(before, decay, decays, key, written)
+
+
+def _mamba2_scan(
+    ancestry: Ancestry,
+    hidden_states: Tensor,
+    dt: Tensor,
+    A: Tensor,  # noqa: N803  # the names of transformers, which are passed as keywords
+    B: Tensor,  # noqa: N803
+    C: Tensor,  # noqa: N803
+    D: Tensor | None = None,  # noqa: N803
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    dt_softplus: bool = False,
+    **_: Any,
+) -> Scan:
+    """Compute Mamba-2's recurrence of every row.
+
+    ``dt`` is not limited, as in plain decoding's steps of one token.
+
+    Args:
+        hidden_states: Shape (batch, rows, heads, head size).
+        dt: Shape (batch, rows, heads).
+        A: Shape (heads,).
+        B: Shape (batch, rows, groups, state size), as ``C``.
+
+    Returns:
+        Output of shape (batch, rows, heads, head size), and the states.
+    """
+    dt = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
+    dt = (softplus(dt) if dt_softplus else dt).float()
+    repeats = hidden_states.shape[2] // B.shape[2]
+    reads, writes = (states.float().repeat_interleave(repeats, dim=2).transpose(1, 2) for states in (C, B))
+    inputs = hidden_states.float()
+    scaled = (inputs * dt[..., None]).transpose(1, 2)
+    steps = (dt * A.float()).transpose(1, 2)
+    before = _before(initial_states, scaled, writes)
+    decays, decay = ancestry.decays(steps), ancestry.total_decays(steps)
+    output = (reads * decay) @ before.transpose(-1, -2) + ((reads @ writes.transpose(-1, -2)) * decays) @ scaled
+    output = output.transpose(1, 2)
+    output = output if D is None else output + inputs * D[:, None]
+    return output.contiguous(), RowStates(before, decay, decays, scaled, writes)
+
+
+def _before(state: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """Return the state before the rows in single precision; zeros if there is none yet."""
+    if state is not None:
+        return state.float()
+    return left.new_zeros((*left.shape[:2], left.shape[-1], right.shape[-1]))
+
+
+_FUNCTIONS: dict[str, Function] = {
+    "causal_conv1d_fn": _convolve,
+    "torch_chunk_gated_delta_rule": _gated_delta_rule,
+    "mamba2_chunk_scan": _mamba2_scan,
+}
+"""What replaces each function of transformers' modules in the forward pass of a draft."""
