@@ -1,11 +1,13 @@
-"""The demo command: index documents that ship with the package, ask, cite, and race against transformers."""
+"""The demo command: index documents that ship with the package, ask, cite, and time whole answers of four programs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
+import psutil
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -13,46 +15,39 @@ from rich.text import Text
 from antiphon.accel.models.bundled import BUNDLED, STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_report import index_documents, show_index
-from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP, EngineOption
+from antiphon.pipelines.cli.options import MODEL_HELP, EngineOption
 from antiphon.pipelines.cli.preparation import load_language_model
-from antiphon.pipelines.data.demo import DOCUMENTS, demo_documents, demo_index_folder
+from antiphon.pipelines.data.demo import DOCUMENTS, DemoTask, demo_documents, demo_index_folder, demo_tasks
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.tables import result_table
-from antiphon.pipelines.rendering.terminal import answer_text
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.benchmark.run import Job, Method
-    from antiphon.pipelines.benchmark.speed import Speed
+    from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
     from antiphon.pipelines.rag import Rag
-    from antiphon.pipelines.request_plan import RequestPlan
 
-QUESTIONS = (
-    "Is Python named after the snake?",
-    "list.pop(0) is slow, what should I use for a FIFO?",
-    "Can I use a list as a key in a dict?",
-)
+QUESTIONS = ("Is Python named after the snake?", "list.pop(0) is slow, what should I use for a FIFO?")
 MAX_NEW_TOKENS = 100
-"""Maximum number of generated tokens of an answer."""
+"""Maximum number of generated tokens of an answer, whether timed or not."""
 
-RACE_TOKENS = 48
-"""Maximum number of generated tokens of each text of the race."""
-
-WARM_UP_TOKENS = 2
-"""Tokens that each program generates before it is timed."""
-
-RACE_QUESTIONS = 1
-"""Number of questions of the race, so few that the demo takes two minutes at its first start."""
+ROUNDS = 3
+"""How often each program does each task; the medians are compared."""
 
 RACER = "smollm2"
-"""The bundled model that races; `reader` answers by quoting, which is not decoding."""
+"""The bundled model that is timed; quoting, the default of `ask`, is not decoding."""
+
+DEMO_HELP = f"The model that is timed, and that answers unless it is smollm2: {MODEL_HELP}"
+
+BUSY_LOAD, BUSY_SPREAD = 0.3, 0.25
+"""Load per processor before the start, and spread of a program's rounds, from which on other programs disturb it."""
 
 
 def demo(
-    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=DEMO_HELP)] = RACER,
     engine: EngineOption = "auto",
 ) -> None:
-    """Index the bundled documents, answer questions about them, and race against transformers."""
+    """Index the bundled documents, answer questions about them, and time whole answers of four programs."""
     is_same = run_demo(model, engine=engine)
     if model in BUNDLED and not is_same:
         raise typer.Exit(1)
@@ -66,61 +61,47 @@ def run_demo(
     questions: Sequence[str] = QUESTIONS,
     engine: str = "auto",
 ) -> bool:
-    """Index, ask, cite and race on the terminal; return whether all programs generated the same tokens.
+    """Index, ask, cite and time on the terminal; return whether all programs generated the same tokens.
 
     Args:
-        model: Name, folder or hub name of the model that answers; it races, too, unless it is extractive.
-        paths: Documents; default the bundled ones.
+        model: Name, folder or hub name of the model that is timed; questions are answered by quotes if it is `RACER`.
+        paths: Documents; default the bundled tutorial of Python.
         folder: Folder of the index; default in the user's cache. Passages embedded before are not embedded again.
     """
-    from antiphon.pipelines.question import Question
+    from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
 
-    console.out.rule("Index")
-    folder = folder or demo_index_folder()
-    show_index(index_documents(paths or demo_documents(), folder, embedder="minilm"))
+    load = psutil.getloadavg()[0] / (psutil.cpu_count() or 1)
+    folder = folder or demo_index_folder().with_name("demo-tutorial")
+    paths = paths or [path for path in demo_documents() if path.name.startswith("tutorial-")]
+    show_index(index_documents(paths, folder, embedder="minilm"))
     retriever = Retriever.open(folder)
-    races = model != DEFAULT_MODEL  # reader quotes
-    answering = _load(model, engine, is_exact=races and model in BUNDLED)
-    console.out.rule(f"Ask {model}")
-    if model in BUNDLED:
-        console.out.print(NOTES[model] + _LARGER, style="dim")
-    for question in questions:
-        _ask(Rag(retriever, answering), question, STOPS.get(model, ()))
-    racing = answering if races else _load(RACER, engine, is_exact=True)
-    raced = questions[:RACE_QUESTIONS]
-    plans = {
-        question: Rag(retriever, racing).plan(Question(question), max_new_tokens=RACE_TOKENS) for question in raced
-    }
-    console.out.print()
-    console.out.rule(f"A race: {model if races else RACER} answers freely")
-    console.out.print(_RACE.format(len(raced), len(plans[raced[0]].passages), racing.model.dtype), style="dim")
-    return _race(racing, plans)
-
-
-NOTES = {
-    "reader": "reader is a small extractive model: two sentence encoders choose sentences of the passages, which its "
-    "answer quotes, each after the number of its passage, or it says that the passages do not say. Quoted sentences "
-    "are not generated. It runs everywhere and makes mistakes. ",
-    "smollm2": "smollm2 is a small language model: it runs everywhere and makes mistakes. ",
-}
-_LARGER = "Try a larger one with: antiphon demo --model some/hub-model"
-_RACE = (
-    "{} question, with the same {} retrieved passages and the same prompt tokens for every program, in {}, "
-    "greedy, one after the other. Every token is generated by the model; none is given."
-)
-
-
-def _load(model: str, engine: str, *, is_exact: bool) -> LanguageModel:
-    import torch
-
     # Outputs are guaranteed to be identical in float32 only; a large model may not fit into memory in float32.
-    dtype: Any = torch.float32 if is_exact else "auto"
+    dtype: Any = "float32" if model in BUNDLED else "auto"
     language_model = load_language_model(model, dtype=dtype, engine=engine)
-    with console.err.status("Warming up"):  # the first forward passes test what the model supports
-        language_model.generate("Warm up.", references=["Warm up. Warm up."], max_new_tokens=4)
-    return language_model
+    writes = model not in BUNDLED
+    console.out.rule(f"1. {model if writes else 'Quotes'} answer from these documents")
+    for question in questions:
+        _ask(Rag(retriever, language_model if writes else ExtractiveModel()), question, STOPS.get(model, ()))
+    tasks = demo_tasks()
+    console.out.print()
+    console.out.rule(f"2. {model} does three tasks that copy from a text")
+    measured = run_race(language_model, [_job(language_model, task) for task in tasks], MAX_NEW_TOKENS)
+    ours = [run.tokens for run in measured.methods[-1].rounds[0]]
+    for task, tokens in zip(tasks, ours, strict=True):
+        text = str(language_model.tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
+        note = "" if text == task.answer else " (this is not the expected answer)"
+        console.out.print(Text(f"\n{task.title}{note}", style="bold"))
+        console.out.print(Text(sanitize(text)))
+    console.out.print()
+    console.out.print(race_table(measured))
+    is_same = all([run.tokens for run in runs] == ours for figures in measured.methods for runs in figures.rounds)
+    console.out.print("The text is identical in all programs." if is_same else "The texts differ.", style="bold")
+    console.out.print(factors(measured))
+    if note := disturbance(measured, load):
+        console.out.print(note, style="yellow")
+    return is_same
 
 
 def _ask(rag: Rag, question: str, stop: Sequence[str]) -> None:
@@ -128,79 +109,99 @@ def _ask(rag: Rag, question: str, stop: Sequence[str]) -> None:
     console.out.print(Text(sanitize(question), style="bold"))
     answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS, stop=stop))
     console.show_citations(answer, root=DOCUMENTS)
-    console.show_cost(answer)
 
 
-def _race(language_model: LanguageModel, plans: Mapping[str, RequestPlan]) -> bool:
-    """Race with the plan of each question, print table and texts, and return whether all tokens are equal."""
+def _job(language_model: LanguageModel, task: DemoTask) -> Job:
     from antiphon.pipelines.benchmark.run import Job
-    from antiphon.pipelines.references import passage_references
 
-    jobs = [
-        Job(language_model.tokenize(plan.tokenized).tokens, tuple(passage_references(plan.passages)))
-        for plan in plans.values()
-    ]
-    measured = run_race(language_model, jobs, RACE_TOKENS)
-    console.out.print(race_table(measured))
-    [*theirs, ours] = [[run.tokens for run in figures.rounds[0]] for figures in measured.methods]
-    is_same = all(tokens == ours for tokens in theirs)
-    console.out.print("The text is identical in all programs." if is_same else "The texts differ.", style="bold")
-    for (question, plan), tokens in zip(plans.items(), ours, strict=True):
-        text = str(language_model.tokenizer.decode(list(tokens), skip_special_tokens=True))
-        console.out.print()
-        console.out.print(Text(sanitize(question), style="bold"))
-        console.out.print(answer_text(text, plan.cite(text), ""))
-    return is_same
+    prompt = task.messages if language_model.takes_messages else task.prompt
+    return Job(language_model.tokenize(prompt).tokens, (task.reference,))
 
 
 def run_race(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> Speed:
-    """Decode the jobs with each program.
-
-    The programs are transformers' greedy decoding, transformers' prompt lookup, and our decoding.
+    """Decode the jobs with each program in turn, `ROUNDS` times.
 
     Args:
         language_model: The model. Transformers runs the torch model as it is; our decoding uses the
             engine of the language model.
     """
-    from antiphon.accel.drafting.drafters import Blend
+    from antiphon.accel.drafting.drafters import Blend, Nothing
     from antiphon.pipelines.benchmark.methods import AntiphonGenerate, TransformersGenerate
     from antiphon.pipelines.benchmark.speed import measure_speed
 
-    greedy, lookup, ours = PROGRAMS
+    greedy, lookup, plain, drafts = PROGRAMS
     methods: list[Method] = [
         TransformersGenerate(greedy),
         TransformersGenerate(lookup),
-        AntiphonGenerate(ours, Blend, None, language_model.options.engine),
+        AntiphonGenerate(plain, Nothing, None, language_model.options.engine),
+        AntiphonGenerate(drafts, Blend, None, language_model.options.engine),
     ]
-    with console.err.status("Racing"):
-        for method in methods:
-            method(language_model, jobs[0], WARM_UP_TOKENS)
-        return measure_speed(language_model, jobs, methods, limit=limit, rounds=1, warm_up=0)
+    with console.progress_bars() as report:
+        return measure_speed(language_model, jobs, methods, limit=limit, rounds=ROUNDS, report=report)
 
 
 PROGRAMS = {
     "hf-greedy": "transformers, greedy",
     "hf-lookup": "transformers, prompt lookup",
-    "antiphon": "Antiphon",
+    "nothing": "Antiphon without drafts",
+    "blend": "Antiphon",
 }
 """The programs in the order of the race, with their names for people."""
 
 COLUMNS = {
     "program": "program",
     "tokens": "tokens",
-    "first_token_ms": "first token ms",
-    "seconds": "then s",
-    "tokens_per_s": "tokens/s",
-    "speedup": "x greedy",
+    "first": "first token s",
+    "whole": "whole answers s",
+    "speedup_whole": "x greedy",
     "tokens_per_step": "tokens/ step",
     "is_same": "same text",
 }
 
 
 def race_table(measured: Speed) -> Table:
-    """Return a table with one line for each program."""
+    """Return a table with one line for each program; seconds are those of all tasks together."""
     rows = [
-        figures | {"program": PROGRAMS[figures["method"]], "is_same": figures["identical"] == 1}
-        for figures in measured.as_dict()
+        figures
+        | {
+            "program": PROGRAMS[figures["method"]],
+            "is_same": figures["identical"] == 1,
+            "first": f"{figures['prefill_seconds']:.2f}",
+            "whole": f"{whole_seconds(method):.2f}",
+        }
+        for figures, method in zip(measured.as_dict(), measured.methods, strict=True)
     ]
     return result_table("", COLUMNS, rows, is_open=True)
+
+
+def whole_seconds(figures: MethodFigures) -> float:
+    """Return the seconds of all tasks with their prefills: the median over the rounds of each."""
+    return figures.total(lambda run: run.seconds)
+
+
+def factors(measured: Speed) -> str:
+    """Return what the engine and the drafts contribute to the speed of whole answers, as factors."""
+    greedy, lookup, plain, drafts = map(whole_seconds, measured.methods)
+    return (
+        f"Engine: {greedy / plain:.2f} times as fast as transformers' greedy decoding. Drafts: {plain / drafts:.2f} "
+        f"times as fast as the same engine without them. Together {greedy / drafts:.2f}, and {lookup / drafts:.2f} "
+        "compared with transformers' prompt lookup."
+    )
+
+
+def disturbance(measured: Speed, load: float) -> str:
+    """Return a note if other programs disturbed the measurement, else "".
+
+    Args:
+        load: Load average per processor before the demo.
+    """
+    spreads = []
+    for method in measured.methods:
+        seconds = [sum(run.seconds for run in runs) for runs in method.rounds]
+        spreads.append((max(seconds) - min(seconds)) / median(seconds))
+    if load < BUSY_LOAD and max(spreads) < BUSY_SPREAD:
+        return ""
+    return (
+        f"This machine was busy: a load of {load:.1f} per processor before the start, and rounds of one program that "
+        f"differ by up to {max(spreads):.0%}. Repeat the demo on an idle machine before you rely on these factors."
+    )

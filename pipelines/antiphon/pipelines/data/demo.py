@@ -1,4 +1,4 @@
-"""The demo's bundled documents, their index, and 40 questions, of which the documents answer 30."""
+"""The demo's bundled documents, their index, 40 questions, of which they answer 30, and three tasks that are timed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ DOCUMENTS = Path(__file__).parent / "python-docs"
 """Folder of the documents."""
 
 QUESTIONS = Path(__file__).parent / "demo_questions.jsonl"
+TASKS = Path(__file__).parent / "demo_tasks.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,33 @@ def demo_questions(path: Path = QUESTIONS) -> list[DemoQuestion]:
     """Load the questions."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [DemoQuestion(**json.loads(line)) for line in lines]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTask:
+    """A task that a small model does by copying from a text: an edit, an extraction, or an answer that quotes.
+
+    Attributes:
+        messages: Two worked examples, then the task.
+        reference: The text that the task is about.
+        answer: The right answer.
+    """
+
+    title: str
+    messages: tuple[dict[str, str], ...]
+    reference: str
+    answer: str
+
+    @property
+    def prompt(self) -> str:
+        """The messages as one text, for models without a chat template."""
+        return "\n\n".join(message["content"] for message in self.messages) + "\n\n"
+
+
+def demo_tasks() -> list[DemoTask]:
+    """Load the tasks, which the bundled `smollm2` does right."""
+    rows = map(json.loads, TASKS.read_text(encoding="utf-8").splitlines())
+    return [DemoTask(row["title"], tuple(row["messages"]), row["reference"], row["answer"]) for row in rows]
 
 
 def demo_documents() -> list[Path]:
