@@ -236,6 +236,7 @@ def test_concurrent_requests_and_conversations_have_the_text_of_plain_decoding(f
         turns += answer.text + " and"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", ["qwen3_5", "mamba2", "lfm3"])
 def test_states_stay_finite_over_a_thousand_tokens(family: str) -> None:
     model: Any = tiny_model(family, max_position_embeddings=2048)

@@ -96,7 +96,7 @@ def test_the_merged_folder_is_whole_and_its_model_names_its_prompt(adapter: Path
 def test_every_name_of_a_model_is_loaded_and_shows_no_bar(
     adapter: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("antiphon.accel.models.bundled.user_cache_dir", lambda _: str(cache))
+    monkeypatch.setattr("antiphon.accel.models.bundled.cache_folder", lambda: cache)
     monkeypatch.setattr("transformers.utils.logging._tqdm_active", True)
     for name in ("smollm2", str(adapter)):
         models = LanguageModel.from_pretrained(name, device="cpu"), text_model(name, device="cpu")

@@ -82,6 +82,6 @@ def test_all_programs_of_the_race_generate_the_same_tokens(tiny: LanguageModel) 
     assert [figures.name for figures in measured.methods] == list(demo.PROGRAMS)
     assert len({tuple(run.tokens for run in figures.rounds[0]) for figures in measured.methods}) == 1
     assert {figures.tokens for figures in measured.methods} == {24}
-    greedy, _, ours = demo.race_table(measured).columns[0].cells
-    assert (str(greedy), str(ours)) == ("transformers, greedy", "Antiphon")
-    assert [str(cell) for cell in demo.race_table(measured).columns[-1].cells] == ["yes"] * 3
+    shown = [str(cell) for cell in demo.race_table(measured).columns[0].cells]
+    assert len(shown) == len(demo.PROGRAMS) == 4
+    assert [str(cell) for cell in demo.race_table(measured).columns[-1].cells] == ["yes"] * 4

@@ -28,7 +28,7 @@ def server() -> Iterator[FakeServer]:
 
 
 def ask(index: Path, model: str, *more: str) -> Result:
-    return CliRunner().invoke(app, ["ask", QUESTION, "--index", str(index), "--model", model, *more])
+    return CliRunner().invoke(app, ["ask", QUESTION, "--no-quote", "--index", str(index), "--model", model, *more])
 
 
 def test_rag_asks_a_server_and_cites(retriever: Retriever, server: FakeServer) -> None:
@@ -71,7 +71,7 @@ def test_the_command_line_asks_a_server_by_its_address(index_folder: Path, serve
     assert said.exit_code == 0, said.stderr
     assert said.stdout.startswith(ANSWER)
     assert "Quoted verbatim from" in said.stdout
-    assert "15 tokens, " in said.stdout, "no steps, where the server tells none"
+    assert "15 tokens; first output" in said.stdout, "no speed, where the server tells no steps"
     assert ask(index_folder, f"{server.url}#tiny").exit_code == 0
 
 

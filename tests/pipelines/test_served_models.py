@@ -104,7 +104,7 @@ def test_a_wrong_address_is_reported_before_the_index_is_opened(command: list[st
 
 
 def test_a_conversation_with_a_model_on_a_server(index_folder: Path, server: FakeServer) -> None:
-    said = run("chat", "--index", index_folder, "--model", server.url, spoken=f"{QUESTION}\nWhy?\nquit\n")
+    said = run("chat", "--no-quote", "--index", index_folder, "--model", server.url, spoken=f"{QUESTION}\nWhy?\nquit\n")
     assert said.stdout.count(ANSWER) == 2
     assert len(server.requests[1]["messages"]) > len(server.requests[0]["messages"])
 

@@ -25,7 +25,7 @@ FLOORS = {  # minimum recall@100 with the chosen number of probes
     "compact": 0.95,
     "unrotated": 0.75,
 }
-UNROTATED = IndexSetting("unrotated", "IVF16,PQ16", lists=16)
+UNROTATED = IndexSetting("unrotated", "IVF16,PQ32x6", lists=16)
 
 
 def clustered(count: int, seed: int = 0) -> Vectors:
