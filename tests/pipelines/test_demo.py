@@ -47,7 +47,8 @@ def test_the_demo_answers_cites_and_compares(
 def test_the_questions_of_the_demo_are_answered_right(some_documents: list[Path], tmp_path: Path) -> None:
     build_index(some_documents, tmp_path / "index", embedder="minilm")
     rag = Rag(Retriever.open(tmp_path / "index"), ExtractiveModel())
-    for question, right in zip(demo.QUESTIONS, ("has nothing to do with reptiles", "use collections.deque"), strict=True):
+    answers = ("has nothing to do with reptiles", "use collections.deque")
+    for question, right in zip(demo.QUESTIONS, answers, strict=True):
         assert right in rag.ask(question).text
 
 
