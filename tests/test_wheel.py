@@ -122,7 +122,14 @@ def test_the_wheel_has_no_recipes_or_benchmarks_of_maintainers(wheel: Path) -> N
     held = [name for name in zipfile.ZipFile(wheel).namelist() if "dist-info" not in name]
     assert [name for name in held if {"recipes", "benchmarks", "corpora"} & set(name.split("/"))] == []
     data = {name.rsplit("/", 1)[-1] for name in held if name.endswith(".jsonl")}
-    assert data == {"answers.jsonl", "demo_questions.jsonl", "demo_tasks.jsonl", "edits.jsonl", "genres.jsonl", "translation.jsonl"}
+    assert data == {
+        "answers.jsonl",
+        "demo_questions.jsonl",
+        "demo_tasks.jsonl",
+        "edits.jsonl",
+        "genres.jsonl",
+        "translation.jsonl",
+    }
 
 
 def test_the_wheel_carries_the_licences_and_the_demo_documents(wheel: Path) -> None:

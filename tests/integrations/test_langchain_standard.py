@@ -1,4 +1,4 @@
-"""LangChain's standard test suites for the chat model, embeddings and retriever."""
+"""LangChain's standard test suites for the chat model, embeddings and retriever, through the thin distribution."""
 
 from __future__ import annotations
 
@@ -15,12 +15,8 @@ from langchain_tests.integration_tests import (
 )
 from langchain_tests.unit_tests import ChatModelUnitTests, EmbeddingsUnitTests
 
-from antiphon.integrations.langchain import (
-    AntiphonEmbeddings,
-    AntiphonRetriever,
-    ChatAntiphon,
-)
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+from langchain_antiphon import AntiphonEmbeddings, AntiphonRetriever, ChatAntiphon
 from tests.conftest import TEXTS
 from tests.integrations.scripted_model import ScriptedModel
 

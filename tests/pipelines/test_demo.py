@@ -1,18 +1,19 @@
-"""The demo end to end with the bundled models: index, ask, cite, and the same text from three programs."""
+"""The demo end to end with the bundled model: index, ask, cite, and the same right texts from four programs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.processor import has_bfloat16_units
 from antiphon.pipelines import Rag
-from antiphon.pipelines.benchmark.run import Job
+from antiphon.pipelines.benchmark.run import Job, MethodRun
+from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
 from antiphon.pipelines.cli import demo
-from antiphon.pipelines.data.demo import demo_documents
+from antiphon.pipelines.data.demo import demo_documents, demo_tasks
+from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.retrieval import Retriever, build_index, load_embedder
 
 pytestmark = pytest.mark.slow
@@ -24,64 +25,60 @@ def some_documents() -> list[Path]:
         load_embedder("minilm")
     except ImportError as error:
         pytest.skip(f"the embedded embedder is not installed: {error}")
-    return [path for path in demo_documents() if path.name == "glossary.txt"]
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The index folder that the first demo writes and the second one reuses."""
-    return tmp_path_factory.mktemp("demo") / "index"
+    return [path for path in demo_documents() if path.stem in ("tutorial-appetite", "tutorial-datastructures")]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("smollm2_folder")
 def test_the_demo_answers_cites_and_compares(
-    some_documents: list[Path], index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    some_documents: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "MAX_NEW_TOKENS", 32)
-    monkeypatch.setattr(demo, "RACE_TOKENS", 16)
-    questions = ("What is garbage collection?",)
-    assert demo.run_demo("smollm2", paths=some_documents, folder=index, questions=questions, engine="torch")
+    monkeypatch.setattr(demo, "ROUNDS", 1)
+    assert demo.run_demo("smollm2", paths=some_documents, folder=tmp_path / "index", engine="torch")
     shown = capsys.readouterr().out
-    assert "small language model" in shown
-    assert "antiphon demo --model some/hub-model" in shown
-    assert "Python performs garbage collection via reference counting" in shown
-    assert "[1] glossary.txt, Garbage collection: “" in shown
+    assert "[1] tutorial-appetite.txt, Whetting Your Appetite: “" in shown
+    assert "use collections.deque" in shown
+    assert all(task.answer in shown for task in demo_tasks()), "the bundled model does the tasks right"
+    assert "not the expected answer" not in shown
     assert "The text is identical in all programs." in shown
-    assert sum(line.strip().endswith("yes") for line in shown.splitlines()) == 3
+    assert sum(line.strip().endswith("yes") for line in shown.splitlines()) == 4
 
 
-RIGHT = ("has nothing to do with reptiles", "use collections.deque", "You can't use lists as keys")
-
-
-@pytest.fixture(scope="module")
-def some_pages(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
-    folder = tmp_path_factory.mktemp("pages") / "index"
-    pages = [path for path in demo_documents() if path.stem in ("tutorial-appetite", "tutorial-datastructures")]
-    build_index(pages, folder, embedder="minilm")
-    return Retriever.open(folder)
-
-
-OWN, OTHER = (torch.bfloat16, torch.float32) if has_bfloat16_units() else (torch.float32, torch.bfloat16)
-"""The dtype in which this processor runs the demo, and the other one."""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", [OWN, pytest.param(OTHER, marks=pytest.mark.exhaustive)])
-def test_the_questions_of_the_demo_are_answered_right(
-    reader_folder: Path, some_pages: Retriever, dtype: torch.dtype
-) -> None:
-    rag = Rag(some_pages, LanguageModel.from_pretrained(reader_folder, dtype=dtype, engine="torch"))
-    for question, right in zip(demo.QUESTIONS, RIGHT, strict=True):
-        assert right in rag.ask(question, max_new_tokens=demo.MAX_NEW_TOKENS).text
+def test_the_questions_of_the_demo_are_answered_right(some_documents: list[Path], tmp_path: Path) -> None:
+    build_index(some_documents, tmp_path / "index", embedder="minilm")
+    rag = Rag(Retriever.open(tmp_path / "index"), ExtractiveModel())
+    answers = ("has nothing to do with reptiles", "use collections.deque")
+    for question, right in zip(demo.QUESTIONS, answers, strict=True):
+        assert right in rag.ask(question).text
 
 
 def test_all_programs_of_the_race_generate_the_same_tokens(tiny: LanguageModel) -> None:
     jobs = [Job(tiny.tokenize(text).tokens, (text,)) for text in ("bees dance", "wax melts, wax melts")]
     measured = demo.run_race(tiny, jobs, 12)
     assert [figures.name for figures in measured.methods] == list(demo.PROGRAMS)
-    assert len({tuple(run.tokens for run in figures.rounds[0]) for figures in measured.methods}) == 1
-    assert {figures.tokens for figures in measured.methods} == {24}
-    shown = [str(cell) for cell in demo.race_table(measured).columns[0].cells]
-    assert len(shown) == len(demo.PROGRAMS) == 4
+    assert len({tuple(run.tokens for run in runs) for figures in measured.methods for runs in figures.rounds}) == 1
+    assert [len(figures.rounds) for figures in measured.methods] == [demo.ROUNDS] * 4
+    greedy, *_, ours = demo.race_table(measured).columns[0].cells
+    assert (str(greedy), str(ours)) == ("transformers, greedy", "Antiphon")
     assert [str(cell) for cell in demo.race_table(measured).columns[-1].cells] == ["yes"] * 4
+
+
+def measured(*seconds: tuple[float, ...]) -> Speed:
+    """Return the figures of four programs that did one task, from the seconds of their rounds."""
+    run = MethodRun(tokens=(1, 2), seconds=0, first_token_seconds=0, steps=1, drafted=None)
+    runs = [[[replace(run, seconds=each)] for each in rounds] for rounds in seconds]
+    return Speed(tuple(MethodFigures(name, rounds) for name, rounds in zip(demo.PROGRAMS, runs, strict=True)))
+
+
+def test_engine_and_drafts_are_two_factors_of_medians() -> None:
+    said = demo.factors(measured((8, 8, 80), (6, 6, 6), (4, 4, 4), (2, 1, 2)))
+    assert "Engine: 2.00 times" in said
+    assert "Drafts: 2.00 times" in said
+    assert "Together 4.00, and 3.00 compared with transformers' prompt lookup." in said
+
+
+def test_a_busy_machine_is_noticed_by_its_load_or_by_the_spread_of_rounds() -> None:
+    calm = measured((8, 8.1, 8), (6, 6, 6), (4, 4, 4), (2, 2, 2))
+    assert demo.disturbance(calm, 0.1) == ""
+    assert "a load of 1.5 per processor" in demo.disturbance(calm, 1.5)
+    assert "differ by up to 50%" in demo.disturbance(measured((8, 8, 8), (6, 6, 6), (4, 4, 4), (2, 2, 3)), 0.0)

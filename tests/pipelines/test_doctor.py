@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from antiphon.pipelines.cli import app
+from antiphon.pipelines.models import suggestions
 from tests.families.table import tiny_model
 
 pytestmark = pytest.mark.slow
@@ -62,3 +63,26 @@ def test_what_cannot_be_examined_is_refused_in_one_sentence(
     last = shown.stderr.strip().splitlines()[-1]
     assert last.startswith("antiphon: ")
     assert complaint in last
+
+
+def test_without_a_model_it_names_those_that_fit_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suggestions, "available_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr(suggestions, "memory_bandwidth", lambda: 20e9)
+    monkeypatch.setattr(suggestions, "has_bfloat16_units", lambda: True)
+    monkeypatch.setattr(suggestions, "local_servers", lambda: {"ollama": ["qwen3:4b"]})
+    monkeypatch.setattr(suggestions, "find_spec", lambda name: None if name == "nncf" else name)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    found = json.loads(doctor("--json").stdout)
+    speeds = {model["model"]: model["tokens_per_s"] for model in found["models"]}
+    assert "Qwen/Qwen3.5-4B" not in speeds, "it needs 11 GB"
+    assert speeds["HuggingFaceTB/SmolLM3-3B"] == 3.2  # 20 GB/s over 6.2 GB of weights
+    assert [row["engine"] for row in found["models"] if row["model"].startswith("meta-llama")] == ["openvino"]
+    shown = " ".join(doctor().stdout.split())
+    assert "HuggingFaceTB/SmolLM3-3B 7.8 3.2 openvino" in shown
+    assert "ollama answers here: --model ollama/qwen3:4b" in shown
+    assert "Not installed: weights of 8 or 4 bits (--weights int8): pip install 'antiphon[int8]'" in shown
+    assert "Not installed: the bundled" not in shown
+
+
+def test_the_bandwidth_is_that_of_memory() -> None:
+    assert 1e8 < suggestions.memory_bandwidth(0.05) < 1e12

@@ -139,6 +139,7 @@ def test_a_quoted_answer_ends_with_the_models_that_could_write_one(
     said = run("ask", QUESTION, "--index", index_folder)
     assert said.stderr.strip().splitlines()[-1].endswith("--model ollama/qwen3:4b or ollama/llama3")
     monkeypatch.setattr(suggestions, "local_servers", dict)
+    monkeypatch.setattr(suggestions, "has_bfloat16_units", lambda: True)
     for gigabytes, expected in [(64, "Qwen/Qwen3.5-4B (11 GB"), (4, "LiquidAI/LFM2.5"), (1, "--model ADDRESS")]:
         monkeypatch.setattr(suggestions, "available_memory", lambda size=gigabytes: size * 10**9)
         assert expected in suggestions.suggested_models()

@@ -114,8 +114,8 @@ def _ask(rag: Rag, question: str, stop: Sequence[str]) -> None:
 def _job(language_model: LanguageModel, task: DemoTask) -> Job:
     from antiphon.pipelines.benchmark.run import Job
 
-    prompt = task.messages if language_model.takes_messages else task.prompt
-    return Job(language_model.tokenize(prompt).tokens, (task.reference,))
+    tokenized = language_model.tokenize(task.messages if language_model.takes_messages else task.prompt)
+    return Job(tokenized.tokens, (task.reference,))
 
 
 def run_race(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> Speed:

@@ -1,4 +1,4 @@
-"""The command `antiphon doctor`: reports what a model supports."""
+"""The command `antiphon doctor`: reports what a model supports, or which models fit this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from antiphon.accel.models.bundled import BUNDLED
 from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import (
-    DEFAULT_MODEL,
     LARGER,
     MODEL_HELP,
     MODEL_VARIABLE,
@@ -24,13 +23,20 @@ from antiphon.pipelines.cli.preparation import connect, load_language_model, pre
 
 
 def doctor(
-    model: Annotated[str, typer.Argument(envvar=MODEL_VARIABLE, help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: Annotated[
+        str | None, typer.Argument(envvar=MODEL_VARIABLE, help=MODEL_HELP, show_default="none: examine the machine")
+    ] = None,
     device: Device = None,
     engine: EngineOption = "auto",
     weights: FewBits = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")] = False,
 ) -> None:
-    """Report what a model can verify and why, what its forward passes cost, and what would help."""
+    """Report which models fit this machine; with a model, what it can verify, what it costs, and what would help."""
+    if model is None:
+        from antiphon.pipelines.cli.doctor_report import show_machine
+
+        show_machine(as_json=as_json)
+        return
     if is_address(model):
         from antiphon.pipelines.cli.doctor_report import show_server
 

@@ -21,12 +21,43 @@ if TYPE_CHECKING:
 PROBE = "Count from one to twenty in words."
 DRAFTS_ITSELF = "the server does not draft from references; vLLM does with Antiphon's plug-in"
 
+MACHINE_COLUMNS = {"model": "model", "memory_gb": "GB", "tokens_per_s": "tokens/s, about", "engine": "engine"}
+
 LEVELS = {
     "tree": "any draft: branches share one forward pass",
     "linear": "chains, by cropping the KV cache",
     "replay": "chains; if a draft is accepted in part, the accepted tokens are run again",
     "plain": "nothing: plain decoding",
 }
+
+
+def show_machine(*, as_json: bool) -> None:
+    """Print which models fit this machine, how fast they would be, and what else could answer or be installed."""
+    from antiphon.pipelines.models.suggestions import examine_machine
+
+    with console.err.status("Measuring how fast memory is read"):
+        found = examine_machine()
+    if as_json:
+        console.out.print(json.dumps(found), markup=False, soft_wrap=True)
+        return
+    caption = (
+        f"{found['memory_gb']} GB of memory are available and read at {found['bandwidth_gb_per_s']} GB/s. Plain "
+        f"decoding reads all weights for each token, here in {found['precision']}; drafts come on top."
+    )
+    caption += " These are speeds of the CPU; the GPU is faster." if found["gpu"] else ""
+    rows = [{name: str(value) for name, value in model.items()} for model in found["models"]]
+    if rows:
+        console.out.print(result_table("Models that fit this machine", MACHINE_COLUMNS, rows, is_open=True))
+        console.out.print(caption)
+    else:
+        console.out.print(f"{caption} No model of the hub that we know fits; a server may have one.")
+    for kind, names in found["servers"].items():
+        console.out.print(f"→ {kind} answers here: --model {kind}/{sanitize(names[0])}", markup=False)
+    for text in found["install"]:
+        console.out.print(f"→ Not installed: {text}", markup=False)
+    first = rows[0]["model"] if rows else "NAME"
+    console.out.print(f"→ antiphon ask QUESTION FOLDER --model {first}", markup=False)
+    console.out.print(f"→ antiphon doctor {first} examines one model; it is downloaded for that.", markup=False)
 
 
 def show_server(remote: RemoteLanguageModel, *, as_json: bool) -> None:
