@@ -106,8 +106,8 @@ def load_or_convert(folder: Path, precision: str, convert: Callable[[], openvino
         with suppress(RuntimeError):
             return EncoderGraph(folder, precision)
     graph = convert()
-    with suppress(OSError):
-        verified_folder(folder, lambda target: _save(graph, target))
+    with suppress(OSError, RuntimeError):  # the stored graph does not share the memory of torch's weights
+        return EncoderGraph(verified_folder(folder, lambda target: _save(graph, target)), precision)
     return EncoderGraph(folder, precision, graph)
 
 
