@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.models.lfm3 import modeling_lfm3
 
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.decoding.stats import Step
@@ -168,6 +169,18 @@ def test_a_forward_pass_of_another_thread_is_not_affected(family: str) -> None:
     handle.remove()
     torch.testing.assert_close(found, [truth])
     torch.testing.assert_close(drafted, alone)
+
+
+@torch.no_grad()
+def test_a_convolution_that_ignores_branches_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is compiled after its first request has the graph of transformers' own function."""
+    model = model_of("lfm3")
+    sequence = sequence_after(model, PROMPT)
+    monkeypatch.setattr(modeling_lfm3, "causal_conv1d_fn", modeling_lfm3.causal_conv1d_fn.__wrapped__)
+    sequence.forward([9], chain([5, 6, 7]))  # a chain is right all the same
+    sequence.keep((0,))
+    with pytest.raises(RuntimeError, match="did not follow the branches"):
+        sequence.forward([9], random_draft(8, seed=1))
 
 
 def test_a_limited_time_step_is_that_of_plain_decoding() -> None:
