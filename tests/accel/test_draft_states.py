@@ -1,6 +1,7 @@
 """Recurrent and convolutional states: those of the accepted rows, from the forward pass that verified the draft."""
 
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -12,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.models.lfm3 import modeling_lfm3
 
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.decoding.stats import Step
@@ -176,7 +176,8 @@ def test_a_convolution_that_ignores_branches_is_an_error(monkeypatch: pytest.Mon
     """A model that is compiled after its first request has the graph of transformers' own function."""
     model = model_of("lfm3")
     sequence = sequence_after(model, PROMPT)
-    monkeypatch.setattr(modeling_lfm3, "causal_conv1d_fn", modeling_lfm3.causal_conv1d_fn.__wrapped__)
+    module = sys.modules[type(model).__module__]
+    monkeypatch.setattr(module, "causal_conv1d_fn", vars(module)["causal_conv1d_fn"].__wrapped__)
     sequence.forward([9], chain([5, 6, 7]))  # a chain is right all the same
     sequence.keep((0,))
     with pytest.raises(RuntimeError, match="did not follow the branches"):
