@@ -28,7 +28,7 @@ from tests.families.table import STATES, tiny_model
 from tests.table_part import part
 
 USUAL = ("qwen3_5", "lfm3", "mamba2", "zamba2")
-TOLERANCE = {"atol": 2e-5, "rtol": 1e-4}
+TOLERANCE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-4}
 PROMPT = list(range(40, 61))
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "use_cache": True}
 
@@ -73,9 +73,9 @@ def test_the_cache_holds_what_plain_steps_over_the_accepted_rows_leave_in_it(fam
     sequence, text = sequence_after(model, PROMPT), [*PROMPT]
     for seed, rows in enumerate((6, 1, 24, 12, 12, 40)):
         draft = random_draft(rows, seed) if rows > 1 else chain([7])
-        path = path_to(draft, rows - 1) if seed != 3 else ()  # nothing is accepted, and then the whole chain
-        draft = chain(list(draft.tokens)) if seed == 4 else draft
-        path = tuple(range(rows)) if seed == 4 else path
+        path = () if seed == 3 else tuple(path_to(draft, rows - 1))
+        if seed == 4:  # a chain that is accepted whole
+            draft, path = chain(list(draft.tokens)), tuple(range(rows))
         sequence.forward([text[-1] ^ 1], draft)
         sequence.keep(path)
         text += [text[-1] ^ 1, *(draft.tokens[row] for row in path)]

@@ -50,7 +50,7 @@ class Ancestry:
 
     @property
     def branches(self) -> bool:
-        """Whether any row has another one beside it."""
+        """Whether the rows are more than one chain."""
         return not bool(np.array_equal(self._mask, np.tri(len(self), dtype=np.bool_)))
 
     def decays(self, steps: Tensor) -> Tensor:
