@@ -1,6 +1,7 @@
 """Recurrent and convolutional states: those of the accepted rows, from the forward pass that verified the draft."""
 
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -72,11 +73,9 @@ def test_the_cache_holds_what_plain_steps_over_the_accepted_rows_leave_in_it(fam
     sequence, text = sequence_after(model, PROMPT), [*PROMPT]
     for seed, rows in enumerate((6, 1, 24, 12, 12, 40)):
         draft = random_draft(rows, seed) if rows > 1 else chain([7])
-        path: tuple[int, ...] = (
-            tuple(path_to(draft, rows - 1)) if seed != 3 else ()
-        )  # nothing is accepted, and then the whole chain
-        draft = chain(list(draft.tokens)) if seed == 4 else draft
-        path = tuple(range(rows)) if seed == 4 else path
+        path = () if seed == 3 else tuple(path_to(draft, rows - 1))
+        if seed == 4:  # a chain that is accepted whole
+            draft, path = chain(list(draft.tokens)), tuple(range(rows))
         sequence.forward([text[-1] ^ 1], draft)
         sequence.keep(path)
         text += [text[-1] ^ 1, *(draft.tokens[row] for row in path)]
@@ -170,6 +169,19 @@ def test_a_forward_pass_of_another_thread_is_not_affected(family: str) -> None:
     handle.remove()
     torch.testing.assert_close(found, [truth])
     torch.testing.assert_close(drafted, alone)
+
+
+@torch.no_grad()
+def test_a_convolution_that_ignores_branches_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is compiled after its first request has the graph of transformers' own function."""
+    model = model_of("lfm3")
+    sequence = sequence_after(model, PROMPT)
+    module = sys.modules[type(model).__module__]
+    monkeypatch.setattr(module, "causal_conv1d_fn", vars(module)["causal_conv1d_fn"].__wrapped__)
+    sequence.forward([9], chain([5, 6, 7]))  # a chain is right all the same
+    sequence.keep((0,))
+    with pytest.raises(RuntimeError, match="did not follow the branches"):
+        sequence.forward([9], random_draft(8, seed=1))
 
 
 def test_a_limited_time_step_is_that_of_plain_decoding() -> None:

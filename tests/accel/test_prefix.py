@@ -58,7 +58,7 @@ def decoded(
     return text, summary
 
 
-@pytest.mark.parametrize("family", [*CROPS, "mistral", "gemma3", "lfm2"])
+@pytest.mark.parametrize("family", [*CROPS, "mistral", "gemma3", "lfm2", "qwen3_5", "bamba"])
 def test_a_continued_text_is_read_from_its_continuation(family: str) -> None:
     prefix = PrefixCache()
     text, cost = decoded(family, FIRST, prefix)
@@ -79,7 +79,7 @@ def test_a_different_text_is_read_from_the_first_difference(family: str) -> None
     assert decoded(family, SECOND, prefix)[1].prefill_tokens == len(SECOND)
 
 
-@pytest.mark.parametrize("family", ["mistral", "gemma3", "lfm2"])
+@pytest.mark.parametrize("family", ["mistral", "gemma3", "lfm2", "qwen3_5", "bamba"])
 def test_layers_that_cannot_be_cropped_are_not_reused(family: str) -> None:
     prefix = PrefixCache()
     text, _ = decoded(family, FIRST, prefix)

@@ -16,6 +16,7 @@ from functools import wraps
 from threading import local
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -29,15 +30,28 @@ Scan = tuple[Tensor, "RowStates"]
 
 
 class Ancestry:
-    """The ancestors of each row of a forward pass, as tensors on the model's device."""
+    """The ancestors of each row of a forward pass, as tensors on the model's device.
+
+    Attributes:
+        convolutions: Number of convolutions that have followed them.
+    """
 
     def __init__(self, tree: Tree, device: torch.device) -> None:
+        self.convolutions = 0
         self._mask = tree.ancestor_mask
         self._device = device
         self._sees = torch.from_numpy(tree.ancestor_mask).to(device)
         self._lineage = self._sees.float()  # [i, k]: row k is row i or an ancestor of it
         self._below = self._lineage.tril(-1)  # [k, j]: row k is below row j
         self._windows: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self._mask)
+
+    @property
+    def branches(self) -> bool:
+        """Whether the rows are more than one chain."""
+        return not bool(np.array_equal(self._mask, np.tri(len(self), dtype=np.bool_)))
 
     def decays(self, steps: Tensor) -> Tensor:
         """Return the decay from the state after row j to that after row i; 0 if j is no ancestor of i.
@@ -144,11 +158,29 @@ class DraftStates(Cache):
         self._states[layer_idx, state_idx] = recurrent_states
         return recurrent_states
 
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Compute each row from its parent's state in the forward pass of this thread inside the context.
+
+        Raises:
+            RuntimeError: A convolution took the branches of the draft for one text.
+        """
+        before, _thread_state.ancestry = _thread_state.ancestry, self.ancestry
+        try:
+            yield
+        finally:
+            _thread_state.ancestry = before
+        if self.ancestry.branches and self.ancestry.convolutions < len(self._inputs):
+            raise RuntimeError(
+                "The convolutions of this model did not follow the branches of a draft, perhaps because it was "
+                "compiled after its first request; compile it before, or decode with drafter='nothing'."
+            )
+
     def keep(self, row: int) -> None:
         """Write the states after a row into the other cache."""
         layers: list[Any] = self._cache.layers
         for (layer, index), inputs in self._inputs.items():
-            size = inputs.shape[-1] - len(self.ancestry.windows(1))
+            size = inputs.shape[-1] - len(self.ancestry)
             window = inputs.index_select(-1, self.ancestry.windows(size)[row])
             layers[layer].update_conv_state(window, index, conv_kernel_size=size)
         for (layer, index), states in self._states.items():
@@ -164,18 +196,8 @@ class _ThreadState(local):
 _thread_state = _ThreadState()
 
 
-@contextmanager
-def following(ancestry: Ancestry | None) -> Iterator[None]:
-    """Compute each row from its parent's state in the forward passes of this thread inside the context."""
-    before, _thread_state.ancestry = _thread_state.ancestry, ancestry
-    try:
-        yield
-    finally:
-        _thread_state.ancestry = before
-
-
 def follow_drafts(model: PreTrainedModel) -> None:
-    """Let the functions of the model's state layers follow `following`; other forward passes run them as before."""
+    """Let the model's state layers follow drafts in `DraftStates.following`; other passes run them as before."""
     for name in {type(module).__module__ for module in model.modules()}:
         namespace = vars(sys.modules[name]) if name in sys.modules else {}
         for function in _FUNCTIONS.keys() & namespace.keys():
@@ -210,7 +232,8 @@ def _convolve(
     Returns:
         Shape (batch, channels, rows).
     """
-    size, rows = weight.shape[-1], len(ancestry.windows(1))
+    ancestry.convolutions += 1
+    size, rows = weight.shape[-1], len(ancestry)
     earlier = hidden_states.shape[-1] - rows
     windows = ancestry.windows(size) + (earlier - size)
     inputs = hidden_states.to(weight.dtype).transpose(1, 2).contiguous()  # whole inputs are selected faster

@@ -29,7 +29,7 @@ from antiphon.accel.engines.torch.cache_kinds import (
     recording_layers,
     supported_level,
 )
-from antiphon.accel.engines.torch.draft_states import Ancestry, DraftStates, following
+from antiphon.accel.engines.torch.draft_states import Ancestry, DraftStates
 from antiphon.accel.engines.torch.growing_cache import GrowingLayer, make_growing
 from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 from antiphon.accel.engines.torch.packed_attention import PACKED
@@ -160,6 +160,7 @@ class TorchSequence:
             keep_rows(self.cache, rows, length=self.length, fed=fed)
         if self._draft_states is not None:
             self._draft_states.keep(len(pending) + path[-1] if path else len(pending) - 1)
+            self._draft_states = None
         end_recording(self._recording_layers)
         self.length += kept
 
@@ -271,10 +272,9 @@ class TorchSequence:
         """Let layers with recurrent state follow the rows of a draft, and note the state after each row."""
         if tree is None or not self.traits.state_kinds or self.level not in ("tree", "linear"):
             return nullcontext()
-        ancestry = Ancestry(tree, self.model.device)
-        self._draft_states = DraftStates(self.cache, ancestry)
+        self._draft_states = DraftStates(self.cache, Ancestry(tree, self.model.device))
         arguments[self._cache_argument] = self._draft_states
-        return following(ancestry)
+        return self._draft_states.following()
 
     @property
     def _cache_argument(self) -> str:
