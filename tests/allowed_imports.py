@@ -35,6 +35,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
             "engines/torch",
             "files",
             "processor",
+            "quiet_loading",
             "verified_folder",
         },
         "engines/selection": {"engines/openvino", "engines/protocol", "engines/torch"},

@@ -1,5 +1,7 @@
 """Loading a model by folder or name: precision, device, and errors in one sentence."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
+from transformers import BertConfig, BertModel, LlamaForCausalLM, PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch.loading import choose_dtype
@@ -40,6 +42,27 @@ def test_a_saved_model_is_loaded_with_its_tokenizer(checkpoint: Path) -> None:
     inputs = loaded.tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
     expected: Tensor = loaded.model.generate(**inputs, max_new_tokens=20)  # type: ignore[operator]
     assert loaded.generate(PROMPT, max_new_tokens=20).tokens == tuple(expected[0, inputs.input_ids.shape[1] :].tolist())
+
+
+def test_threads_load_models_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers replaces methods of its classes while it loads; two loads at once would leave them replaced."""
+    tiny_model(tie_word_embeddings=True).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    tie_weights, construct, building = PreTrainedModel.tie_weights, LlamaForCausalLM.__init__, list[str]()
+    monkeypatch.setattr(PreTrainedModel, "tie_weights", tie_weights)  # restored even if it is replaced for good
+
+    def slow_construct(self: Any, config: Any) -> None:
+        building.append("start")
+        time.sleep(0.1 if len(building) == 1 else 0.2)
+        construct(self, config)
+        building.append("end")
+
+    monkeypatch.setattr(LlamaForCausalLM, "__init__", slow_construct)
+    with ThreadPoolExecutor(2) as threads:
+        loaded = list(threads.map(LanguageModel.from_pretrained, [tmp_path, tmp_path]))
+    assert PreTrainedModel.tie_weights is tie_weights
+    assert building == ["start", "end"] * 2
+    assert all(each.model.lm_head.weight is each.model.model.embed_tokens.weight for each in loaded)
 
 
 def test_half_precision_is_kept_on_a_cpu_only_if_it_has_bfloat16_units(checkpoint: Path) -> None:

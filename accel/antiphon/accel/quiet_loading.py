@@ -1,32 +1,28 @@
-"""Hides the progress bars with which transformers reads and writes weights. Bars of downloads stay."""
+"""Loads models by transformers one at a time, without the progress bars of weights. Bars of downloads stay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import RLock
 
-_lock = Lock()
-_loading = 0
-_were_shown = True
+_lock = RLock()
 
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Hide the bars in this block, in all threads; the user's setting is restored at the end of the last such block."""
+    """Let only this thread load models in this block, and hide the progress bars in all threads.
+
+    While transformers loads a model it replaces ``PreTrainedModel.tie_weights`` and PyTorch's default dtype. Two loads
+    at once restore each other's replacements, after which no model with tied weights can be loaded.
+    """
     from transformers.utils import logging
 
-    global _loading, _were_shown
     settings = vars(logging)  # the public switch turns off the bars of downloads as well
     with _lock:
-        if not _loading:
-            _were_shown = settings["_tqdm_active"]
-        _loading += 1
+        were_shown = settings["_tqdm_active"]
         settings["_tqdm_active"] = False
-    try:
-        yield
-    finally:
-        with _lock:
-            _loading -= 1
-            if not _loading:
-                settings["_tqdm_active"] = _were_shown
+        try:
+            yield
+        finally:
+            settings["_tqdm_active"] = were_shown

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
+from antiphon.accel.quiet_loading import quiet_loading
+
 MIN_LAYERS = 2
 
 LARGEST = {"intermediate_size": 1024, "vocab_size": 1024}
@@ -37,7 +39,7 @@ def reduced_model(model: PreTrainedModel, layer_kinds: Sequence[str]) -> PreTrai
     for each in (config, text):  # they may lie outside of the vocabulary
         each.pad_token_id = each.bos_token_id = each.eos_token_id = None
     implementation = model.config._attn_implementation
-    with torch.random.fork_rng(devices=[]):
+    with quiet_loading(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed GPUs as well
         small: PreTrainedModel = type(model)._from_config(config, dtype=model.dtype, attn_implementation=implementation)
     small.eval()
