@@ -189,12 +189,10 @@ class AnswerStream(TextStream):
 
     @cached_property
     def quote(self) -> Citation | None:
-        """The best quote from the passages, which is not part of the answer; None if probably no line answers the
-        question.
+        """The best quote from the passages, which is not part of the answer; None if no line is likely to answer.
 
         The first read starts the search, which takes some tenths of a second. Read it in a thread to show it while the
-        model
-        reads its prompt. Models that quote or are small have none.
+        model reads its prompt. Models that quote or are small have none.
         """
         return None if self.plan.quote is None else self.plan.quote()
 

@@ -84,9 +84,9 @@ def prompt_format(language_model: TextModel) -> PromptFormat:
 
 
 def follows_instructions(language_model: TextModel) -> bool:
-    """Return whether a model writes answers in its own words: it takes messages and is not `SMALL`, or of unknown size.
+    """Return whether a model gets `chat_prompt`: it takes messages, has no prompt format and is not below `SMALL`.
 
-    Models with a prompt format of their own do not.
+    A model of unknown size gets it too.
     """
     size = language_model.num_parameters
     return language_model.prompt_format is None and language_model.takes_messages and (size is None or size >= SMALL)
@@ -149,7 +149,7 @@ def template_prompt(template: str, language_model: TextModel) -> PromptFormat:
 
 
 def check_template(template: str) -> str:
-    """Return the text of a prompt.
+    """Return a prompt template if it has both placeholders.
 
     Raises:
         ValueError: ``{passages}`` or ``{question}`` is missing.

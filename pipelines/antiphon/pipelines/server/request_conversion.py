@@ -139,11 +139,12 @@ def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenize
     if isinstance(prompt, str):
         return [prompt]
     if tokenizer is None:
-        if all(isinstance(each, str) for each in prompt):
-            return [each for each in prompt if isinstance(each, str)]
-        raise unsupported_parameter(
-            "prompt", "The model runs on another server, so prompt must be text, not token ids."
-        )
+        texts: list[PromptInput] = [each for each in prompt if isinstance(each, str)]
+        if len(texts) < len(prompt):
+            raise unsupported_parameter(
+                "prompt", "The model runs on another server, so prompt must be text, not token ids."
+            )
+        return texts
     if isinstance(prompt[0], int):
         return [str(tokenizer.decode(prompt))]
     return [each if isinstance(each, str) else str(tokenizer.decode(each)) for each in prompt]

@@ -82,7 +82,7 @@ class Finished:
 
 
 Event = Started | Delta | Finished
-Report = Callable[["Finished | BaseException"], None]
+Report = Callable[[Finished | BaseException], None]
 
 
 @dataclass(eq=False, slots=True)
