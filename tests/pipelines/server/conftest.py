@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.rag import Rag
+from antiphon.pipelines.server import streaming
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
@@ -34,6 +35,12 @@ def tiny_service(language_model: LanguageModel, folder: Path, *, k: int = 2, **s
         reranker=retriever.reranker,
         uploads=folder.with_name("uploads"),
     )
+
+
+@pytest.fixture(autouse=True)
+def patient_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, too, an error before the first token is an error response and not an event of a stream."""
+    monkeypatch.setattr(streaming, "FIRST_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="module")
