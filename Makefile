@@ -54,7 +54,7 @@ faults: install ## Record which tests detect each deliberate fault in tests/faul
 	$(BIN)/python -m tests.faults
 
 test-vllm: install install-vllm ## Test the vLLM plug-in against a real `vllm serve`, in a separate environment
-	ANTIPHON_VLLM=$(VLLM)/vllm $(PYTEST) tests/vllm
+	ANTIPHON_VLLM=$(VLLM)/vllm $(BIN)/pytest -n 2 --dist loadgroup tests/vllm
 
 notebooks: install ## Run the notebooks and store their outputs
 	$(BIN)/python -m tests.notebooks

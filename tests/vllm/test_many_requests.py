@@ -21,6 +21,7 @@ from tests.vllm.server import ACCEPTED, DRAFTED, PREEMPTED, Server, openai_clien
 pytestmark = [
     pytest.mark.skipif("ANTIPHON_VLLM" not in os.environ, reason="needs an environment of vLLM's own: make test-vllm"),
     pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("server"),  # one process, so that both files share their servers
 ]
 COLOURS = (
     "I like each of them and would paint my house in any of them; but if I am asked, there is an order. "
