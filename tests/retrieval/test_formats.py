@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import Passage, chunk_document, load_documents, read_documents
+from antiphon.retrieval.formats.excel import read_excel_document
 from antiphon.retrieval.formats.mail import read_mail_document
-from antiphon.retrieval.formats.tables import read_excel_document
 from tests.retrieval.sample_files import (
     DAMAGED,
     HOSTILE,

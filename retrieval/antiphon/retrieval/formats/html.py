@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,16 @@ from antiphon.retrieval.formats.html_elements import (
     LINES,
     RAW,
     RUBY_NOTES,
-    Row,
+    TableNodes,
     children,
-    data_rows,
+    data_table,
     declared_encoding,
     is_furniture,
     is_hidden,
+    item_labels,
     nesting_excess,
 )
+from antiphon.retrieval.formats.merged_cells import count_header_rows, fill, joined_header
 from antiphon.retrieval.formats.text import decode_text
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class _Text:
     Attributes:
         is_line: Whether all white space is one space, as in headings and cells.
         code: The spans of short preformatted texts.
+        labels: The numbers of items of ordered lists that were not read yet, by the nodes' addresses.
     """
 
     def __init__(self, *, is_line: bool = False) -> None:
@@ -49,6 +52,7 @@ class _Text:
         self.code: list[tuple[int, int]] = []
         self.length = 0
         self.is_line = is_line
+        self.labels: dict[int, str] = {}
         self._space = ""
         self._marker = ""
         self._is_definition = False
@@ -57,9 +61,9 @@ class _Text:
         """Put the next word on the line below the term, after a colon, as in Markdown."""
         self._is_definition = not self.is_line
 
-    def begin_item(self) -> None:
-        """Put the marker of a list item before the next word."""
-        self._marker = "" if self.is_line else "- "
+    def begin_item(self, label: str) -> None:
+        """Put the marker or the number of a list item before the next word."""
+        self._marker = "" if self.is_line else label
 
     def gap(self, space: str) -> None:
         """Request white space before the next word; of several requests the widest is used."""
@@ -168,8 +172,12 @@ def _read(
             tag = node.tag or ""
             if not _add_whole(node, tag, text, in_ruby=in_ruby):
                 text.gap(_gap(tag))
-                if begin := {"li": text.begin_item, "dd": text.begin_definition}.get(tag):
-                    begin()
+                if tag == "li":
+                    text.begin_item(text.labels.pop(node.mem_id, "- "))
+                elif tag == "dd":
+                    text.begin_definition()
+                elif tag == "ol":
+                    text.labels |= item_labels(node)
                 pending += [_gap(tag), *_parts(node, tag, text)[::-1]]
     return text
 
@@ -206,9 +214,9 @@ def _add_whole(node: LexborNode, tag: str, text: _Text, *, in_ruby: bool) -> boo
         text.add(f"{base}({reading})" if reading else base)
     elif tag in RAW and not text.is_line:
         text.add_code(_INVISIBLE.sub("", _raw_text(node)).rstrip().strip("\r\n"))
-    elif tag == "table" and not text.is_line and (rows := data_rows(node)):
+    elif tag == "table" and not text.is_line and (found := data_table(node)):
         text.gap("\n\n")
-        text.add("\n".join(_table_lines(rows)))
+        text.add("\n".join(_table_lines(found)))
         text.gap("\n\n")
     else:
         return False
@@ -231,9 +239,11 @@ def _raw_text(root: LexborNode) -> str:
     return "".join(parts)
 
 
-def _table_lines(rows: Sequence[Row]) -> Iterator[str]:
-    for number, row in enumerate(rows):
-        cells = [_line(children(cell)) if cell is not None else "" for cell in row.cells]
+def _table_lines(table: TableNodes) -> Iterator[str]:
+    rows = [[_line(children(cell)) if cell is not None else "" for cell in row] for row in table.rows]
+    fill(rows, table.merges)
+    count = count_header_rows(rows, table.merges, table.header_rows) if table.header_rows else 0
+    for number, cells in enumerate([joined_header(rows[:count])] * bool(count) + rows[count:]):
         yield f"| {' | '.join(cells)} |"
-        if row.is_header and not number:
+        if count and not number:
             yield f"|{'---|' * len(cells)}"

@@ -1,13 +1,20 @@
-"""Checks of Office files, which are ZIP archives of XML, before their parsers read them."""
+"""Office files, which are ZIP archives of XML: checks before their parsers read them, charts, and what is left out."""
 
 from __future__ import annotations
 
+import io
+import re
 import struct
 import zipfile
 import zlib
-from xml.parsers.expat import ExpatError
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+from xml.parsers.expat import ExpatError, ParserCreate
 
 from antiphon.retrieval.formats.limits import open_zip
+from antiphon.retrieval.formats.number_format import shown
 
 PARSER_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, ExpatError, SyntaxError, LookupError, ValueError, TypeError),
@@ -15,28 +22,93 @@ PARSER_ERRORS = (
 )
 """The errors that parsers of Office files raise for damaged ones, because they check little."""
 
+ALTERNATIVE = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+"""The namespace of parts that a file has in two forms, for newer and for older programs."""
+
 _DOCTYPES = tuple("<!DOCTYPE".encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be"))
 _TITLE = "docProps/core.xml"
+_TEXT = "{http://schemas.openxmlformats.org/drawingml/2006/main}t"
+_BLANK_SLIDE = (
+    b'<p:sld xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main"><p:cSld><p:spTree><p:nvGrpSpPr/>'
+    b"<p:grpSpPr/></p:spTree></p:cSld></p:sld>"
+)
+_LEFT_OUT = (
+    ("pictures", re.compile(r"\w+/media/.*\.(?:bmp|emf|gif|jpe?g|png|svg|tiff?|webp|wmf)", re.IGNORECASE), b""),
+    ("recordings", re.compile(r"\w+/media/.*\.(?:avi|m4a|m4v|mov|mp3|mp4|mpe?g|wav|wm[av])", re.IGNORECASE), b""),
+    ("parts with comments", re.compile(r"(?:word|ppt|xl)/(?:comments?|threadedComments)[/\w]*\.xml"), b""),
+    ("headers and footers", re.compile(r"word/(?:header|footer)\d*\.xml"), b"<w:t"),
+    ("charts", re.compile(r"xl/charts/chart\d*\.xml"), b""),
+    ("drawings with text", re.compile(r"xl/(?:drawings|diagrams)/(?:drawing|data)\d*\.xml"), b"<a:t>"),
+    ("embedded files", re.compile(r"\w+/embeddings/(?!Microsoft_Excel_(?:Work)?[Ss]heet).+"), b""),
+)
+"""Parts that no reader reads: what they are, their names, and a mark of those that have text."""
 
 
-def open_office(data: bytes, kind: str, main: str) -> zipfile.ZipFile:
-    """Open an Office file after checking its size, its checksums, and that it declares no XML entities.
+@dataclass(frozen=True, slots=True)
+class Office:
+    """An Office file that was checked.
+
+    Attributes:
+        data: Its bytes without damaged parts, for the parser.
+        damaged: The names of these parts.
+    """
+
+    archive: zipfile.ZipFile
+    data: bytes
+    damaged: tuple[str, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is left out: damaged parts, and parts that no reader reads."""
+        found = [f"its part {name} is damaged and was not read" for name in self.damaged]
+        names = [name for name in self.archive.namelist() if name not in self.damaged]
+        for kind, pattern, mark in _LEFT_OUT:
+            if count := sum(bool(pattern.fullmatch(name)) and mark in self.archive.read(name) for name in names):
+                found.append(f"its {kind} were not read: {count}")
+        return found
+
+
+def open_office(data: bytes, kind: str, main: str) -> Office:
+    """Open an Office file after checking its size, its parts, and that it declares no XML entities.
 
     Args:
         kind: What the file should be, for the message, such as ``a Word document``.
         main: The name of the part that it needs to have.
 
     Raises:
-        ValueError: It is damaged, encrypted, of another kind, or exceeds the limits.
+        ValueError: It is encrypted, of another kind, or exceeds the limits, or its main part is damaged.
     """
-    archive = open_zip(data, kind)
-    names = archive.namelist()
-    if main not in names:
+    archive, damaged = open_zip(data, kind), list[str]()
+    if main not in archive.namelist():
         raise ValueError(f"it is not {kind} ({main} is missing)")
-    for name in names:
-        if name.endswith((".xml", ".rels")):
-            _refuse_entities(name, read_part(archive, name))
-    return archive
+    for name in archive.namelist():
+        try:
+            part = read_part(archive, name)
+            if name.endswith((".xml", ".rels")):
+                _refuse_entities(name, part)
+                if not name.startswith((main, "xl/worksheets/")):  # what is in front of the damage is read
+                    ParserCreate().Parse(part, True)
+        except (_DamagedError, ExpatError):
+            if name == main:
+                raise
+            damaged.append(name)
+    return Office(archive, with_parts(archive, dict.fromkeys(damaged, b"")) if damaged else data, tuple(damaged))
+
+
+def with_parts(archive: zipfile.ZipFile, parts: Mapping[str, bytes]) -> bytes:
+    """Return the bytes of an archive with some parts replaced; empty ones are removed, but a slide becomes blank."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as copy:
+        for name in archive.namelist():
+            blank = _BLANK_SLIDE if name.startswith("ppt/slides/slide") else b""
+            content = (parts[name] or blank) if name in parts else read_part(archive, name)
+            if content or name not in parts:
+                copy.writestr(name, content)
+    return out.getvalue()
+
+
+class _DamagedError(ValueError):
+    """A part cannot be unpacked."""
 
 
 def read_part(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -48,7 +120,53 @@ def read_part(archive: zipfile.ZipFile, name: str) -> bytes:
     try:
         return archive.read(name)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{name!r} in it is damaged ({error})") from error
+        raise _DamagedError(f"{name!r} in it is damaged ({error})") from error
+
+
+def drawn(element: Any) -> Iterator[str]:
+    """Yield the names of the relationships to charts and diagrams (SmartArt) that are drawn in an element."""
+    for each in element.iter():
+        if str(each.tag).endswith(("/chart}chart", "/diagram}relIds")):
+            yield from (value for name, value in each.attrib.items() if name.endswith(("}id", "}dm")))
+
+
+def chart_rows(xml: bytes) -> tuple[str, list[list[str]]]:
+    """Return the title of a chart, and a table of its values: a row for each category, a column for each series.
+
+    Of a diagram (SmartArt), each text is a row of one cell.
+    """
+    from defusedxml.ElementTree import fromstring
+
+    root = fromstring(xml)
+    if root.tag.endswith("}dataModel"):
+        points = root.iterfind("{*}ptLst/{*}pt")
+        return "", [[text] for point in points if (text := _joined(point))]
+    columns: list[tuple[str, dict[str, str]]] = []
+    categories: dict[str, str] = {}
+    for number, series in enumerate(root.iterfind(".//{*}ser"), 1):
+        values = {**_points(series, "val"), **_points(series, "yVal")}
+        categories |= dict.fromkeys(values, "") | categories | _points(series, "cat") | _points(series, "xVal")
+        columns.append((" ".join(_points(series, "tx").values()) or f"Series {number}", values))
+    title = root.find("{*}chart/{*}title")
+    rows = [[name, *(values.get(place, "") for _, values in columns)] for place, name in categories.items()]
+    return "" if title is None else _joined(title), [["", *(name for name, _ in columns)], *rows]
+
+
+def _points(series: Any, part: str) -> dict[str, str]:
+    """Return the values of a part of a series by their places, as the chart shows them."""
+    found = next(chain(series.iterfind(f"{{*}}{part}//{{*}}lvl"), series.iterfind(f"{{*}}{part}")), None)
+    points = (
+        {}
+        if found is None
+        else {each.get("idx", "0"): each.findtext("{*}v") or "" for each in found.iterfind(".//{*}pt")}
+    )
+    code = (found.findtext(".//{*}formatCode") if found is not None else None) or "General"
+    is_number = found is not None and found.find(".//{*}numCache") is not None
+    return {place: shown(float(text), code) if is_number and text else text for place, text in points.items()}
+
+
+def _joined(element: Any) -> str:
+    return "".join(text.text or "" for text in element.iter(_TEXT))
 
 
 def title_of(archive: zipfile.ZipFile) -> str:
