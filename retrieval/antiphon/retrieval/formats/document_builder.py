@@ -63,7 +63,7 @@ class DocumentBuilder:
         """
         gap, rule = _GAP, ""
         for cells, place in rows:
-            row = "| " + " | ".join(_cell(text) for text in cells) + " |"
+            row = table_row(cells)
             if gap == _GAP:
                 rule = "|" + " --- |" * len(cells)
             self.add(row, place, gap=gap)
@@ -112,5 +112,6 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("", text)
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def table_row(cells: Iterable[str]) -> str:
+    """Return a row of a table in Markdown."""
+    return "| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in cells) + " |"

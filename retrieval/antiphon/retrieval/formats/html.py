@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from antiphon.retrieval.document import Document, Heading
+from antiphon.retrieval.formats.document_builder import table_row
 from antiphon.retrieval.formats.html_elements import (
     BLOCKS,
     CELLS,
@@ -244,6 +245,6 @@ def _table_lines(table: TableNodes) -> Iterator[str]:
     fill(rows, table.merges)
     count = count_header_rows(rows, table.merges, table.header_rows) if table.header_rows else 0
     for number, cells in enumerate([joined_header(rows[:count])] * bool(count) + rows[count:]):
-        yield f"| {' | '.join(cells)} |"
+        yield table_row(cells)
         if count and not number:
             yield f"|{'---|' * len(cells)}"

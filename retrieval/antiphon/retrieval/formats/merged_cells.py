@@ -41,8 +41,8 @@ def count_header_rows(rows: Sequence[Sequence[str]], merges: Sequence[Merge], co
         wide = [each for each in inside if each.top <= count - 1 <= each.bottom and each.right > each.left]
         below = [*rows[count]]
         others = [cell for at, cell in enumerate(below) if not any(each.left <= at <= each.right for each in inside)]
-        has_names = bool(wide) and not any(map(_is_number, below)) and _differs(below, wide)
-        is_header = has_names and (not any(map(str.strip, others)) or any(map(_is_number, rows[count + 1])))
+        has_names = bool(wide) and not any(map(is_number, below)) and _differs(below, wide)
+        is_header = has_names and (not any(map(str.strip, others)) or any(map(is_number, rows[count + 1])))
         if not is_header and not any(each.bottom >= count for each in inside):
             break
         count += 1
@@ -60,5 +60,6 @@ def _differs(row: Sequence[str], wide: Sequence[Merge]) -> bool:
     return any(len({*row[each.left : each.right + 1]} - {""}) > 1 for each in wide)
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Return whether a cell begins with a number, such as an amount or a date."""
     return any(map(str.isdecimal, cell[:4])) and not any(map(str.isalpha, cell[:1]))
