@@ -20,8 +20,8 @@ Table = list[list[str]]
 """The cells of each row."""
 
 
-def blocks_of(lines: Sequence[Line], columns: int = 0) -> Iterator[Sequence[Line] | Table]:
-    """Yield the tables of a page, and the lines between them, in order.
+def blocks_of(lines: Sequence[Line], columns: int = 0) -> Iterator[Sequence[Line] | str]:
+    """Yield the tables of a page in Markdown, and the lines between them, in order.
 
     Args:
         lines: The lines of the page in reading order; the cells of a row are lines of their own.
@@ -36,7 +36,7 @@ def blocks_of(lines: Sequence[Line], columns: int = 0) -> Iterator[Sequence[Line
         if len(table) >= _LEAST_ROWS or is_rest:
             if prose:
                 yield prose
-            yield table
+            yield _text(table)
             prose, first = [], after
         else:
             prose += rows[first]
@@ -82,7 +82,7 @@ def _columns(cell: Line, spans: Sequence[tuple[float, float]]) -> list[int]:
     return [column for column, (left, right) in enumerate(spans) if cell.left < right and left < cell.right]
 
 
-def table_text(table: Table) -> str:
+def _text(table: Table) -> str:
     """Return a table in Markdown; its first row is the header if it has no numbers."""
     lines = [table_row(row) for row in table]
     if not any(map(is_number, table[0])):

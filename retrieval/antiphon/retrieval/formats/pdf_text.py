@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from antiphon.retrieval.formats.pdf_layout import SAME_LINE, SOFT_HYPHEN, Line
-from antiphon.retrieval.formats.pdf_tables import blocks_of, table_text
+from antiphon.retrieval.formats.pdf_tables import blocks_of
 
 _HYPHEN_AT_END = re.compile(r"(?<=[^\W\d_])[-\xad\ufffe\u2010]\Z")
 _HYPHENATED = re.compile(rf"(\w*[^\W\d_])[{SOFT_HYPHEN}\xad](\w+)")
@@ -53,7 +53,7 @@ def page_text(lines: Sequence[Line], columns: int = 0) -> str:
         columns: The number of columns of the table at the end of the page before; 0: there is none.
     """
     blocks = blocks_of(lines, columns)
-    return "\n\n".join(table_text(block) if block and isinstance(block[0], list) else _prose(block) for block in blocks)
+    return "\n\n".join(block if isinstance(block, str) else _prose(block) for block in blocks)
 
 
 def _prose(lines: Sequence[Line]) -> str:

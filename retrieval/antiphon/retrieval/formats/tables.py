@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
 from antiphon.retrieval.formats.merged_cells import Merge, count_header_rows, joined_header
-from antiphon.retrieval.formats.text import decode
+from antiphon.retrieval.formats.text import decode_text
 
 MAX_CELLS = 5_000_000
 _MAX_ROWS = 2_000_000  # rows including empty ones
@@ -24,17 +24,17 @@ def read_csv_document(data: bytes, source: str) -> Document:
     Raises:
         ValueError: The bytes cannot be decoded, or exceed the limits.
     """
-    text = decode(data).removeprefix("\ufeff")
+    decoded = decode_text(data)
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
     builder, counter, rows = DocumentBuilder(), CellCounter(), list[list[str]]()
     try:
-        for row in _csv_rows(text, source):
+        for row in _csv_rows(decoded.text.removeprefix("\ufeff"), source):
             counter.add(len(row))
             rows.append(row)
     except csv.Error as error:
         raise ValueError(f"it is not a readable table ({error})") from error
     add_table(builder, [*filled(enumerate(rows, 1), lambda number, first, last: {"rows": str(number)})])
-    return builder.build(source)
+    return builder.build(source, warnings=decoded.warnings)
 
 
 Place = Callable[[int, int, int], dict[str, str]]

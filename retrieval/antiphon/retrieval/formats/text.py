@@ -65,25 +65,6 @@ class DecodedText:
         return (self.warning,) if self.warning else ()
 
 
-def decode(data: bytes, encoding: str | None = None) -> str:
-    """Return the text of `decode_text` or, with an encoding, the text in that encoding.
-
-    Args:
-        encoding: The name of an encoding. None: detect it.
-
-    Raises:
-        ValueError: The bytes are binary, not valid in the encoding, or the encoding is unknown.
-    """
-    if encoding is None:
-        return decode_text(data).text
-    try:
-        return without_controls(data.decode(encoding))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"it is not {encoding.upper()} text (byte {error.start})") from error
-    except LookupError as error:
-        raise ValueError(f"it is in {encoding}, an encoding that is not known") from error
-
-
 def decode_text(data: bytes, declared: str = "") -> DecodedText:
     """Decode a file: by its byte order mark, as UTF-8, by its declaration, as UTF-16 or UTF-32, or as detected.
 
