@@ -9,7 +9,7 @@ from antiphon.retrieval.formats.document_builder import DocumentBuilder
 
 _MARKS = re.compile(r"(?:> ?)*")
 _ORIGINAL = re.compile(  # a forwarded or answered message below its headers, as Outlook writes it
-    r"^(?:[-_]{3,}[^\n]*\n+)?\*?(?:From|Von|De|Da|Van|Från|Fra|Od|От|发件人|差出人)\*?[ ]?[:：]\*?[ ][^\n]+\n"
+    r"^(?:[-_]{3,}[^\n]*\n+)?(?P<head>\*?(?:From|Von|De|Da|Van|Från|Fra|Od|От|发件人|差出人)\*?[ ]?[:：]\*?[ ][^\n]+\n)"
     r"(?=\*?[^\s:][^\n:]{0,20}[:：]\*?[ ])",
     re.MULTILINE,
 )
@@ -28,8 +28,8 @@ def add_thread(builder: DocumentBuilder, text: str, sender: str) -> None:
         sender: The name above own text that follows a quote.
     """
     if original := _ORIGINAL.search(text):
-        end = original.start()
-        text = text[:end] + "".join(f"> {line}\n" for line in text[end:].lstrip("-_").split("\n"))
+        quoted = text[original.start("head") :].split("\n")
+        text = text[: original.start()] + "".join(f"> {line}\n" for line in quoted)
     blocks: list[tuple[int, str]] = []
     for line in text.split("\n"):
         rest = _MARKS.sub("", line, count=1)

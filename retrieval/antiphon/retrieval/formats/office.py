@@ -7,9 +7,9 @@ import re
 import struct
 import zipfile
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 from xml.parsers.expat import ExpatError, ParserCreate
 
@@ -21,9 +21,6 @@ PARSER_ERRORS = (
     *(AttributeError, AssertionError, ArithmeticError, NotImplementedError, OSError),
 )
 """The errors that parsers of Office files raise for damaged ones, because they check little."""
-
-ALTERNATIVE = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
-"""The namespace of parts that a file has in two forms, for newer and for older programs."""
 
 _DOCTYPES = tuple("<!DOCTYPE".encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be"))
 _TITLE = "docProps/core.xml"
@@ -38,6 +35,7 @@ _LEFT_OUT = (
     ("parts with comments", re.compile(r"(?:word|ppt|xl)/(?:comments?|threadedComments)[/\w]*\.xml"), b""),
     ("headers and footers", re.compile(r"word/(?:header|footer)\d*\.xml"), b"<w:t"),
     ("charts", re.compile(r"xl/charts/chart\d*\.xml"), b""),
+    ("slides with equations", re.compile(r"ppt/slides/slide\d*\.xml"), b"<m:oMath>"),
     ("drawings with text", re.compile(r"xl/(?:drawings|diagrams)/(?:drawing|data)\d*\.xml"), b"<a:t>"),
     ("embedded files", re.compile(r"\w+/embeddings/(?!Microsoft_Excel_(?:Work)?[Ss]heet).+"), b""),
 )
@@ -130,43 +128,31 @@ def drawn(element: Any) -> Iterator[str]:
             yield from (value for name, value in each.attrib.items() if name.endswith(("}id", "}dm")))
 
 
-def chart_rows(xml: bytes) -> tuple[str, list[list[str]]]:
-    """Return the title of a chart, and a table of its values: a row for each category, a column for each series.
-
-    Of a diagram (SmartArt), each text is a row of one cell.
-    """
+def drawn_lines(xml: bytes) -> list[str]:
+    """Return the title of a chart and a line for each category with its values; or the texts of SmartArt."""
     from defusedxml.ElementTree import fromstring
 
     root = fromstring(xml)
-    if root.tag.endswith("}dataModel"):
-        points = root.iterfind("{*}ptLst/{*}pt")
-        return "", [[text] for point in points if (text := _joined(point))]
-    columns: list[tuple[str, dict[str, str]]] = []
-    categories: dict[str, str] = {}
-    for number, series in enumerate(root.iterfind(".//{*}ser"), 1):
-        values = {**_points(series, "val"), **_points(series, "yVal")}
-        categories |= dict.fromkeys(values, "") | categories | _points(series, "cat") | _points(series, "xVal")
-        columns.append((" ".join(_points(series, "tx").values()) or f"Series {number}", values))
-    title = root.find("{*}chart/{*}title")
-    rows = [[name, *(values.get(place, "") for _, values in columns)] for place, name in categories.items()]
-    return "" if title is None else _joined(title), [["", *(name for name, _ in columns)], *rows]
+    texts = [*root.iterfind("{*}chart/{*}title"), *root.iterfind("{*}ptLst/{*}pt")]
+    lines = ["".join(text.text or "" for text in element.iter(_TEXT)) for element in texts]
+    categories = defaultdict[str, list[str]](list)
+    for series in root.iterfind(".//{*}ser"):
+        name, keys, values = (_points(series, *parts) for parts in (("tx",), ("cat", "xVal"), ("val", "yVal")))
+        for place, value in values.items():
+            named = f"{name['0']}: {value}" if "0" in name else value
+            categories[place] += [named] if categories[place] else [keys.get(place, ""), named]
+    return [line for line in [*lines, *("; ".join(filter(None, each)) for each in categories.values())] if line]
 
 
-def _points(series: Any, part: str) -> dict[str, str]:
+def _points(series: Any, *parts: str) -> dict[str, str]:
     """Return the values of a part of a series by their places, as the chart shows them."""
-    found = next(chain(series.iterfind(f"{{*}}{part}//{{*}}lvl"), series.iterfind(f"{{*}}{part}")), None)
-    points = (
-        {}
-        if found is None
-        else {each.get("idx", "0"): each.findtext("{*}v") or "" for each in found.iterfind(".//{*}pt")}
-    )
-    code = (found.findtext(".//{*}formatCode") if found is not None else None) or "General"
-    is_number = found is not None and found.find(".//{*}numCache") is not None
-    return {place: shown(float(text), code) if is_number and text else text for place, text in points.items()}
-
-
-def _joined(element: Any) -> str:
-    return "".join(text.text or "" for text in element.iter(_TEXT))
+    points = dict[str, str]()
+    for found in (each for part in parts for each in series.iterfind(f"{{*}}{part}")):
+        code = found.findtext(".//{*}formatCode")
+        for point in found.iterfind(".//{*}pt"):  # the innermost of several levels comes first
+            text = point.findtext("{*}v") or ""
+            points.setdefault(point.get("idx", "0"), shown(float(text), code) if code and text else text)
+    return points
 
 
 def title_of(archive: zipfile.ZipFile) -> str:

@@ -8,13 +8,10 @@ from typing import Any
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
-from antiphon.retrieval.formats.equations import linear
 from antiphon.retrieval.formats.merged_cells import Merge, count_header_rows, fill, joined_header
-from antiphon.retrieval.formats.office import ALTERNATIVE, PARSER_ERRORS, chart_rows, drawn, open_office, title_of
+from antiphon.retrieval.formats.office import PARSER_ERRORS, drawn, drawn_lines, open_office, title_of
 
 _MAX_SHAPES = 200_000
-_DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
-_EQUATION = "{http://schemas.microsoft.com/office/drawing/2010/main}m"
 
 
 def read_powerpoint_document(data: bytes, source: str) -> Document:
@@ -51,7 +48,6 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
 
 def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str]) -> int:
     """Add the text of a slide and return how many shapes are hidden."""
-    _show_equations(slide.element)
     title = slide.shapes.title
     if title is not None:
         builder.add_heading(title.text_frame.text, 1, place)
@@ -65,28 +61,11 @@ def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str]) -> i
         elif getattr(shape, "has_table", False):
             builder.add_table((row, place) for row in _table(shape.table))
         for name in drawn(shape.element):
-            heading, rows = chart_rows(slide.part.related_part(name).blob)
-            builder.add(heading, place)
-            builder.add_table((row, place) for row in rows)
+            builder.add("\n".join(drawn_lines(slide.part.related_part(name).blob)), place)
     if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
         notes = slide.notes_slide.notes_text_frame.text
         builder.add(f"Notes: {notes}" if notes.strip() else "", place)
     return len(hidden)
-
-
-def _show_equations(slide: Any) -> None:
-    """Put equations, which are in the first of two alternative forms, into runs of text."""
-    for each in [*slide.iter(f"{ALTERNATIVE}AlternateContent")]:
-        choice = each.find(f"{ALTERNATIVE}Choice")
-        if choice is not None:
-            for child in reversed(choice):
-                each.addnext(child)
-            each.getparent().remove(each)
-    for equation in [*slide.iter(_EQUATION)]:
-        run, text = (equation.makeelement(f"{_DRAWING}{name}") for name in ("r", "t"))
-        text.text = "".join(map(linear, equation))
-        run.append(text)
-        equation.getparent().replace(equation, run)
 
 
 def _shapes(shapes: Any) -> Iterator[Any]:
@@ -102,27 +81,34 @@ def _shapes(shapes: Any) -> Iterator[Any]:
 
 
 def _ordered(shapes: Sequence[Any]) -> list[Any]:
-    """Return shapes in reading order, by recursive cuts between columns, else between rows (Nagy and Seth 1984)."""
-    for axis in (_across, _down):
-        groups: list[list[Any]] = []
-        end = 0
-        for shape in sorted(shapes, key=axis):
-            start, stop = axis(shape)
-            if not groups or start >= end:
-                groups.append([])
-            groups[-1].append(shape)
-            end = max(end, stop)
-        if len(groups) > 1:
-            return [shape for group in groups for shape in _ordered(group)]
-    return sorted(shapes, key=lambda shape: (_down(shape)[0], _across(shape)[0]))
+    """Return shapes in reading order, by recursive cuts between columns, else between rows (Nagy and Seth 1984).
+
+    Rows that have the same columns stay together.
+    """
+    parts = _cut(shapes, "left", "width")
+    if len(parts) == 1:
+        rows, parts = _cut(shapes, "top", "height"), []
+        for row in rows:
+            together = [*parts[-1], *row] if parts else []
+            if len(_cut(together, "left", "width")) > 1:
+                parts[-1] = together
+            else:
+                parts.append(row)
+    if len(parts) > 1:
+        return [shape for part in parts for shape in _ordered(part)]
+    return sorted(shapes, key=lambda shape: (shape.top or 0, shape.left or 0))
 
 
-def _across(shape: Any) -> tuple[int, int]:
-    return shape.left or 0, (shape.left or 0) + (shape.width or 0)
-
-
-def _down(shape: Any) -> tuple[int, int]:
-    return shape.top or 0, (shape.top or 0) + (shape.height or 0)
+def _cut(shapes: Sequence[Any], start: str, size: str) -> list[list[Any]]:
+    """Return shapes in groups that are separated by a gap in one direction."""
+    groups, end = list[list[Any]](), 0
+    for shape in sorted(shapes, key=lambda shape: getattr(shape, start) or 0):
+        begin = getattr(shape, start) or 0
+        if not groups or begin >= end:
+            groups.append([])
+        groups[-1].append(shape)
+        end = max(end, begin + (getattr(shape, size) or 0))
+    return groups
 
 
 def _table(table: Any) -> list[list[str]]:

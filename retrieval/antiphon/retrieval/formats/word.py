@@ -15,11 +15,10 @@ from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.equations import M, linear
 from antiphon.retrieval.formats.html import read_html_document
 from antiphon.retrieval.formats.office import (
-    ALTERNATIVE,
     PARSER_ERRORS,
     Office,
-    chart_rows,
     drawn,
+    drawn_lines,
     open_office,
     title_of,
     with_parts,
@@ -84,22 +83,16 @@ def _with_plain_text(office: Office) -> tuple[bytes, int]:
         return with_parts(archive, {name: tostring(root) for name, root in parsed.items()}), hidden
 
 
-def _charts(archive: zipfile.ZipFile, names: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the charts and diagrams of a document as tables, by the names of their relationships."""
+def _charts(archive: zipfile.ZipFile, names: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the lines of the charts and diagrams of a document, by the names of their relationships."""
     for each in fromstring(archive.read(_RELATIONS)) if _RELATIONS in names else ():
         target = posixpath.normpath(posixpath.join("/word", each.get("Target", ""))).lstrip("/")
         if each.get("Type", "").endswith(("/chart", "/diagramData")) and target in names:
-            yield each.get("Id", ""), chart_rows(archive.read(target))
+            yield each.get("Id", ""), drawn_lines(archive.read(target))
 
 
-def _rewrite(root: Any, numbers: ParagraphNumbers, charts: Mapping[str, tuple[str, list[list[str]]]]) -> int:
-    """Put numbers and equations into runs of text, and charts into tables; remove and count hidden runs."""
-    for each in root.iter(f"{ALTERNATIVE}AlternateContent"):  # two forms of the same text
-        choice, fallback = (each.find(f"{ALTERNATIVE}{name}") for name in ("Choice", "Fallback"))
-        if choice is not None and fallback is not None:
-            each.remove(choice)
-        elif choice is not None:
-            choice.tag = f"{ALTERNATIVE}Fallback"  # which mammoth reads
+def _rewrite(root: Any, numbers: ParagraphNumbers, charts: Mapping[str, Sequence[str]]) -> int:
+    """Put numbers, equations and charts into runs of text; remove and count hidden runs."""
     hidden = 0
     for parent in [*root.iter()]:
         for place, child in reversed([*enumerate(parent)]):
@@ -109,8 +102,8 @@ def _rewrite(root: Any, numbers: ParagraphNumbers, charts: Mapping[str, tuple[st
             elif child.tag in (f"{M}oMath", f"{M}oMathPara"):
                 parent[place] = _run(linear(child))
             elif child.tag == f"{W}p":
-                for title, rows in (charts[name] for name in drawn(child) if name in charts):
-                    parent[place + 1 : place + 1] = [_element("p", _run(title)), _table(rows)]
+                lines = [line for name in drawn(child) for line in charts.get(name, ())]
+                parent[place + 1 : place + 1] = [_element("p", _run(line)) for line in lines]
     for paragraph in root.iter(f"{W}p"):
         if (label := numbers.label(paragraph)) and any(text.text for text in paragraph.iter(f"{W}t")):
             paragraph.insert(int(paragraph[0].tag == f"{W}pPr"), _run(f"{label} "))
@@ -121,11 +114,6 @@ def _run(text: str) -> Any:
     run = _element("r", _element("t"))
     run[0].text = text
     return run
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Any:
-    lines = (_element("tr", *(_element("tc", _element("p", _run(cell))) for cell in row)) for row in rows)
-    return _element("tbl", *lines)
 
 
 def _element(name: str, *children: Any) -> Any:
