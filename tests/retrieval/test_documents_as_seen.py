@@ -12,7 +12,7 @@ from antiphon.retrieval.formats import format_of, ocr
 from antiphon.retrieval.formats.pdf import read_pdf_document
 from tests.retrieval import seen_files as seen
 from tests.retrieval.pdf_files import lines, pages_of, shown
-from tests.retrieval.sample_files import changed_zip, docx, epub, pptx, xlsx
+from tests.retrieval.sample_files import changed_zip, docx, drm_epub, epub, pptx, xlsx
 
 RECORDED = Path(__file__).parents[3] / "shared" / "data" / "documents"
 Texts = tuple[str, ...]
@@ -219,6 +219,12 @@ KINDS: dict[str, Case] = {
         ("The ship leaves at dawn.",),
         (),
         ("its chapter 'OPS/one 1.xhtml' was not read: it is binary",),
+    ),
+    "locked.epub": (
+        drm_epub,
+        ("They reach the harbour.",),
+        ("ship leaves",),
+        ("its chapter 'OPS/two.xhtml' was not read: it is encrypted",),
     ),
     "damaged.jsonl": (
         lambda: b'{"a": 1}\n{"a": \n{"a": 3}\n',

@@ -2,6 +2,7 @@
 
 import io
 import time
+import zlib
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -171,6 +172,15 @@ def test_files_in_an_archive_that_are_not_read_are_named(tmp_path: Path) -> None
     reasons = {each.path.removeprefix(f"{tmp_path}/a.zip/"): each.reason for each in loaded.skipped}
     assert reasons.pop("bad.xlsx").startswith("it is not an Excel workbook")
     assert reasons == {"c.bin": ".bin files are not read"}
+
+
+def test_a_damaged_file_in_an_archive_does_not_cost_the_others(tmp_path: Path) -> None:
+    crc = zlib.crc32(b"first").to_bytes(4, "little")
+    loaded = read_documents(
+        saved(tmp_path, "a.zip", zipped({"1.txt": "first", "2.txt": "second"}).replace(crc, b"0000"))
+    )
+    assert [document.text for document in loaded.documents] == ["second"]
+    assert [each.reason[:25] for each in loaded.skipped] == ["'1.txt' in it is damaged "]
 
 
 def test_archives_in_archives_are_read_up_to_a_limit(tmp_path: Path) -> None:
