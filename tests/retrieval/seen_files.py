@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tests.retrieval.pdf_files import FONT, lines, pages_of, shown, stream
@@ -14,12 +15,14 @@ NAMESPACES = (
     'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
     'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
 )
-FEES = [
+Rows = Sequence[Sequence[Any]]
+
+FEES: Rows = [
     ["Region", "Plan", "Monthly fee"],
     *(["North", "Basic", "10 euros"], ["", "Plus", "20 euros"], ["", "Pro", "30 euros"]),
     *(["South", "Basic", "15 euros"], ["", "Plus", "25 euros"]),
 ]
-SITES = [
+SITES: Rows = [
     ["Site", 2023, None, 2024, None],
     ["", "Budget", "Spent", "Budget", "Spent"],
     ["Bremen", 100, 90, 200, 150],
@@ -41,7 +44,7 @@ VALUES = {  # the value, its number format, and what is shown
 }
 
 
-def workbook(rows: list[list[Any]], *merged: str, change: Callable[[Any], None] = lambda sheet: None) -> bytes:
+def workbook(rows: Rows, *merged: str, change: Callable[[Any], None] = lambda sheet: None) -> bytes:
     from openpyxl import Workbook
 
     book, out = Workbook(), io.BytesIO()
@@ -59,7 +62,8 @@ def formats_xlsx() -> bytes:
         for row, (_, code, _) in enumerate(VALUES.values(), 2):
             sheet.cell(row, 2).number_format = code
 
-    return workbook([["Name", "Value"], *([name, each[0]] for name, each in VALUES.items())], change=change)
+    rows: Rows = [["Name", "Value"], *([name, each[0]] for name, each in VALUES.items())]
+    return workbook(rows, change=change)
 
 
 def hidden_xlsx() -> bytes:
@@ -84,7 +88,11 @@ def rowspan_html() -> bytes:
 def word(body: str, **parts: str) -> bytes:
     """A Word document with this body; ``parts`` are further parts."""
     parts["document"] = f"<w:document {NAMESPACES}><w:body>{body}</w:body></w:document>"
-    return changed_zip(docx(), {f"word/{name}.xml": lambda _, xml=xml: xml.encode() for name, xml in parts.items()})
+    return changed_zip(docx(), {f"word/{name}.xml": partial(_replaced, xml) for name, xml in parts.items()})
+
+
+def _replaced(xml: str, old: bytes) -> bytes:
+    return xml.encode()
 
 
 def paragraph(text: str, properties: str = "", more: str = "") -> str:
@@ -159,7 +167,7 @@ def slides_pptx() -> bytes:
     hidden.element.set("show", "0")
     for text, left, top in (("right below", 5, 3), ("left above", 0, 2), ("right above", 5, 2), ("left below", 0, 3)):
         slide.shapes.add_textbox(*map(Inches, (left, top, 4, 0.5))).text_frame.text = text
-    data = CategoryChartData()
+    data: Any = CategoryChartData()  # type: ignore[no-untyped-call]
     data.categories = ["East", "West"]
     data.add_series("First quarter", (19.2, 21.4))
     slide.shapes.add_chart(XL_CHART_TYPE.COLUMN_CLUSTERED, *map(Inches, (0, 4, 9, 2)), data)

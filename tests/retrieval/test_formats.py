@@ -1,6 +1,5 @@
 """Formats: the text and the places of passages, and that damaged and hostile files are skipped with a reason."""
 
-import io
 import time
 import zlib
 from email.message import EmailMessage
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import Passage, chunk_document, load_documents, read_documents
-from antiphon.retrieval.formats.excel import read_excel_document
 from antiphon.retrieval.formats.mail import read_mail_document
 from tests.retrieval.sample_files import (
     DAMAGED,
@@ -101,16 +99,6 @@ def test_a_long_table_is_cut_between_rows_and_each_part_names_its_cells(tmp_path
             continue
         assert all(begin <= 5 + number <= end for number in numbers)
         assert 5 + numbers[-1] == end
-
-
-def test_sheets_that_are_hidden_are_not_read() -> None:
-    from openpyxl import load_workbook
-
-    workbook = load_workbook(io.BytesIO(xlsx()))
-    workbook.worksheets[1].sheet_state = "hidden"
-    out = io.BytesIO()
-    workbook.save(out)
-    assert "Ann" not in read_excel_document(out.getvalue(), "a.xlsx").text
 
 
 def test_headers_of_a_message_are_decoded_into_metadata(tmp_path: Path) -> None:
