@@ -62,7 +62,7 @@ def formats_xlsx() -> bytes:
         for row, (_, code, _) in enumerate(VALUES.values(), 2):
             sheet.cell(row, 2).number_format = code
 
-    rows: Rows = [["Name", "Value"], *([name, each[0]] for name, each in VALUES.items())]
+    rows: list[list[Any]] = [["Name", "Value"], *([name, each[0]] for name, each in VALUES.items())]
     return workbook(rows, change=change)
 
 
@@ -73,7 +73,7 @@ def hidden_xlsx() -> bytes:
         other.append(["Hidden", "Value"])
         other.sheet_state = "hidden"
 
-    rows = [["Name", "Salary", "Room"], ["Anna", 4100, 12], ["Bernd", 3900, 14], ["Carla", 5200, 16]]
+    rows: Rows = [["Name", "Salary", "Room"], ["Anna", 4100, 12], ["Bernd", 3900, 14], ["Carla", 5200, 16]]
     return workbook(rows, change=change)
 
 

@@ -114,6 +114,16 @@ KINDS: dict[str, Case] = {
         ("Fees of 2024\n\n| Region |", FILLED[0]),
         ("Fees of 2024 |",),
     ),
+    "two_tables.xlsx": (
+        partial(
+            seen.workbook,
+            [
+                *(["Part", "Price"], ["Pump", 5], ["Valve", 7], [None], ["Rope", 9], [None], ["Staff of 2024"]),
+                *(["Name", "Room", "Telephone"], ["Eva", 12, 117]),
+            ],
+        ),
+        ("| Valve | 7 |\n| Rope | 9 |\n\nStaff of 2024\n\n| Name | Room | Telephone |\n| --- ",),
+    ),
     "address.xlsx": (  # a wide header without names below it
         partial(
             seen.workbook,

@@ -13,7 +13,7 @@ from antiphon.retrieval.formats.document_builder import DocumentBuilder
 from antiphon.retrieval.formats.merged_cells import Merge, fill
 from antiphon.retrieval.formats.number_format import shown
 from antiphon.retrieval.formats.office import PARSER_ERRORS, open_office, title_of
-from antiphon.retrieval.formats.tables import CellCounter, Row, TooLargeError, add_table, filled
+from antiphon.retrieval.formats.tables import CellCounter, Row, TooLargeError, add_tables, filled
 
 MAX_SHEETS = 1000
 _NOT_CALCULATED = re.compile(
@@ -47,7 +47,7 @@ def read_excel_document(data: bytes, source: str) -> Document:
             warnings.append(f"its hidden sheet {sheet.title!r} was not read")
             continue
         builder.add_heading(sheet.title, 1, {"sheet": sheet.title})
-        add_table(builder, *_rows(sheet, counter, warnings))
+        add_tables(builder, *_rows(sheet, counter, warnings))
     return builder.build(source, {"title": title_of(office.archive)}, warnings)
 
 

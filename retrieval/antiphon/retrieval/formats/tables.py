@@ -6,10 +6,11 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
-from antiphon.retrieval.formats.merged_cells import Merge, count_header_rows, joined_header
+from antiphon.retrieval.formats.merged_cells import Merge, count_header_rows, is_number, joined_header
 from antiphon.retrieval.formats.text import decode_text
 
 MAX_CELLS = 5_000_000
@@ -33,7 +34,7 @@ def read_csv_document(data: bytes, source: str) -> Document:
             rows.append(row)
     except csv.Error as error:
         raise ValueError(f"it is not a readable table ({error})") from error
-    add_table(builder, [*filled(enumerate(rows, 1), lambda number, first, last: {"rows": str(number)})])
+    add_tables(builder, [*filled(enumerate(rows, 1), lambda number, first, last: {"rows": str(number)})])
     return builder.build(source, warnings=decoded.warnings)
 
 
@@ -73,13 +74,30 @@ class CellCounter:
             raise TooLargeError(f"it has more than {MAX_CELLS:,} cells or {_MAX_ROWS:,} rows")
 
 
-def add_table(builder: DocumentBuilder, rows: Sequence[Row], merges: Iterable[Merge] = ()) -> None:
-    """Add a table; rows with one value above its header are text, and several header rows are joined.
+def add_tables(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[Merge] = ()) -> None:
+    """Add the tables of a sheet, which begin below empty rows with names of columns above numbers.
 
     Args:
         rows: The rows that are not empty.
-        merges: Its merged cells, whose text is in all cells that they cover already.
+        merges: The merged cells, whose text is in all cells that they cover already.
     """
+    starts = [0, *(place for place in range(1, len(rows)) if _begins_table(rows, place)), len(rows)]
+    for first, last in pairwise(starts):
+        inside = (each for each in merges if first <= each.top < last)
+        shifted = (replace(each, top=each.top - first, bottom=each.bottom - first) for each in inside)
+        _add_table(builder, rows[first:last], [*shifted])
+
+
+def _begins_table(rows: Sequence[Row], place: int) -> bool:
+    if rows[place].number == rows[place - 1].number + 1:
+        return False
+    place += len(rows[place].cells) == 1  # a title
+    header, below = (rows[at].cells if at < len(rows) else () for at in (place, place + 1))
+    return len(header) > 1 and any(map(is_number, below)) and not any(map(is_number, header))
+
+
+def _add_table(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[Merge]) -> None:
+    """Add a table; rows with one value above its header are text, and several header rows are joined."""
     several = (place for place, row in enumerate(rows[:_MOST_TITLES]) if sum(map(bool, row.cells)) > 1)
     first = next(several, 0)
     for row in rows[:first]:
