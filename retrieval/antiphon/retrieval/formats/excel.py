@@ -16,6 +16,7 @@ from antiphon.retrieval.formats.office import PARSER_ERRORS, open_office, title_
 from antiphon.retrieval.formats.tables import CellCounter, Row, TooLargeError, add_tables, filled
 
 MAX_SHEETS = 1000
+_LISTED = 12
 _NOT_CALCULATED = re.compile(
     rb"<(?:\w+:)?f\b(?:[^>]*/>|[^>]*>[^<]*</(?:\w+:)?f>)\s*(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v></|</(?:\w+:)?c>)"
 )
@@ -80,17 +81,19 @@ def _rows(sheet: Any, counter: CellCounter, warnings: list[str]) -> tuple[list[R
     # 2. Hidden rows and columns are left out, and reported if they have text.
     dimensions = parser.column_dimensions.values()
     spans = [range(int(each["min"]), int(each["max"]) + 1) for each in dimensions if _is_hidden(each)]
-    hidden = [number for number in rows if _is_hidden(parser.row_dimensions.get(str(number), {})) and any(rows[number])]
+    hidden = {number for number in rows if _is_hidden(parser.row_dimensions.get(str(number), {})) and any(rows[number])}
     lost = [at for at in range(1, width + 1) if any(at in span for span in spans)]
     lost = [at for at in lost if any(row[at - 1 : at] not in ([], [""]) for row in rows.values())]
-    for kind, names in (("rows", map(str, hidden)), ("columns", map(get_column_letter, lost))):
-        if text := ", ".join(names):
+    for kind, names in (("rows", [*map(str, hidden)]), ("columns", [*map(get_column_letter, lost)])):
+        if names:
+            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+            text = f"{', '.join(names[:_LISTED])}{more}"
             warnings.append(f"its sheet {sheet.title!r} has hidden {kind}, which were not read: {text}")
     columns = [at for at in range(1, width + 1) if at not in lost]
     visible = [
         (number, [row[at - 1] for at in columns if at <= len(row)])
         for number, row in rows.items()
-        if number not in {*hidden}
+        if number not in hidden
     ]
 
     def place(number: int, first: int, last: int) -> dict[str, str]:
