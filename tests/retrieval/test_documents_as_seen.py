@@ -198,6 +198,15 @@ KINDS: dict[str, Case] = {
         partial(seen.mail, b"Hello Ben,\n> Is it 4 bar?\nNo, 6 bar.\n> And in May?\nIn May as well.\n"),
         ("Is it 4 bar?\n\nEva <eva@example.org>\n\nNo, 6 bar.",),
     ),
+    "reply.eml": (
+        partial(
+            seen.mail,
+            b"<p>It is 6 bar.</p><div>Ben wrote:</div><blockquote><p>Is it 4 bar?</p><div>Eva wrote:</div><blockquote>"
+            b"What is it?</blockquote></blockquote>",
+            b"text/html; charset=utf-8",
+        ),
+        ("It is 6 bar.\n\nBen wrote:\n\nIs it 4 bar?\n\nEva wrote:\n\nWhat is it?",),
+    ),
     "quotes.eml": (partial(seen.mail, b"\x93Yes\x94, he said", b"text/plain; charset=iso-8859-1"), ("“Yes”, he",)),
     "old.csv": (
         lambda: "Straße;Größe\nÄußere Gasse;groß\n".encode("cp1252"),
@@ -266,8 +275,10 @@ def test_a_document_is_read_as_its_reader_sees_it(name: str) -> None:
 
 
 def test_a_page_in_a_font_without_letters_is_named() -> None:
-    with pytest.raises(ValueError, match="page 1 in a font that names no letters"):
-        read_pdf_document(seen.unlettered_pdf(), "a.pdf")
+    recorded = RECORDED / "no_tounicode.pdf"
+    for data in (seen.unlettered_pdf(), *([recorded.read_bytes()] if recorded.exists() else [])):
+        with pytest.raises(ValueError, match="page 1 in a font that names no letters"):
+            read_pdf_document(data, "a.pdf")
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason=f"recorded documents are absent: {RECORDED}")

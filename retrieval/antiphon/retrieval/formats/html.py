@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from html import escape
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -112,7 +113,7 @@ class _Text:
         return "".join(self.parts)
 
 
-def read_html_document(data: bytes, source: str) -> Document:
+def read_html_document(data: bytes, source: str, *, quote_marks: bool = False) -> Document:
     """Read the visible text of a page and its headings, without page furniture.
 
     Page furniture is navigation, headers, footers, asides and cookie banners. If a page marks one main part
@@ -120,22 +121,30 @@ def read_html_document(data: bytes, source: str) -> Document:
     Cells of tables are separated by ``|``, and the reading of ruby follows its text in parentheses. The encoding is the
     declared one, as browsers understand it, or is detected.
 
+    Args:
+        quote_marks: Whether the lines of block quotes begin with ``>``, as in plain e-mail.
+
     Raises:
         ValueError: The bytes are binary, or the page nests deeper than any browser shows.
     """
     decoded = decode_text(data, declared_encoding(data))
-    text, title = _read_page(decoded.text)
+    text, title = _read_page(decoded.text, quote_marks)
     metadata = {"title": title} if title else {}
     code = tuple(text.code)
     return Document(str(text), source, metadata, tuple(text.headings), code=code, warnings=decoded.warnings)
 
 
-def _read_page(markup: str) -> tuple[_Text, str]:
+def _read_page(markup: str, quote_marks: bool) -> tuple[_Text, str]:
     from selectolax.lexbor import LexborHTMLParser
 
     if excess := nesting_excess(markup):
         raise ValueError(f"it opens {excess} elements more than it closes, too many for a page")
     page = LexborHTMLParser(markup)
+    for quote in reversed(page.css("blockquote") if quote_marks else []):  # the inner ones first
+        lines = str(_read(children(quote))).split("\n")
+        marked = LexborHTMLParser(f"<pre>{escape(chr(10).join(f'> {line}' for line in lines))}</pre>")
+        if (block := marked.css_first("pre")) is not None:
+            quote.replace_with(block)
     text = _main_text(page)
     title = page.css_first("head > title")
     words = " ".join(_INVISIBLE.sub("", title.text()).split()) if title is not None else ""

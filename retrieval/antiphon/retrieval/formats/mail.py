@@ -55,7 +55,10 @@ def read_mail_document(data: bytes, source: str) -> Document:
         if kind == "html":
             page = _html(body, source)
             warnings += page.warnings
-            builder.add_document(page, level=1)
+            if "\n> " in f"\n{page.text}":
+                add_thread(builder, page.text, shown["From"])
+            else:
+                builder.add_document(page, level=1)
         elif kind == "calendar":
             builder.add("\n".join(event_lines(_text(body).text)))
         else:
@@ -183,9 +186,9 @@ def _text(part: Message) -> DecodedText:
 
 
 def _html(part: Message, source: str) -> Document:
-    """Read an HTML part; the charset of its header wins over that in the HTML."""
+    """Read an HTML part, with ``>`` before quoted lines; the charset of its header wins over that in the HTML."""
     data = _BOM + _text(part).text.encode("utf-8", "replace") if part.get_content_charset() else _bytes(part)
-    return read_html_document(data, source)
+    return read_html_document(data, source, quote_marks=True)
 
 
 def _header(message: Message, name: str) -> str:

@@ -36,6 +36,11 @@ _OCR_KINDS = {
     "pictured": "mostly with pictures, whose text was not read",
     "unlettered": "in a font that names no letters",
 }
+_OTHER_KINDS = {
+    "unseen": "with invisible text, which was not read",
+    "drawn": "without text, only with drawings",
+    "empty": "without text: blank, or the content is damaged",
+}
 _SHAPES = (2, 3, 4)  # PDFium's kinds of objects: paths, images, shadings
 
 
@@ -113,12 +118,7 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
         pages.append(lines)
     if to_read := sorted({*found["scanned"], *found["unlettered"], *found["pictured"]}):
         warnings += _read_scans(pdf, to_read, found, pages)
-    if found["unseen"]:
-        warnings.append(f"{_named(found['unseen'])} with invisible text, which was not read")
-    if found["drawn"]:
-        warnings.append(f"{_named(found['drawn'])} without text, only with drawings")
-    if found["empty"]:
-        warnings.append(f"{_named(found['empty'])} without text: blank, or the content is damaged")
+    warnings += [f"{_named(found[kind])} {words}" for kind, words in _OTHER_KINDS.items() if found[kind]]
     if pdf.get_formtype() in (raw.FORMTYPE_XFA_FULL, raw.FORMTYPE_XFA_FOREGROUND):
         warnings.append("its XFA form was not read")
     return pages, warnings

@@ -54,7 +54,8 @@ def _table(rows: Sequence[Sequence[Line]], first: int) -> tuple[Table, int]:
     after, pending = first, list[tuple[int, str]]()
     for place in range(first, len(rows)):
         row = rows[place]
-        places = [_columns(cell, spans) for cell in row]
+        in_order = len(row) == len(spans)  # also if numbers are at the right of their column, and do not reach its name
+        places = [[at] if in_order else _columns(cell, spans) for at, cell in enumerate(row)]
         near = place == first or rows[place - 1][0].bottom - row[0].bottom < _FARTHEST * (row[0].top - row[0].bottom)
         if (
             not near

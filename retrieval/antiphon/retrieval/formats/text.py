@@ -44,7 +44,7 @@ _REPLACED = str.maketrans(
     | dict.fromkeys("\v\f\x85", "\n")
 )
 _EMBEDDED = re.compile(  # data URIs, and other long runs of base64
-    r"\bdata:[\w.+-]*/?[\w.+-]*(?:;[\w.=+-]+)*;base64,[\w+/=%-]*"
+    r"\bdata:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*(?:,|%2C)[^\s)\]\"'<>]*"
     r"|(?<![A-Za-z0-9+/])(?=[A-Z+/]*[a-z0-9])(?=[a-z+/]*[A-Z0-9])[A-Za-z0-9+/]{256,}+={0,2}"
 )
 _SAMPLE = 65536  # bytes that are examined to detect an encoding
