@@ -62,7 +62,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         },
     },
     "pipelines": {
-        "citations": set(),
+        "citations": {"quotes"},
         "progress": set(),
         "data": {"progress"},
         "models": {"progress"},

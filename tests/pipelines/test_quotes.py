@@ -205,7 +205,11 @@ def test_a_line_with_a_colon_is_quoted_with_the_commands_below_it(source: str, t
 
 def test_a_table_is_quoted_with_the_line_that_introduces_it() -> None:
     table = "| Hive | Bees |\n|---|---|\n| oak | many |\n| pine | few |\n"
-    assert block_of("The hives:", f"The hives:\n\n{table}") == ["The hives:", "oak | many", "pine | few"]
+    assert block_of("The hives:", f"The hives:\n\n{table}") == [
+        "The hives:",
+        "Hive: oak; Bees: many",
+        "Hive: pine; Bees: few",
+    ]
 
 
 def test_code_and_lists_of_a_page_are_blocks() -> None:

@@ -224,7 +224,8 @@ def _deep_word(depth: int) -> bytes:
 
 
 def _sparse_xlsx() -> bytes:
-    cell = b'<row r="1048576"><c r="XFD1048576" t="inlineStr"><is><t>far</t></is></c></row></sheetData>'
+    far = "".join(f'<row r="{n}"><c r="XFD{n}"><v>1</v></c></row>' for n in range(100, 500))
+    cell = f"{far}</sheetData>".encode()
     sheets = [f"xl/worksheets/sheet{number}.xml" for number in (1, 2)]
     return changed_zip(xlsx(), {sheet: lambda old: old.replace(b"</sheetData>", cell) for sheet in sheets})
 
@@ -234,9 +235,9 @@ def _many_sheets(count: int) -> bytes:
     return changed_zip(xlsx(), {f"xl/worksheets/sheet{n}.xml": lambda _: sheet.encode() for n in range(9, count)})
 
 
-def _drm(name: str) -> bytes:
+def drm_epub() -> bytes:
     locked = b'<encryption><e><CipherReference URI="OPS/two.xhtml"/></e></encryption>'
-    return changed_zip(SAMPLES[name](), {"META-INF/encryption.xml": lambda _: locked})
+    return changed_zip(epub(), {"META-INF/encryption.xml": lambda _: locked})
 
 
 DAMAGED: dict[str, tuple[Maker, str]] = {
@@ -254,7 +255,6 @@ DAMAGED: dict[str, tuple[Maker, str]] = {
         lambda: changed_zip(epub(), {"OPS/book.opf": lambda old: old[:80]}),
         "'OPS/book.opf' in it is not readable",
     ),
-    "locked.epub": (lambda: _drm("a.epub"), "its chapters are encrypted"),
     "empty.eml": (
         lambda: b"\n\nno header at all\n",
         "it is not an e-mail (it has no header such as From, Date or Subject)",

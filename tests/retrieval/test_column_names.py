@@ -70,22 +70,23 @@ def test_column_names_are_embedded_and_prompted() -> None:
     assert f"[1] | {NAMES} |\n{passage.text}" in chat_prompt("q", [passage]).content[1]["content"]  # type: ignore[index]
 
 
-def test_the_extractive_model_sees_column_names_but_cannot_quote_them() -> None:
+def test_a_quoted_row_has_the_names_of_its_columns_and_its_citation_points_to_the_row() -> None:
     passage = passage_below_header()
-    prompt = reader_prompt("q", [passage])
-    assert f"\n{NAMES}\n[1] Gadget" in prompt.content[1]["content"]  # type: ignore[index]
     [quotes] = quotable_lines([passage])
-    assert [quote.sentence for quote in quotes] == passage.text.split("\n")
-    assert all(passage.text[quote.start : quote.end] == quote.sentence for quote in quotes)
-
-
-def test_a_citation_of_a_row_points_to_the_row_and_never_to_repeated_names() -> None:
-    passage = passage_below_header()
-    row = passage.text.split("\n")[1]
-    [citation] = cite(row, [passage])
-    start = citation.source_start - passage.start
-    assert passage.text[start : start + len(row)] == row
+    article, price, place = passage.text.split("\n")[1].split(" | ")
+    named = f"[1] Article: {article}; Price in crowns: {price}; Warehouse: {place}"
+    assert quotes[1].line == named
+    assert f"\n{named}\n" in reader_prompt("q", [passage]).content[1]["content"]  # type: ignore[index]
+    for answer in (named, passage.text.split("\n")[1], f"It says so. {named}"):
+        [citation] = cite(answer, [passage])
+        assert citation.text == passage.text.split("\n")[1]
     assert not cite(NAMES, [passage]), "the names are not part of the passage's text"
+
+
+def test_a_row_with_one_value_and_a_row_below_an_unknown_header_are_quoted_as_they_are() -> None:
+    text = "| Item | Net |\n| --- | --- |\n| Pump \\| motor | 100 |\n| Total |  |\n\n| a | b |\n"
+    [quotes] = quotable_lines([Passage.at("a.xlsx", 0, text, {})])
+    assert [quote.sentence for quote in quotes] == ["Item: Pump | motor; Net: 100", "a | b"]
 
 
 def test_keywords_in_column_names_find_rows_far_below_them(tmp_path: Path) -> None:

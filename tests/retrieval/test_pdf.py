@@ -50,7 +50,7 @@ def test_cells_of_a_table_stay_on_their_line() -> None:
     rows = [
         text for row in range(6) for text in ((72, 700 - 14 * row, 10, f"bee {row}"), (330, 700 - 14 * row, 10, "7"))
     ]
-    assert text_of(shown(rows)).splitlines() == [f"bee {row}   7" for row in range(6)]
+    assert text_of(shown(rows)).splitlines() == [f"| bee {row} | 7 |" for row in range(6)]
 
 
 def test_running_headers_footers_and_page_numbers_are_removed() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import load_documents
-from antiphon.retrieval.formats.text import decode, decode_text, looks_like_text
+from antiphon.retrieval.formats.text import decode_text, looks_like_text
 from tests.retrieval.sample_files import read_document
 
 SENTENCES = {
@@ -86,4 +86,4 @@ def test_control_characters_do_not_reach_an_index(tmp_path: Path, suffix: str) -
 def test_binary_data_is_not_taken_for_text(data: bytes) -> None:
     assert not looks_like_text(data)
     with pytest.raises(ValueError, match="it is binary"):
-        decode(data)
+        decode_text(data)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import regex
 
+from antiphon.pipelines.quotes import Quote, quotable_lines
 from antiphon.retrieval import Passage
 from antiphon.retrieval.keywords import with_plain_characters
 from antiphon.retrieval.passage import TRAIL
@@ -31,12 +32,15 @@ _WORD = regex.compile(rf"(?={_WITHOUT_SPACES})\X|(?![\p{{M}}\u200c\u200d]){_LETT
 _NUMBER = re.compile(r"\[(\d{1,4})\]")  # the number of a passage next to a quote; it is not a word
 _PIECE = re.compile(rf"{_NUMBER.pattern}|\n")
 _OPENING, _CLOSING = frozenset("`:*{<~#!-./$@"), frozenset("`*}>~_")  # marks next to a quote that belong to it
+_NEVER = "\0"  # between texts that no answer goes across
 _OCCURRENCES = 64  # maximum number of occurrences of one window that are extended, for repetitive texts
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
     """A span of the answer that is quoted verbatim from a passage, except for white space, or that names a passage.
+
+    The quote of a table row also has the names of its columns.
 
     Attributes:
         start: its first character in the answer.
@@ -107,7 +111,8 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
     if not len(answer_words):
         return ()
     min_words = min(words, len(answer_words))
-    sources = [_Words(passage.text) for passage in passages]
+    rows = [[line for line in lines if line.is_row] for lines in quotable_lines(passages)]
+    sources = [_Words(passage.text, own) for passage, own in zip(passages, rows, strict=True)]
     named = [numbers for first, end, numbers in _pieces(answer_words) for _ in range(first, end)]
     found = _matches(answer_words, sources, min_words, named), _short_matches(answer_words, sources, min_words)
     citations: list[Citation] = []
@@ -118,9 +123,13 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
 
 
 class _Words:
-    """A text as words and the characters between them, with runs of white space as one space, and plain characters."""
+    """A text as words and the characters between them, with runs of white space as one space, and plain characters.
 
-    def __init__(self, text: str) -> None:
+    Args:
+        rows: rows of tables in the text, which are also matched with the names of their columns, as answers quote them.
+    """
+
+    def __init__(self, text: str, rows: Sequence[Quote] = ()) -> None:
         self.text = text
         numbers = {match.start(1) for match in _NUMBER.finditer(text)}
         self.spans = [match.span() for match in _WORD.finditer(text) if match.start() not in numbers]
@@ -130,6 +139,11 @@ class _Words:
         self.joined = [
             (with_plain_characters(re.sub(r"\s+", " ", gap)), word) for gap, word in zip(gaps, self.words, strict=True)
         ]
+        for row in rows:  # a match of any part of a row is a quote of the whole row
+            named = _Words(row.sentence)
+            self.spans += [(row.start, row.end)] * len(named)
+            self.words += named.words
+            self.joined += [(_NEVER, word) for _, word in named.joined[:1]] + named.joined[1:]
 
     def __len__(self) -> int:
         return len(self.words)

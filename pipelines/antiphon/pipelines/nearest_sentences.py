@@ -37,7 +37,8 @@ def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[Neare
         if quotes:
             best = max(quotes, key=lambda quote: len(asked & content_stems(quote.sentence)))
             span = passage.start + best.start, passage.start + best.end
-            text, section = passage.text[best.start : best.end], "".join(headings_of(passage)[-1:])
+            text = best.sentence if best.is_row else passage.text[best.start : best.end]
+            section = "".join(headings_of(passage)[-1:])
             place = passage.location_of(*span)
             found.append(NearestSentence(best.number, passage.source, *span, text, place, section))
     return tuple(found)

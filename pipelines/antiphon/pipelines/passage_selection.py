@@ -103,7 +103,8 @@ def best_quote(question: Question, passages: Sequence[Passage], history: Sequenc
     [passage, *_], lines = select_lines(question, passages, history=history, max_lines=1)
     if not lines:
         return None
-    return cited_span(passage, passages.index(passage) + 1, lines[0].start, lines[-1].end)
+    rows = {"text": "\n".join(line.sentence for line in lines)} if any(line.is_row for line in lines) else {}
+    return cited_span(passage, passages.index(passage) + 1, lines[0].start, lines[-1].end, **rows)
 
 
 def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from antiphon.retrieval import Passage
 from antiphon.retrieval.block import BlockKind, Markup
+from antiphon.retrieval.column_names import cells_of
 from antiphon.retrieval.formats import markup_of
 from antiphon.retrieval.formats.markup import markdown_signposts
 from antiphon.retrieval.passage import TRAIL
@@ -29,6 +31,7 @@ class Quote:
         block: the number of its paragraph, list, code block or table in the passage.
         is_listed: whether its block is a list, a code block or a table.
         is_quotable: whether an answer may quote the line; markup, such as a heading, is only shown.
+        is_row: whether it is a row of a table with the names of its columns, which are not in its place.
     """
 
     number: int
@@ -38,6 +41,7 @@ class Quote:
     block: int = field(default=0, compare=False)
     is_listed: bool = field(default=False, compare=False)
     is_quotable: bool = field(default=True, compare=False)
+    is_row: bool = field(default=False, compare=False)
 
     @property
     def line(self) -> str:
@@ -53,8 +57,8 @@ def quotable_lines(passages: Sequence[Passage]) -> list[list[Quote]]:
 def lines_of(passages: Sequence[Passage]) -> list[list[Quote]]:
     """Return the lines of each passage, without the headings above it.
 
-    A line is a sentence, a list item, a table row or a line of code. Headings, links and other markup, column
-    names and lines without a letter or digit are not quotable.
+    A line is a sentence, a list item, a table row with the names of its columns, or a line of code. Headings, links and
+    other markup, rows with one value, and lines without a letter or digit are not quotable.
     """
     return [[*_lines(number, passage)] for number, passage in enumerate(passages, start=1)]
 
@@ -71,30 +75,51 @@ def quoted_form(sentence: str) -> str:
     return line[marker.end() :] if marker else line
 
 
+def named_row(row: str, names: Sequence[str]) -> str:
+    """Return a table row with the names of its columns, such as ``Supplier: Nordcloud; Renewal date: 2026-09-30``.
+
+    Args:
+        row: the cells between bars.
+        names: the names; those that were left out are missing at the end.
+    """
+    cells = [cell.replace("\\|", "|") for cell in cells_of(f"|{row}|")]
+    named = [f"{name}: {cell}" if name else cell for name, cell in zip_longest(names, cells, fillvalue="") if cell]
+    return "; ".join(named)
+
+
 def _lines(number: int, passage: Passage) -> Iterator[Quote]:
-    if passage.column_names:
-        yield Quote(number, passage.column_names, is_quotable=False)
     markup, headings, count = markup_of(passage.source), headings_of(passage), 0
     for part in blocks(passage.text, markup=markup, in_table=bool(passage.column_names), code=passage.code_spans):
         first = count
-        for line in _block_lines(passage.text[part.start : part.end], part.kind, markup):
+        names = passage.column_names.split(" | ") if passage.column_names and part.start == 0 else []
+        for line in _block_lines(passage.text[part.start : part.end], part.kind, markup, names):
             start, end, count = part.start + line.start, part.start + line.end, first + line.block + 1
             is_quotable = line.is_quotable and any(map(str.isalnum, line.sentence))
             if line.sentence.lstrip("# ") not in headings:
-                yield Quote(number, line.sentence, start, end, count - 1, line.is_listed, is_quotable)
+                yield Quote(number, line.sentence, start, end, count - 1, line.is_listed, is_quotable, line.is_row)
 
 
-def _block_lines(text: str, kind: BlockKind, markup: Markup) -> Iterable[Quote]:
-    """Return the lines of a block, with their places in it."""
+def _block_lines(text: str, kind: BlockKind, markup: Markup, names: Sequence[str]) -> Iterable[Quote]:
+    """Return the lines of a block, with their places in it.
+
+    Args:
+        names: the columns of a table, if its header is above the passage.
+    """
     if kind is BlockKind.TEXT:
         return _prose(text, [*markdown_signposts(text)] if markup is Markup.MARKDOWN else [])
     if kind is BlockKind.CODE:
         return _located(text, code_lines(text))
     if kind is BlockKind.TABLE:
         columns, rows = table_rows(text)
-        header = [Quote(0, columns, is_quotable=False)] if columns else []
-        return [*header, *_located(text, rows)]
+        names = [name for name in (cells_of(f"|{columns}|") if columns else names) if name != "…"]
+        return [_with_names(quote, names) for quote in _located(text, rows)] if any(names) else _located(text, rows)
     return ()
+
+
+def _with_names(row: Quote, names: Sequence[str]) -> Quote:
+    """Return a row with the names of its columns; it is quotable if it has several values, or its table one column."""
+    is_quotable = sum(map(bool, cells_of(f"|{row.sentence}|"))) > 1 or len(names) == 1
+    return replace(row, sentence=named_row(row.sentence, names), is_quotable=is_quotable, is_row=True)
 
 
 def _located(text: str, lines: Sequence[str]) -> Iterator[Quote]:

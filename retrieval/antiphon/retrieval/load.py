@@ -176,6 +176,8 @@ class _FileReader:
                 self.skipped.append(SkippedFile(place, str(error)))
 
     def _read_member(self, member: Member, source: str, depth: int) -> Iterator[Document]:
+        if member.reason:
+            raise ValueError(member.reason)
         self._bytes += len(member.data)
         self._members += 1
         if self._members > MAX_MEMBERS:
@@ -219,7 +221,8 @@ def _unknown(suffix: str) -> ValueError:
 def _checked(document: Document, kind: Format) -> Document:
     """Return the document if it has text that can be saved."""
     if not document.text.strip("\ufeff \t\r\n\f\v\xa0"):
-        raise ValueError("it holds no text (scanned pages need OCR first)" if kind.name == "PDF" else "it is empty")
+        empty = "it holds no text (scanned pages need OCR first)" if kind.name == "PDF" else "it is empty"
+        raise ValueError("; ".join(document.warnings) or empty)
     if surrogate := LONE_SURROGATE.search(document.text):
         raise ValueError(f"it holds half a character (a lone surrogate at {surrogate.start()})")
     return document

@@ -68,7 +68,7 @@ FORMATS = (
     Format("PDF", (".pdf",), "pdf:read_pdf_document"),
     Format("Word", (".docx", ".docm"), "word:read_word_document"),
     Format("PowerPoint", (".pptx", ".pptm"), "powerpoint:read_powerpoint_document"),
-    Format("Excel", (".xlsx", ".xlsm"), "tables:read_excel_document"),
+    Format("Excel", (".xlsx", ".xlsm"), "excel:read_excel_document"),
     Format("CSV", (".csv", ".tsv", ".tab"), "tables:read_csv_document"),
     Format("EPUB", (".epub",), "epub:read_epub_document"),
     Format("e-mail", (".eml",), "mail:read_mail_document", "mail:mail_attachments"),

@@ -10,14 +10,17 @@ from antiphon.retrieval.formats.office import read_part
 
 
 def zip_members(data: bytes) -> Iterator[Member]:
-    """Yield the files of an archive in sorted order.
+    """Yield the files of an archive in sorted order; a damaged one has a reason and no data.
 
     Raises:
-        ValueError: It is damaged, encrypted, or exceeds the limits.
+        ValueError: Its directory is damaged, or it is encrypted or exceeds the limits.
     """
     archive = open_zip(data, "a ZIP archive")
     for name in sorted(archive.namelist()):
         inside = posixpath.normpath(f"/{name}").lstrip("/")  # a name cannot lead out of the archive
         parts = inside.split("/")
         if not name.endswith("/") and not any(part.startswith(".") or part == "__MACOSX" for part in parts):
-            yield Member(inside, read_part(archive, name))
+            try:
+                yield Member(inside, read_part(archive, name))
+            except ValueError as error:
+                yield Member(inside, b"", str(error))

@@ -63,7 +63,7 @@ class DocumentBuilder:
         """
         gap, rule = _GAP, ""
         for cells, place in rows:
-            row = "| " + " | ".join(_cell(text) for text in cells) + " |"
+            row = table_row(cells)
             if gap == _GAP:
                 rule = "|" + " --- |" * len(cells)
             self.add(row, place, gap=gap)
@@ -87,11 +87,12 @@ class DocumentBuilder:
             self._headings.append(Heading(start + each.start, start + each.end, each.level + level, each.title))
         self._code += [(start + first, start + last) for first, last in document.code]
 
-    def build(self, source: str, metadata: Metadata | None = None) -> Document:
+    def build(self, source: str, metadata: Metadata | None = None, warnings: Sequence[str] = ()) -> Document:
         """Return the document.
 
         Args:
             metadata: Its metadata; values that are None or empty are left out.
+            warnings: What is missing or was guessed.
         """
         regions = Regions(tuple(self._starts), tuple(self._labels)) if self._starts else None
         facts = {name: value for name, value in (metadata or {}).items() if value not in (None, "", [])}
@@ -102,6 +103,7 @@ class DocumentBuilder:
             tuple(self._headings),
             regions=regions,
             code=tuple(self._code),
+            warnings=tuple(warnings),
         )
 
 
@@ -110,5 +112,6 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("", text)
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def table_row(cells: Iterable[str]) -> str:
+    """Return a row of a table in Markdown."""
+    return "| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in cells) + " |"

@@ -18,7 +18,7 @@ _PAGES = ("application/xhtml+xml", "text/html")
 
 
 def read_epub_document(data: bytes, source: str) -> Document:
-    """Read a book; the place of a passage is given by the headings above it.
+    """Read a book; the place of a passage is given by the headings above it. Damaged chapters are reported.
 
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
@@ -29,15 +29,20 @@ def read_epub_document(data: bytes, source: str) -> Document:
     path = unquote(_first(_parsed(archive, _CONTAINER), "rootfile").get("full-path", ""))
     package = _parsed(archive, path)
     locked = _encrypted(archive)
-    builder = DocumentBuilder()
+    builder, warnings = DocumentBuilder(), list[str]()
     for name in _chapters(package, posixpath.dirname(path)):
-        if name in locked:
-            raise ValueError("its chapters are encrypted (digital rights management)")
-        page = read_html_document(read_part(archive, _member(archive, name)), source)
+        try:
+            if name in locked:
+                raise ValueError("it is encrypted (digital rights management)")
+            page = read_html_document(read_part(archive, _member(archive, name)), source)
+        except ValueError as error:
+            warnings.append(f"its chapter {name!r} was not read: {error}")
+            continue
         if page.text.strip():
             builder.add_document(page)
+        warnings += page.warnings
     title, authors = _texts(package, "title"), _texts(package, "creator")
-    return builder.build(source, {"title": title[0] if title else "", "author": ", ".join(authors)})
+    return builder.build(source, {"title": title[0] if title else "", "author": ", ".join(authors)}, warnings)
 
 
 def _parsed(archive: zipfile.ZipFile, name: str) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from html import escape
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from antiphon.retrieval.document import Document, Heading
+from antiphon.retrieval.formats.document_builder import table_row
 from antiphon.retrieval.formats.html_elements import (
     BLOCKS,
     CELLS,
@@ -15,14 +17,16 @@ from antiphon.retrieval.formats.html_elements import (
     LINES,
     RAW,
     RUBY_NOTES,
-    Row,
+    TableNodes,
     children,
-    data_rows,
+    data_table,
     declared_encoding,
     is_furniture,
     is_hidden,
+    item_labels,
     nesting_excess,
 )
+from antiphon.retrieval.formats.merged_cells import count_header_rows, fill, joined_header
 from antiphon.retrieval.formats.text import decode_text
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ class _Text:
     Attributes:
         is_line: Whether all white space is one space, as in headings and cells.
         code: The spans of short preformatted texts.
+        labels: The numbers of items of ordered lists that were not read yet, by the nodes' addresses.
     """
 
     def __init__(self, *, is_line: bool = False) -> None:
@@ -49,6 +54,7 @@ class _Text:
         self.code: list[tuple[int, int]] = []
         self.length = 0
         self.is_line = is_line
+        self.labels: dict[int, str] = {}
         self._space = ""
         self._marker = ""
         self._is_definition = False
@@ -57,9 +63,9 @@ class _Text:
         """Put the next word on the line below the term, after a colon, as in Markdown."""
         self._is_definition = not self.is_line
 
-    def begin_item(self) -> None:
-        """Put the marker of a list item before the next word."""
-        self._marker = "" if self.is_line else "- "
+    def begin_item(self, label: str) -> None:
+        """Put the marker or the number of a list item before the next word."""
+        self._marker = "" if self.is_line else label
 
     def gap(self, space: str) -> None:
         """Request white space before the next word; of several requests the widest is used."""
@@ -107,7 +113,7 @@ class _Text:
         return "".join(self.parts)
 
 
-def read_html_document(data: bytes, source: str) -> Document:
+def read_html_document(data: bytes, source: str, *, quote_marks: bool = False) -> Document:
     """Read the visible text of a page and its headings, without page furniture.
 
     Page furniture is navigation, headers, footers, asides and cookie banners. If a page marks one main part
@@ -115,22 +121,30 @@ def read_html_document(data: bytes, source: str) -> Document:
     Cells of tables are separated by ``|``, and the reading of ruby follows its text in parentheses. The encoding is the
     declared one, as browsers understand it, or is detected.
 
+    Args:
+        quote_marks: Whether the lines of block quotes begin with ``>``, as in plain e-mail.
+
     Raises:
         ValueError: The bytes are binary, or the page nests deeper than any browser shows.
     """
     decoded = decode_text(data, declared_encoding(data))
-    text, title = _read_page(decoded.text)
+    text, title = _read_page(decoded.text, quote_marks)
     metadata = {"title": title} if title else {}
     code = tuple(text.code)
     return Document(str(text), source, metadata, tuple(text.headings), code=code, warnings=decoded.warnings)
 
 
-def _read_page(markup: str) -> tuple[_Text, str]:
+def _read_page(markup: str, quote_marks: bool) -> tuple[_Text, str]:
     from selectolax.lexbor import LexborHTMLParser
 
     if excess := nesting_excess(markup):
         raise ValueError(f"it opens {excess} elements more than it closes, too many for a page")
     page = LexborHTMLParser(markup)
+    for quote in reversed(page.css("blockquote") if quote_marks else []):  # the inner ones first
+        lines = str(_read(children(quote))).split("\n")
+        marked = LexborHTMLParser(f"<pre>{escape(chr(10).join(f'> {line}' for line in lines))}</pre>")
+        if (block := marked.css_first("pre")) is not None:
+            quote.replace_with(block)
     text = _main_text(page)
     title = page.css_first("head > title")
     words = " ".join(_INVISIBLE.sub("", title.text()).split()) if title is not None else ""
@@ -168,8 +182,12 @@ def _read(
             tag = node.tag or ""
             if not _add_whole(node, tag, text, in_ruby=in_ruby):
                 text.gap(_gap(tag))
-                if begin := {"li": text.begin_item, "dd": text.begin_definition}.get(tag):
-                    begin()
+                if tag == "li":
+                    text.begin_item(text.labels.pop(node.mem_id, "- "))
+                elif tag == "dd":
+                    text.begin_definition()
+                elif tag == "ol":
+                    text.labels |= item_labels(node)
                 pending += [_gap(tag), *_parts(node, tag, text)[::-1]]
     return text
 
@@ -206,9 +224,9 @@ def _add_whole(node: LexborNode, tag: str, text: _Text, *, in_ruby: bool) -> boo
         text.add(f"{base}({reading})" if reading else base)
     elif tag in RAW and not text.is_line:
         text.add_code(_INVISIBLE.sub("", _raw_text(node)).rstrip().strip("\r\n"))
-    elif tag == "table" and not text.is_line and (rows := data_rows(node)):
+    elif tag == "table" and not text.is_line and (found := data_table(node)):
         text.gap("\n\n")
-        text.add("\n".join(_table_lines(rows)))
+        text.add("\n".join(_table_lines(found)))
         text.gap("\n\n")
     else:
         return False
@@ -231,9 +249,11 @@ def _raw_text(root: LexborNode) -> str:
     return "".join(parts)
 
 
-def _table_lines(rows: Sequence[Row]) -> Iterator[str]:
-    for number, row in enumerate(rows):
-        cells = [_line(children(cell)) if cell is not None else "" for cell in row.cells]
-        yield f"| {' | '.join(cells)} |"
-        if row.is_header and not number:
+def _table_lines(table: TableNodes) -> Iterator[str]:
+    rows = [[_line(children(cell)) if cell is not None else "" for cell in row] for row in table.rows]
+    fill(rows, table.merges)
+    count = count_header_rows(rows, table.merges, table.header_rows) if table.header_rows else 0
+    for number, cells in enumerate([joined_header(rows[:count])] * bool(count) + rows[count:]):
+        yield table_row(cells)
+        if count and not number:
             yield f"|{'---|' * len(cells)}"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
+
+from antiphon.retrieval.formats.merged_cells import Merge
+from antiphon.retrieval.formats.numerals import numeral
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
@@ -52,6 +56,7 @@ _FURNITURE_CLASSES = re.compile(
     r"(?:main|page|site)-?menu|nav-?path",
     re.IGNORECASE,
 )
+_LIST_TYPES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _CONTAINERS = frozenset(["aside", "div", "dialog", "form", "ol", "p", "span", "table", "ul"])
 _META = re.compile(rb"<meta\b", re.IGNORECASE)
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,>]+)", re.IGNORECASE)
@@ -65,11 +70,17 @@ _OPENING, _CLOSING = (re.compile(rf"{bracket}{_NESTING}\b", re.IGNORECASE) for b
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A row of a table: its cells (None in the columns that a wider cell covers), and whether all are headers."""
+class TableNodes:
+    """The cells of a table: those of each row, None where a cell from above or from the left covers several.
 
-    cells: tuple[LexborNode | None, ...]
-    is_header: bool
+    Attributes:
+        merges: The cells that cover several rows or columns.
+        header_rows: How many rows at the top are marked as headers.
+    """
+
+    rows: list[list[LexborNode | None]]
+    merges: list[Merge]
+    header_rows: int
 
 
 def declared_encoding(page: bytes) -> str:
@@ -117,20 +128,50 @@ def is_furniture(node: LexborNode) -> bool:
     return any(_BANNER.fullmatch(name) or _FURNITURE_CLASSES.fullmatch(name) for name in names)
 
 
-def data_rows(table: LexborNode) -> list[Row]:
-    """Return the rows of a table with data; an empty list if the table is only used for layout.
+def data_table(table: LexborNode) -> TableNodes | None:
+    """Return the cells of a table with data, or None if the table is only used for layout.
 
     A table with data has at least two rows and two columns, short cells, and no headings, lists or tables in them.
     """
     bodies = [table, *(node for node in children(table) if node.tag in ("tbody", "thead", "tfoot"))]
     found = [node for body in bodies for node in children(body) if node.tag == "tr" and not is_hidden(node)]
-    rows = [row for row in map(_row, found) if row.cells]
-    if len(rows) < 2 or max(len(row.cells) for row in rows) < 2:
-        return []
+    cells = [[cell for cell in children(row) if cell.tag in CELLS and not is_hidden(cell)] for row in found]
+    cells = [row for row in cells if row]
+    nodes = _placed(cells)
+    if len(cells) < 2 or max(map(len, nodes.rows)) < 2:
+        return None
     if table.css_first("td table, th table, td h1, td h2, td h3, td pre, td ul, td ol, td form") is not None:
-        return []
-    longest = max(len(cell.text()) for row in rows for cell in row.cells if cell is not None)
-    return rows if longest <= _LONGEST_CELL else []
+        return None
+    longest = max(len(cell.text()) for row in cells for cell in row)
+    return nodes if longest <= _LONGEST_CELL else None
+
+
+def _placed(cells: Sequence[Sequence[LexborNode]]) -> TableNodes:
+    """Put the cells of each row into the columns that no cell from above covers."""
+    rows: list[list[LexborNode | None]] = [[] for _ in cells]
+    merges = []
+    covered: dict[int, int] = {}  # the last row of the cell that covers a column
+    for top, row in enumerate(cells):
+        left = 0
+        for cell in row:
+            while covered.get(left, -1) >= top:
+                left += 1
+            height = _span(cell, "rowspan") if left < _MOST_COLUMNS else 1
+            bottom = min(top + height, len(cells)) - 1
+            right = left + min(_span(cell, "colspan"), _MOST_COLUMNS) - 1
+            covered |= dict.fromkeys(range(left, right + 1), bottom)
+            rows[top] += [None] * (right + 1 - len(rows[top]))
+            rows[top][left] = cell
+            if bottom > top or right > left:
+                merges.append(Merge(top, left, bottom, right))
+            left = right + 1
+    header = takewhile(lambda row: all(cell.tag == "th" for cell in row), cells)
+    return TableNodes(rows, merges, sum(1 for _ in header))
+
+
+def _span(cell: LexborNode, name: str) -> int:
+    span = cell.attributes.get(name) or "1"
+    return max(int(span), 1) if span.isdecimal() else 1
 
 
 def children(node: LexborNode) -> Iterator[LexborNode]:
@@ -141,23 +182,35 @@ def children(node: LexborNode) -> Iterator[LexborNode]:
         child = child.next
 
 
+def item_labels(ordered_list: LexborNode) -> dict[int, str]:
+    """Return the number that a browser shows before each item of an ordered list, by the addresses of the nodes.
+
+    Items of the class ``numbered`` have their numbers in their text.
+    """
+    attributes = ordered_list.attributes
+    items = [child for child in children(ordered_list) if child.tag == "li" and not is_hidden(child)]
+    step = -1 if "reversed" in attributes else 1
+    number = _integer(attributes.get("start"), len(items) if step < 0 else 1)
+    is_numbered = attributes.get("class") == "numbered" or "none" in (attributes.get("style") or "")
+    labels = {}
+    for item in items:
+        number = _integer(item.attributes.get("value"), number)
+        kind = _LIST_TYPES.get(attributes.get("type") or "", "decimal")
+        labels[item.mem_id] = "" if is_numbered else f"{numeral(number, kind)}. "
+        number += step
+    return labels
+
+
+def _integer(text: str | None, default: int) -> int:
+    return int(text) if text and re.fullmatch(r"-?\d{1,9}", text.strip()) else default
+
+
 def nesting_excess(markup: str) -> int:
     """Return how many elements a page opens and never closes if that makes parsers slow; otherwise 0."""
     if markup.count("<") < _MOST_OPEN:
         return 0
     excess = len(_OPENING.findall(markup)) - len(_CLOSING.findall(markup))
     return excess if excess > _MOST_OPEN else 0
-
-
-def _row(node: LexborNode) -> Row:
-    cells: list[LexborNode | None] = []
-    headers = 0
-    for cell in children(node):
-        if cell.tag in CELLS and not is_hidden(cell):
-            span = cell.attributes.get("colspan") or "1"
-            cells += [cell, *[None] * (min(int(span) if span.isdecimal() else 1, _MOST_COLUMNS) - 1)]
-            headers += cell.tag == "th"
-    return Row(tuple(cells), is_header=headers == sum(cell is not None for cell in cells))
 
 
 def _is_in_content(node: LexborNode) -> bool:

@@ -23,10 +23,11 @@ _LARGE = 16 * 1024 * 1024  # bytes; the compression ratio of smaller parts does 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file inside another one: its path in it, and its bytes."""
+    """A file inside another one: its path in it, and its bytes, or the reason why it cannot be unpacked."""
 
     name: str
     data: bytes
+    reason: str = ""
 
 
 def open_zip(data: bytes, kind: str) -> zipfile.ZipFile:

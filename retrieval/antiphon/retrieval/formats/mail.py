@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from email import message_from_bytes
 from email.errors import MessageError
 from email.header import decode_header, make_header
@@ -15,6 +16,8 @@ from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
 from antiphon.retrieval.formats.html import read_html_document
 from antiphon.retrieval.formats.limits import MAX_MEMBERS, Member
+from antiphon.retrieval.formats.mail_text import add_thread, event_lines, unflowed
+from antiphon.retrieval.formats.text import DecodedText, decode_text
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _KNOWN = ("subject", "from", "date", "message-id", "received", "to")
@@ -35,22 +38,37 @@ _BROKEN = (
 def read_mail_document(data: bytes, source: str) -> Document:
     """Read a message: decoded headers, then its text, or its HTML if it has no text or only a remark.
 
+    Quoted messages follow the sender's own text, each below the line that names its sender. Of an invitation, the
+    summary, time and place are read.
+
     Raises:
         ValueError: It is not a message, or is nested too deeply.
     """
     message = _parsed(data)
-    builder = DocumentBuilder()
+    builder, warnings = DocumentBuilder(), list[str]()
     subject = _header(message, "Subject")
     builder.add_heading(subject, 1)
     shown = {name: _header(message, name) for name in _SHOWN}
     builder.add("\n".join(f"{name}: {value}" for name, value in shown.items() if value))
     for body in _bodies(message):
-        if body.get_content_subtype() == "html":
-            builder.add_document(_html(body, source), level=1)
+        kind = body.get_content_subtype()
+        if kind == "html":
+            page = _html(body, source)
+            warnings += page.warnings
+            if "\n> " in f"\n{page.text}":
+                add_thread(builder, page.text, shown["From"])
+            else:
+                builder.add_document(page, level=1)
+        elif kind == "calendar":
+            builder.add("\n".join(event_lines(_text(body).text)))
         else:
-            builder.add(_text(body))
+            decoded = _text(body)
+            warnings += decoded.warnings
+            add_thread(builder, decoded.text, shown["From"])
+    if pictures := sum(part.get_content_maintype() == "image" and not _is_attachment(part) for part in _parts(message)):
+        warnings.append(f"its pictures were not read: {pictures}")
     facts = {"title": subject, "from": shown["From"], "to": shown["To"], "date": _date(shown["Date"])}
-    return builder.build(source, facts)
+    return builder.build(source, facts, warnings)
 
 
 def mail_attachments(data: bytes) -> Iterator[Member]:
@@ -118,11 +136,12 @@ def _bodies(message: Message) -> list[Message]:
     Many messages have their text in HTML, and in plain text only a remark that says so.
     """
     texts = [part for part in _parts(message) if part.get_content_maintype() == "text" and not _is_attachment(part)]
-    plain = [part for part in texts if part.get_content_subtype() != "html" and _text(part).strip()]
+    invitations = [part for part in texts if part.get_content_subtype() == "calendar"]
     html = [part for part in texts if part.get_content_subtype() == "html"]
-    written = sum(len(_text(part).split()) for part in plain)
+    plain = [part for part in texts if part not in [*html, *invitations] and _text(part).text.strip()]
+    written = sum(len(_text(part).text.split()) for part in plain)
     shown = sum(len(_html(part, "").text.split()) for part in html) if plain else 0
-    return plain if plain and written >= _LEAST_SHARE * shown else html or texts
+    return (plain if plain and written >= _LEAST_SHARE * shown else html) + invitations
 
 
 def _is_attachment(part: Message) -> bool:
@@ -154,19 +173,22 @@ def _bytes(part: Message) -> bytes:
     return payload if isinstance(payload, bytes) else b""
 
 
-def _text(part: Message) -> str:
-    """Return the text of a part in its charset; bytes that do not fit are replaced."""
-    charset = part.get_content_charset() or "utf-8"
+def _text(part: Message) -> DecodedText:
+    """Return the text of a part in its charset as browsers understand it, with flowed lines joined."""
     try:
-        return _bytes(part).decode(charset, "replace").replace("\r\n", "\n")
-    except LookupError:
-        return _bytes(part).decode("utf-8", "replace").replace("\r\n", "\n")
+        decoded = decode_text(_bytes(part), part.get_content_charset() or "")
+    except ValueError as error:
+        return DecodedText("", f"a part of its text was not read: {error}")
+    text = decoded.text.replace("\r\n", "\n")
+    if str(part.get_param("format")).lower() == "flowed":
+        text = unflowed(text, without_spaces=str(part.get_param("delsp")).lower() == "yes")
+    return replace(decoded, text=text)
 
 
 def _html(part: Message, source: str) -> Document:
-    """Read an HTML part; the charset of its header wins over that in the HTML."""
-    data = _BOM + _text(part).encode("utf-8", "replace") if part.get_content_charset() else _bytes(part)
-    return read_html_document(data, source)
+    """Read an HTML part, with ``>`` before quoted lines; the charset of its header wins over that in the HTML."""
+    data = _BOM + _text(part).text.encode("utf-8", "replace") if part.get_content_charset() else _bytes(part)
+    return read_html_document(data, source, quote_marks=True)
 
 
 def _header(message: Message, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
 from antiphon.retrieval.formats.records import parse_json
-from antiphon.retrieval.formats.text import decode
+from antiphon.retrieval.formats.text import decode_text
 
 _MAX_RESULT = 2000  # characters of the results of one cell
 _FENCE = "```"
@@ -21,7 +21,8 @@ def read_notebook_document(data: bytes, source: str) -> Document:
     """
     from antiphon.retrieval.formats.markup import read_markdown_document
 
-    parsed = parse_json(decode(data))
+    decoded = decode_text(data)
+    parsed = parse_json(decoded.text)
     notebook: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
     builder = DocumentBuilder()
     for number, cell in enumerate(_cells(notebook), 1):
@@ -32,7 +33,7 @@ def read_notebook_document(data: bytes, source: str) -> Document:
         elif text.strip():
             builder.add_document(read_markdown_document(text.encode("utf-8", "replace"), source), place)
     title = notebook.get("metadata", {}).get("title") if isinstance(notebook.get("metadata"), dict) else None
-    return builder.build(source, {"title": title if isinstance(title, str) else ""})
+    return builder.build(source, {"title": title if isinstance(title, str) else ""}, decoded.warnings)
 
 
 def _cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,23 +6,15 @@ import contextlib
 import ctypes
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from antiphon.retrieval.document import LONE_SURROGATE, Document
 from antiphon.retrieval.formats import ocr
 from antiphon.retrieval.formats.markup import numbered_headings
-from antiphon.retrieval.formats.pdf_layout import (
-    SOFT_HYPHEN,
-    Line,
-    in_reading_order,
-    joined,
-    page_text,
-    rotated,
-    without_hyphens,
-    without_running_lines,
-)
+from antiphon.retrieval.formats.pdf_layout import SOFT_HYPHEN, Line, in_reading_order, rotated, without_running_lines
+from antiphon.retrieval.formats.pdf_text import joined, pages_text, without_hyphens
 from antiphon.retrieval.formats.text import without_controls
 
 if TYPE_CHECKING:
@@ -36,6 +28,19 @@ _WIDE_GAP = 1.5  # of the height of a line: where a line is split into columns o
 _LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
 _ENCRYPTED, _UNSUPPORTED = 4, 5  # error codes of PDFium
 _LISTED = 12
+_PICTURE = 0.5  # of the area of a page that pictures cover: its text is in them
+_LEAST_LAYER = 200  # characters of a page of which the text was recognized by another program
+_MOST_UNKNOWN = 0.3  # of the characters of a page, for which its fonts name no letters
+_OCR_KINDS = {
+    "scanned": "without text, only with pictures",
+    "pictured": "mostly with pictures, whose text was not read",
+    "unlettered": "in a font that names no letters",
+}
+_OTHER_KINDS = {
+    "unseen": "with invisible text, which was not read",
+    "drawn": "without text, only with drawings",
+    "empty": "without text: blank, or the content is damaged",
+}
 _SHAPES = (2, 3, 4)  # PDFium's kinds of objects: paths, images, shadings
 
 
@@ -56,7 +61,7 @@ def read_pdf_document(data: bytes, source: str) -> Document:
         title = _clean(pdf.get_metadata_value("Title"))
         if attachments := pdf.count_attachments():
             warnings.append(f"its attached files were not read: {attachments}")
-    texts = [page_text(lines) for lines in without_running_lines(pages)]
+    texts = pages_text(without_running_lines(pages))
     text, starts = joined(without_hyphens([_clean(text) for text in texts]))
     if not text.strip() and warnings:
         hint = "" if ocr.is_installed() else " (scanned pages need OCR first)"
@@ -97,46 +102,73 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
 
     pages: list[list[Line]] = []
     warnings: list[str] = []
-    scanned: list[int] = []
-    drawn: list[int] = []
-    empty: list[int] = []
+    found: dict[str, list[int]] = {
+        kind: [] for kind in ("scanned", "unlettered", "pictured", "drawn", "empty", "unseen")
+    }
     for number in range(1, len(pdf) + 1):
         lines: list[Line] = []
         try:
             page = pdf[number - 1]
-            lines = _lines(page)
-            if not lines:
-                kinds = {each.type for each in page.get_objects(filter=_SHAPES, max_depth=3)}
-                has_picture = raw.FPDF_PAGEOBJ_IMAGE in kinds
-                (scanned if has_picture else drawn if kinds else empty).append(number)
+            lines, kinds = _read_page(page)
+            for kind in kinds:
+                found[kind].append(number)
             page.close()
         except (PdfiumError, ValueError, OverflowError) as error:
             warnings.append(f"page {number} could not be read ({str(error).rstrip('.')})")
         pages.append(lines)
-    if scanned:
-        warnings += _read_scans(pdf, scanned, pages)
-    if drawn:
-        warnings.append(f"{_named(drawn)} without text, only with drawings")
-    if empty:
-        warnings.append(f"{_named(empty)} without text: blank, or the content is damaged")
+    if to_read := sorted({*found["scanned"], *found["unlettered"], *found["pictured"]}):
+        warnings += _read_scans(pdf, to_read, found, pages)
+    warnings += [f"{_named(found[kind])} {words}" for kind, words in _OTHER_KINDS.items() if found[kind]]
     if pdf.get_formtype() in (raw.FORMTYPE_XFA_FULL, raw.FORMTYPE_XFA_FOREGROUND):
         warnings.append("its XFA form was not read")
     return pages, warnings
 
 
-def _read_scans(pdf: PdfDocument, numbers: list[int], pages: list[list[Line]]) -> Iterator[str]:
-    """Put the lines of scanned pages into ``pages`` if OCR is installed, and yield the warnings."""
+def _read_page(page: PdfPage) -> tuple[list[Line], list[str]]:
+    """Return the lines of a page, and of what kinds it is: those that are reported or read by OCR."""
+    from pypdfium2 import raw
+
+    width, height = page.get_size()
+    objects = [*page.get_objects(filter=_SHAPES, max_depth=3)]
+    boxes = [each.get_bounds() for each in objects if each.type == raw.FPDF_PAGEOBJ_IMAGE]
+    share = sum((right - left) * (top - bottom) for left, bottom, right, top in boxes) / max(width * height, 1.0)
+    lines, unseen, is_lettered = _lines(page, with_invisible=share >= _PICTURE)
+    kinds = ["unseen"] * unseen
+    if not is_lettered:
+        return [], [*kinds, "unlettered"]
+    if not lines:
+        return [], [*kinds, "scanned" if boxes else "drawn" if objects else "empty"]
+    if share >= _PICTURE and sum(len(line.text) for line in lines) < _LEAST_LAYER:
+        kinds.append("pictured")
+    return lines, kinds
+
+
+def _read_scans(
+    pdf: PdfDocument, numbers: list[int], found: Mapping[str, list[int]], pages: list[list[Line]]
+) -> Iterator[str]:
+    """Add the lines that OCR finds, if it is installed, to ``pages``, and yield the warnings."""
     if not ocr.is_installed():
-        yield f"{_named(numbers)} without text, only with pictures: OCR is needed"
+        yield from (
+            f"{_named(found[kind])} {words}: OCR is needed" for kind, words in _OCR_KINDS.items() if found[kind]
+        )
         return
-    found = dict(ocr.recognize_pages(pdf, numbers))
-    for number, page in found.items():
-        pages[number - 1] = in_reading_order(page.lines)
-    if read := [number for number in numbers if found[number].lines]:
-        confidence = fmean(found[number].confidence for number in read)
+    recognized = dict(ocr.recognize_pages(pdf, numbers))
+    for number, page in recognized.items():
+        typed = pages[number - 1]
+        new = [line for line in page.lines if not any(_covers(each, line) for each in typed)]
+        pages[number - 1] = in_reading_order(sorted(typed + new, key=lambda line: -line.top) if typed else new)
+    if read := [number for number in numbers if recognized[number].lines]:
+        confidence = fmean(recognized[number].confidence for number in read)
         yield f"{_named(read)} scanned and read by OCR, with a confidence of {confidence:.0%}"
-    if unread := [number for number in numbers if not found[number].lines]:
-        yield f"{_named(unread)} only with pictures, in which OCR found no text"
+    for kind in ("scanned", "unlettered"):
+        if unread := [number for number in found[kind] if not recognized[number].lines]:
+            yield f"{_named(unread)} {_OCR_KINDS[kind]}, in which OCR found no text"
+
+
+def _covers(typed: Line, recognized: Line) -> bool:
+    """Return whether the middle of a recognized line is in a typed one."""
+    x, y = (recognized.left + recognized.right) / 2, (recognized.bottom + recognized.top) / 2
+    return typed.left <= x <= typed.right and typed.bottom <= y <= typed.top
 
 
 def _named(pages: list[int]) -> str:
@@ -144,51 +176,76 @@ def _named(pages: list[int]) -> str:
     return f"{'pages' if len(pages) > 1 else 'page'} {', '.join(map(str, pages[:_LISTED]))}{more}"
 
 
-def _lines(page: PdfPage) -> list[Line]:
+def _lines(page: PdfPage, *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
+    """Return the lines of a page, whether invisible ones are left out, and whether its characters are known letters."""
+    from pypdfium2 import raw
+
     textpage = page.get_textpage()
     width, height = page.get_width(), page.get_height()
-    turns = page.get_rotation() // 90
+    turns = page.get_rotation() // 90 % 4
     if turns % 2:
         width, height = height, width
     x, y, *_ = page.get_bbox()
-    lines = []
-    for text, (left, bottom, right, top) in _boxes(textpage):
+    lines, unseen = [], False
+    for text, (left, bottom, right, top), index in _boxes(textpage, turns):
         if text.strip() and width and height:
+            shown = raw.FPDFText_GetTextObject(textpage, index)
+            if not with_invisible and raw.FPDFTextObj_GetTextRenderMode(shown) == raw.FPDF_TEXTRENDERMODE_INVISIBLE:
+                unseen = True
+                continue
             box = ((left - x) / width, (bottom - y) / height, (right - x) / width, (top - y) / height)
-            lines.append(rotated(Line(text, *box), turns))
+            lines.append(rotated(Line(text, *box, _size(textpage, index) / height), turns))
+    count = textpage.count_chars()
+    unknown = sum(raw.FPDFText_HasUnicodeMapError(textpage, index) == 1 for index in range(count))
     textpage.close()
     lines = in_reading_order(lines)
     fields = [*_annotations(page)]
-    return lines + [Line(field, 0.0, 0.5, 1.0, 0.5) for field in fields]
+    return lines + [Line(field, 0.0, 0.5, 1.0, 0.5) for field in fields], unseen, unknown <= _MOST_UNKNOWN * count
 
 
 _Box = tuple[float, float, float, float]
 
 
-def _boxes(textpage: PdfTextPage) -> Iterator[tuple[str, _Box]]:
-    """Yield the lines of a page with their boxes, split at wide gaps."""
+def _size(textpage: PdfTextPage, index: int) -> float:
+    """Return the height of the font of a character in points of the page."""
+    from pypdfium2 import raw
+
+    box = raw.FS_RECTF()
+    raw.FPDFText_GetLooseCharBox(textpage, index, box)
+    return float(box.top - box.bottom)
+
+
+def _boxes(textpage: PdfTextPage, turns: int) -> Iterator[tuple[str, _Box, int]]:
+    """Yield the lines of a page with their boxes, split at wide gaps, and the first character of the line."""
     from pypdfium2 import raw
 
     for match in _LINE.finditer(textpage.get_text_range()):
         line = match[0].rstrip("\r\n")
         count = raw.FPDFText_CountRects(textpage, match.start(), len(line)) if line else 0
         boxes = [textpage.get_rect(index) for index in range(max(count, 0))]
-        parts = [*_split(boxes)]
+        parts = [*_split(boxes, turns)]
         if len(parts) < 2:
-            yield line, _around(boxes)
+            yield line, _around(boxes), match.start()
         else:
             for part in parts:
-                yield " ".join(textpage.get_text_bounded(*_around(part)).split()), _around(part)
+                yield " ".join(textpage.get_text_bounded(*_around(part)).split()), _around(part), match.start()
 
 
-def _split(boxes: list[_Box]) -> Iterator[list[_Box]]:
+def _split(boxes: list[_Box], turns: int) -> Iterator[list[_Box]]:
     part: list[_Box] = []
     for box in boxes:
-        if part and box[0] - part[-1][2] > _WIDE_GAP * (part[-1][3] - part[-1][1]):
+        if part and _along(box, turns)[0] - _along(part[-1], turns)[1] > _WIDE_GAP * _along(part[-1], turns)[2]:
             yield part
             part = []
         part.append(box)
     yield part
+
+
+def _along(box: _Box, turns: int) -> tuple[float, float, float]:
+    """Return where a box begins and ends along its line, and how high it is, on a page that is turned clockwise."""
+    left, bottom, right, top = box
+    begin, end = ((left, right), (bottom, top), (-right, -left), (-top, -bottom))[turns]
+    return begin, end, right - left if turns % 2 else top - bottom
 
 
 def _around(boxes: list[_Box]) -> _Box:

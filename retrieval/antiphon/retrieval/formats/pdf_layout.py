@@ -12,32 +12,32 @@ from statistics import median
 SOFT_HYPHEN = "\ufffe"
 """PDFium writes this for a hyphen at the end of a line, and no line end after it."""
 
-_HYPHEN_AT_END = re.compile(r"(?<=[^\W\d_])[-\xad\ufffe\u2010]\Z")
-_HYPHENATED = re.compile(rf"(\w*[^\W\d_])[{SOFT_HYPHEN}\xad](\w+)")
-_ENDS_SENTENCE = re.compile(r"[.!?:;…。！？।॥؟][\"'”’»)\]」』]*\Z")
 _NUMBER = re.compile(r"\d+")
 _PAGE_NUMBER = re.compile(
     r"[\W_]*(?:(?:page|seite|p\.)\s*)?(?:#|[ivxlc]+)(?:\s*(?:/|of|von)\s*#)?[\W_]*", re.IGNORECASE
 )
 _MARGIN = 0.1  # of the height of a page: where running headers and footers are
 _MOST_CROSSING = 0.25
-_SAME_LINE = 0.003  # of the height of a page
-_PARAGRAPH = 1.6  # times the usual distance of lines
-_CELL_GAP = "   "
-_FULL_LINE = 30  # characters
+SAME_LINE = 0.003
+"""The distance of lines on one baseline, of the height of a page."""
+_LEAST_OVERLAP = 0.5  # of the heights of lines on one baseline
 _LEAST_COLUMN = 4  # lines
 _LEAST_FILL = 0.5  # of the width of a column that its lines take; cells of tables take less
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a page: its text and its box as displayed, from 0 to 1 of the page; the origin is at the lower left."""
+    """A line of a page: its text and its box as displayed, from 0 to 1 of the page; the origin is at the lower left.
+
+    ``size`` is the size of its letters, 0 if it is unknown.
+    """
 
     text: str
     left: float
     bottom: float
     right: float
     top: float
+    size: float = 0.0
 
     @property
     def is_vertical(self) -> bool:
@@ -88,82 +88,39 @@ def without_running_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
     return kept
 
 
-def page_text(lines: Sequence[Line]) -> str:
-    """Return the text of a page: cells of one row on one line, and an empty line where lines are further apart.
-
-    Args:
-        lines: The lines in reading order. A line that ends with `SOFT_HYPHEN` goes on in the next one.
-    """
-    pitches = [above.bottom - line.bottom for above, line in pairwise(lines)]
-    positive = sorted(pitch for pitch in pitches if pitch > _SAME_LINE) or [0.0]
-    usual = positive[len(positive) // 4]  # most pages have more lines than paragraphs
-    text = "".join(line.text for line in lines[:1])
-    for above, line, pitch in zip(lines, lines[1:], pitches, strict=False):
-        if abs(pitch) < _SAME_LINE and line.left >= above.right:
-            gap = _CELL_GAP
-        elif text.endswith(SOFT_HYPHEN):
-            gap = ""
-        elif pitch < -usual:  # the top of the next column
-            text, gap = _continued(text, line.text)
-        else:
-            gap = "\n\n" if pitch > _PARAGRAPH * usual > 0 else "\n"
-        text += gap + line.text
-    return text
+def rows_of(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    """Yield the rows: lines on one baseline, from left to right."""
+    row: list[Line] = []
+    for line in lines:
+        if row and not (_overlap(row[-1], line) > _LEAST_OVERLAP and line.left >= row[-1].right):
+            yield row
+            row = []
+        row.append(line)
+    if row:
+        yield row
 
 
-def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
-    """Return the text of all pages and the first character of each; a sentence goes on across a page break."""
-    parts: list[str] = []
-    starts, length = [], 0
-    for page in pages:
-        if page and parts:
-            before, gap = _continued(parts[-1], page)
-            length += len(before) - len(parts[-1]) + len(gap)
-            parts[-1:] = [before, gap]
-        starts.append(length)
-        if page:
-            parts.append(page)
-            length += len(page)
-    return "".join(parts), tuple(starts)
-
-
-def _continued(text: str, following: str) -> tuple[str, str]:
-    """Return the text without a hyphen at its end, and the gap before what follows on the next page or column."""
-    if _HYPHEN_AT_END.search(text[-2:]) and following[0].islower():
-        return text[:-1], ""
-    goes_on = following[0].islower() or _is_full_line(text)
-    return text, "\n" if goes_on and not _ENDS_SENTENCE.search(text[-9:]) else "\n\n"
-
-
-def without_hyphens(pages: Sequence[str]) -> list[str]:
-    """Return the pages with words that were hyphenated at the end of a line joined.
-
-    A hyphen stays if the word occurs with it elsewhere in the document, as in ``well-known``, or before a capital.
-
-    Args:
-        pages: The text of each page, in which `SOFT_HYPHEN` marks the hyphens.
-    """
-    compounds = {word.casefold() for page in pages for word in re.findall(r"[^\W\d_]+(?:-[^\W\d_]+)+", page)}
-
-    def join(match: re.Match[str]) -> str:
-        first, second = match[1], match[2]
-        compound = f"{first}-{second}"
-        return compound if compound.casefold() in compounds or not second[0].islower() else first + second
-
-    return [_HYPHENATED.sub(join, page).replace(SOFT_HYPHEN, "-").replace("\xad", "") for page in pages]
-
-
-def _is_full_line(text: str) -> bool:
-    """Return whether the last line is about as long as the lines before it, so that its paragraph may go on."""
-    last = text[-2000:].split("\n")
-    return len(last) > 2 and len(last[-1]) > max(_FULL_LINE, 0.7 * max(map(len, last[-12:-1])))
+def _overlap(one: Line, other: Line) -> float:
+    """Return the height that two lines share, of the lower one's height."""
+    shared = min(one.top, other.top) - max(one.bottom, other.bottom)
+    return shared / max(min(one.top - one.bottom, other.top - other.bottom), 1e-6)
 
 
 def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yield the two outermost lines at the top and at the bottom that are in the margin."""
+    """Yield the two outermost lines at the top and at the bottom that are in the margin, but no rows of tables."""
     level = sorted((line for line in lines if not line.is_vertical), key=lambda line: -line.top)
-    yield from (line for line in level[:2] if line.bottom > 1 - _MARGIN)
-    yield from (line for line in level[-2:] if line.top < _MARGIN)
+    outer = [line for line in level[:2] if line.bottom > 1 - _MARGIN] + [
+        line for line in level[-2:] if line.top < _MARGIN
+    ]
+    yield from (line for line in outer if not _is_cell(line, level))
+
+
+def _is_cell(line: Line, lines: Sequence[Line]) -> bool:
+    """Return whether a line has others beside it, and so has the line that is nearest above or below."""
+    row = [each for each in lines if _overlap(line, each) > _LEAST_OVERLAP]
+    others = (each for each in lines if each not in row)
+    nearest = min(others, key=lambda each: abs(each.bottom - line.bottom), default=line)
+    return min(len(row), sum(_overlap(nearest, each) > _LEAST_OVERLAP for each in lines)) > 1
 
 
 def _key(line: Line) -> str:

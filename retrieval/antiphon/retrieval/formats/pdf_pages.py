@@ -23,7 +23,7 @@ _MAX_SIDE = 20_000  # pixels; a page of no height has no area, but any width
 _SCALE = 2.0  # pixels per point, unless the page is so large that the image exceeds one of the maxima
 _GRID = 100_000  # the resolution of boxes
 _MIN_MATCH = 4  # characters; a shorter part of a text is anywhere on a page
-_PART = re.compile(r"\n|\t| {3,}")  # between lines, and between the cells of a table
+_PART = re.compile(r"\n|\t| {3,}|\|")  # between lines, and between the cells of a table
 _LEFT_OUT = regex.compile(r"[\s\p{C}\p{Pd}]")  # white space, control characters, hyphens and dashes
 
 

@@ -1,14 +1,15 @@
-"""Read PowerPoint presentations (pptx) with python-pptx: titles, texts, tables and notes of each slide."""
+"""Read PowerPoint presentations (pptx) with python-pptx: titles, texts, tables, charts and notes of each slide."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
-from antiphon.retrieval.formats.office import PARSER_ERRORS, open_office, title_of
+from antiphon.retrieval.formats.merged_cells import Merge, count_header_rows, fill, joined_header
+from antiphon.retrieval.formats.office import PARSER_ERRORS, drawn, drawn_lines, open_office, title_of
 
 _MAX_SHAPES = 200_000
 
@@ -16,54 +17,113 @@ _MAX_SHAPES = 200_000
 def read_powerpoint_document(data: bytes, source: str) -> Document:
     """Read a presentation; the place of a passage is its slide.
 
+    The parts of a slide are in reading order: from left to right if they are columns, else from top to bottom. Hidden
+    slides and shapes are left out and reported, and so are damaged slides, pictures and comments.
+
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
     """
     from pptx import Presentation
     from pptx.exc import PythonPptxError
 
-    archive = open_office(data, "a PowerPoint presentation", "ppt/presentation.xml")
-    builder = DocumentBuilder()
+    office = open_office(data, "a PowerPoint presentation", "ppt/presentation.xml")
+    builder, warnings = DocumentBuilder(), office.warnings
     try:
-        for number, slide in enumerate(Presentation(io.BytesIO(data)).slides, 1):
-            _add_slide(slide, builder, {"slide": str(number)})
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        slides = [*Presentation(io.BytesIO(office.data)).slides]
     except (PythonPptxError, *PARSER_ERRORS) as error:
         raise ValueError(f"it is not a readable presentation ({type(error).__name__}: {error})") from error
-    return builder.build(source, {"title": title_of(archive)})
+    for number, slide in enumerate(slides, 1):
+        if slide.element.get("show") in ("0", "false"):
+            warnings.append(f"its hidden slide {number} was not read")
+            continue
+        try:
+            if hidden := _add_slide(slide, builder, {"slide": str(number)}):
+                warnings.append(f"slide {number} has hidden shapes, which were not read: {hidden}")
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
+        except (PythonPptxError, *PARSER_ERRORS) as error:
+            warnings.append(f"slide {number} could only be read in part ({type(error).__name__}: {error})")
+    return builder.build(source, {"title": title_of(office.archive)}, warnings)
 
 
-def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str]) -> None:
+def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str]) -> int:
+    """Add the text of a slide and return how many shapes are hidden."""
     title = slide.shapes.title
     if title is not None:
         builder.add_heading(title.text_frame.text, 1, place)
-    for shape in _shapes(slide.shapes):
-        if shape.has_text_frame and (title is None or shape.shape_id != title.shape_id):
+    shapes = [*_shapes(slide.shapes)]
+    hidden = [shape for shape in shapes if shape.element.xpath("./*/p:cNvPr[@hidden='1' or @hidden='true']")]
+    for shape in shapes:
+        if shape in hidden or (title is not None and shape.shape_id == title.shape_id):
+            continue
+        if shape.has_text_frame:
             builder.add(_text(shape.text_frame), place)
         elif getattr(shape, "has_table", False):
-            builder.add_table(([cell.text for cell in row.cells], place) for row in shape.table.rows)
+            builder.add_table((row, place) for row in _table(shape.table))
+        for name in drawn(shape.element):
+            builder.add("\n".join(drawn_lines(slide.part.related_part(name).blob)), place)
     if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
         notes = slide.notes_slide.notes_text_frame.text
         builder.add(f"Notes: {notes}" if notes.strip() else "", place)
+    return len(hidden)
 
 
 def _shapes(shapes: Any) -> Iterator[Any]:
-    """Yield the shapes of a slide. In place of a group, yield the shapes in it."""
-    pending = [iter(shapes)]  # an explicit stack, because groups can be nested deeply
-    count = 0
-    while pending:
-        shape = next(pending[-1], None)
-        if shape is None:
-            pending.pop()
-            continue
-        count += 1
-        if count > _MAX_SHAPES:
-            raise ValueError(f"a slide has more than {_MAX_SHAPES:,} shapes")
+    """Yield the shapes of a slide in reading order. In place of a group, yield the shapes in it."""
+    found = [*shapes]
+    if len(found) > _MAX_SHAPES:
+        raise ValueError(f"a slide has more than {_MAX_SHAPES:,} shapes")
+    for shape in _ordered(found):
         if hasattr(shape, "shapes"):
-            pending.append(iter(shape.shapes))
+            yield from _shapes(shape.shapes)
         else:
             yield shape
+
+
+def _ordered(shapes: Sequence[Any]) -> list[Any]:
+    """Return shapes in reading order, by recursive cuts between columns, else between rows (Nagy and Seth 1984).
+
+    Rows that have the same columns stay together.
+    """
+    parts = _cut(shapes, "left", "width")
+    if len(parts) == 1:
+        rows, parts = _cut(shapes, "top", "height"), []
+        for row in rows:
+            together = [*parts[-1], *row] if parts else []
+            if len(_cut(together, "left", "width")) > 1:
+                parts[-1] = together
+            else:
+                parts.append(row)
+    if len(parts) > 1:
+        return [shape for part in parts for shape in _ordered(part)]
+    return sorted(shapes, key=lambda shape: (shape.top or 0, shape.left or 0))
+
+
+def _cut(shapes: Sequence[Any], start: str, size: str) -> list[list[Any]]:
+    """Return shapes in groups that are separated by a gap in one direction."""
+    groups, end = list[list[Any]](), 0
+    for shape in sorted(shapes, key=lambda shape: getattr(shape, start) or 0):
+        begin = getattr(shape, start) or 0
+        if not groups or begin >= end:
+            groups.append([])
+        groups[-1].append(shape)
+        end = max(end, begin + (getattr(shape, size) or 0))
+    return groups
+
+
+def _table(table: Any) -> list[list[str]]:
+    """Return the rows of a table; a merged cell is repeated, and header rows are joined."""
+    cells = [[*row.cells] for row in table.rows]
+    merges = [
+        Merge(top, left, top + cell.span_height - 1, left + cell.span_width - 1)
+        for top, row in enumerate(cells)
+        for left, cell in enumerate(row)
+        if cell.is_merge_origin
+    ]
+    rows = [[cell.text for cell in row] for row in cells]
+    fill(rows, merges)
+    count = count_header_rows(rows, merges)
+    return [joined_header(rows[:count]), *rows[count:]]
 
 
 def _text(frame: Any) -> str:

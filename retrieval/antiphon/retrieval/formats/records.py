@@ -8,7 +8,7 @@ from typing import Any
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
-from antiphon.retrieval.formats.text import decode
+from antiphon.retrieval.formats.text import decode_text
 
 _MAX_BLOCK = 800  # characters of a value that is shown as one block
 
@@ -19,31 +19,33 @@ def read_json_document(data: bytes, source: str) -> Document:
     Raises:
         ValueError: The file is damaged, or nested too deeply.
     """
-    builder = DocumentBuilder()
+    builder, decoded = DocumentBuilder(), decode_text(data)
     try:
-        _add(parse_json(decode(data).removeprefix("\ufeff")), "", builder)
+        _add(parse_json(decoded.text.removeprefix("\ufeff")), "", builder)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    return builder.build(source)
+    return builder.build(source, warnings=decoded.warnings)
 
 
 def read_jsonl_document(data: bytes, source: str) -> Document:
     """Read a file with one JSON value per line; the place of a passage is the number of the line.
 
+    Lines that are damaged, or nested too deeply, are reported.
+
     Raises:
-        ValueError: A line is damaged, or nested too deeply.
+        ValueError: The bytes are binary.
     """
-    builder = DocumentBuilder()
-    for number, line in enumerate(decode(data).removeprefix("\ufeff").split("\n"), 1):
+    builder, decoded = DocumentBuilder(), decode_text(data)
+    warnings = [*decoded.warnings]
+    for number, line in enumerate(decoded.text.removeprefix("\ufeff").split("\n"), 1):
         if not line.strip():
             continue
         try:
             builder.add("\n".join(_lines(parse_json(line))), {"lines": str(number)})
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from error
-        except RecursionError as error:
-            raise ValueError(f"line {number}: it is nested too deeply") from error
-    return builder.build(source)
+        except (ValueError, RecursionError) as error:
+            reason = error if isinstance(error, ValueError) else "it is nested too deeply"
+            warnings.append(f"line {number} was not read: {reason}")
+    return builder.build(source, warnings=warnings)
 
 
 def parse_json(text: str) -> Any:

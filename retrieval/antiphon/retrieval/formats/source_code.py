@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from antiphon.retrieval.document import Document, Heading, Regions
-from antiphon.retrieval.formats.text import decode
+from antiphon.retrieval.formats.text import decode_text
 
 _LINE = re.compile(r"[^\n]*(?:\n|\Z)")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -22,7 +22,8 @@ def read_python_document(data: bytes, source: str) -> Document:
     Raises:
         ValueError: The bytes cannot be decoded.
     """
-    text = decode(data)
+    decoded = decode_text(data)
+    text = decoded.text
     starts = _line_starts(text)
     try:
         with warnings.catch_warnings():
@@ -31,7 +32,8 @@ def read_python_document(data: bytes, source: str) -> Document:
         headings = tuple(_headings(tree.body, "", 1, text, starts))
     except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):  # old Mac line ends, or not this Python
         headings = ()
-    return Document(text, source, {}, headings, regions=_regions(starts), cut_at_lines=True)
+    lines = Regions.of_lines(text)
+    return Document(text, source, {}, headings, regions=lines, cut_at_lines=True, warnings=decoded.warnings)
 
 
 def read_code_document(data: bytes, source: str) -> Document:
@@ -40,8 +42,9 @@ def read_code_document(data: bytes, source: str) -> Document:
     Raises:
         ValueError: The bytes cannot be decoded.
     """
-    text = decode(data)
-    return Document(text, source, regions=_regions(_line_starts(text)), cut_at_lines=True)
+    decoded = decode_text(data)
+    lines = Regions.of_lines(decoded.text)
+    return Document(decoded.text, source, regions=lines, cut_at_lines=True, warnings=decoded.warnings)
 
 
 def _headings(body: Sequence[ast.stmt], inside: str, level: int, text: str, starts: Sequence[int]) -> Iterator[Heading]:
@@ -64,7 +67,3 @@ def _headings(body: Sequence[ast.stmt], inside: str, level: int, text: str, star
 
 def _line_starts(text: str) -> list[int]:
     return [match.start() for match in _LINE.finditer(text) if match[0] or match.start() == 0]
-
-
-def _regions(starts: Sequence[int]) -> Regions:
-    return Regions(starts, range(1, len(starts) + 1))

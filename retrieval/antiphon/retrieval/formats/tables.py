@@ -1,56 +1,22 @@
-"""Read tables: Excel workbooks with openpyxl, and files of comma- or tab-separated values."""
+"""Tables with names of columns, and files of comma- or tab-separated values."""
 
 from __future__ import annotations
 
 import csv
-import datetime
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
-from antiphon.retrieval.formats.office import PARSER_ERRORS, open_office, title_of
-from antiphon.retrieval.formats.text import decode
+from antiphon.retrieval.formats.merged_cells import Merge, count_header_rows, is_number, joined_header
+from antiphon.retrieval.formats.text import decode_text
 
-MAX_SHEETS = 1000
 MAX_CELLS = 5_000_000
 _MAX_ROWS = 2_000_000  # rows including empty ones
 _MOST_TITLES = 10  # rows above the header of a table
 _MAX_FIELD = 1_000_000  # characters of one value
-
-
-def read_excel_document(data: bytes, source: str) -> Document:
-    """Read a workbook: one table per sheet, with the values that Excel showed last; hidden sheets are left out.
-
-    The place of a passage is its sheet and its range of cells.
-
-    Raises:
-        ValueError: The file is damaged, encrypted, or exceeds the limits.
-    """
-    from openpyxl import load_workbook
-
-    archive = open_office(data, "an Excel workbook", "xl/workbook.xml")
-    sheets = sum(name.startswith("xl/worksheets/sheet") for name in archive.namelist())
-    if sheets > MAX_SHEETS:
-        raise ValueError(f"it has {sheets:,} sheets; at most {MAX_SHEETS:,} are read")
-    builder = DocumentBuilder()
-    try:
-        workbook = load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
-        counter = _Counter()
-        for sheet in workbook.worksheets:
-            if sheet.sheet_state == "visible":
-                sheet.reset_dimensions()  # the size that the file states can be wrong
-                builder.add_heading(sheet.title, 1, {"sheet": sheet.title})
-                _add_table(builder, _sheet_rows(sheet, counter))
-    except PARSER_ERRORS as error:
-        known = isinstance(error, _TooLargeError)
-        raise ValueError(
-            str(error) if known else f"it is not a readable workbook ({type(error).__name__}: {error})"
-        ) from error
-    return builder.build(source, {"title": title_of(archive)})
 
 
 def read_csv_document(data: bytes, source: str) -> Document:
@@ -59,58 +25,93 @@ def read_csv_document(data: bytes, source: str) -> Document:
     Raises:
         ValueError: The bytes cannot be decoded, or exceed the limits.
     """
-    text = decode(data).removeprefix("\ufeff")
+    decoded = decode_text(data)
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
-    builder, counter = DocumentBuilder(), _Counter()
-    rows = _filled(_csv_rows(text, source), lambda number, first, last: {"rows": str(number)}, counter)
+    builder, counter, rows = DocumentBuilder(), CellCounter(), list[list[str]]()
     try:
-        _add_table(builder, rows)
+        for row in _csv_rows(decoded.text.removeprefix("\ufeff"), source):
+            counter.add(len(row))
+            rows.append(row)
     except csv.Error as error:
         raise ValueError(f"it is not a readable table ({error})") from error
-    return builder.build(source)
+    add_tables(builder, [*filled(enumerate(rows, 1), lambda number, first, last: {"rows": str(number)})])
+    return builder.build(source, warnings=decoded.warnings)
 
 
-_Place = Callable[[int, int, int], dict[str, str]]
+Place = Callable[[int, int, int], dict[str, str]]
 """Called with the number of a row and of its first and last column, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
     """The cells of a row from the first to the last that is not empty; numbers count from 1."""
 
     number: int
     column: int
     cells: Sequence[str]
-    place: _Place
+    place: Place
 
 
-class _TooLargeError(ValueError):
+class TooLargeError(ValueError):
     """A table exceeds the limits."""
 
 
-class _Counter:
+class CellCounter:
     """Counts rows and cells, and refuses too many."""
 
     def __init__(self) -> None:
         self._rows = self._cells = 0
 
     def add(self, cells: int) -> None:
+        """Count a row with a number of cells.
+
+        Raises:
+            TooLargeError: There are too many.
+        """
         self._rows += 1
         self._cells += cells
         if self._cells > MAX_CELLS or self._rows > _MAX_ROWS:
-            raise _TooLargeError(f"it has more than {MAX_CELLS:,} cells or {_MAX_ROWS:,} rows")
+            raise TooLargeError(f"it has more than {MAX_CELLS:,} cells or {_MAX_ROWS:,} rows")
 
 
-def _add_table(builder: DocumentBuilder, rows: Iterator[_Row]) -> None:
-    """Add a table; rows with one value above its header are text."""
-    first = list(islice(rows, _MOST_TITLES))
-    header = next((place for place, row in enumerate(first) if sum(map(bool, row.cells)) > 1), 0)
-    for row in first[:header]:
+def add_tables(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[Merge] = ()) -> None:
+    """Add the tables of a sheet, which begin below empty rows with names of columns above numbers.
+
+    Args:
+        rows: The rows that are not empty.
+        merges: The merged cells, whose text is in all cells that they cover already.
+    """
+    starts = [0, *(place for place in range(1, len(rows)) if _begins_table(rows, place)), len(rows)]
+    for first, last in pairwise(starts):
+        inside = (each for each in merges if first <= each.top < last)
+        shifted = (replace(each, top=each.top - first, bottom=each.bottom - first) for each in inside)
+        _add_table(builder, rows[first:last], [*shifted])
+
+
+def _begins_table(rows: Sequence[Row], place: int) -> bool:
+    if rows[place].number == rows[place - 1].number + 1:
+        return False
+    place += len(rows[place].cells) == 1  # a title
+    header, below = (rows[at].cells if at < len(rows) else () for at in (place, place + 1))
+    return len(header) > 1 and any(map(is_number, below)) and not any(map(is_number, header))
+
+
+def _add_table(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[Merge]) -> None:
+    """Add a table; rows with one value above its header are text, and several header rows are joined."""
+    several = (place for place, row in enumerate(rows[:_MOST_TITLES]) if sum(map(bool, row.cells)) > 1)
+    first = next(several, 0)
+    for row in rows[:first]:
         builder.add(" ".join(" ".join(row.cells).split()), row.place(row.number, row.column, row.column))
-    builder.add_table(_cut(chain(first[header:], rows)))
+    below = [replace(each, top=each.top - first, bottom=each.bottom - first) for each in merges if each.top >= first]
+    top = [[""] * (row.column - 1) + [*row.cells] for row in rows[first : first + _MOST_TITLES]]
+    if (count := count_header_rows(top, below)) > 1:
+        names = joined_header(top[:count])
+        column = next(at for at, name in enumerate(names, 1) if name)
+        rows = [*rows[:first], replace(rows[first], column=column, cells=names[column - 1 :]), *rows[first + count :]]
+    builder.add_table(_cut(rows[first:]))
 
 
-def _cut(rows: Iterable[_Row]) -> Iterator[tuple[Sequence[str], dict[str, str]]]:
+def _cut(rows: Iterable[Row]) -> Iterator[tuple[Sequence[str], dict[str, str]]]:
     """Yield the cells and the places of rows; the header says where the table begins and how wide it is."""
     left = right = 0
     for row in rows:
@@ -121,23 +122,12 @@ def _cut(rows: Iterable[_Row]) -> Iterator[tuple[Sequence[str], dict[str, str]]]
         yield padded, row.place(row.number, begin, end)
 
 
-def _sheet_rows(sheet: Any, counter: _Counter) -> Iterator[_Row]:
-    from openpyxl.utils import get_column_letter
-
-    def place(number: int, first: int, last: int) -> dict[str, str]:
-        left, right = get_column_letter(first), get_column_letter(last)
-        return {"sheet": sheet.title, "cells": f"{left}{number}:{right}{number}"}
-
-    return _filled(([_shown(value) for value in row] for row in sheet.iter_rows(values_only=True)), place, counter)
-
-
-def _filled(rows: Iterable[list[str]], place: _Place, counter: _Counter) -> Iterator[_Row]:
-    """Yield the rows that are not empty, without the empty cells around them; empty rows are counted."""
-    for number, row in enumerate(rows, 1):
-        counter.add(len(row))
-        filled = [column for column, value in enumerate(row) if value.strip()]
-        if filled:
-            yield _Row(number, filled[0] + 1, row[filled[0] : filled[-1] + 1], place)
+def filled(rows: Iterable[tuple[int, Sequence[str]]], place: Place) -> Iterator[Row]:
+    """Yield the rows that are not empty, without the empty cells around them, from their numbers and cells."""
+    for number, cells in rows:
+        columns = [column for column, value in enumerate(cells) if value.strip()]
+        if columns:
+            yield Row(number, columns[0] + 1, cells[columns[0] : columns[-1] + 1], place)
 
 
 def _csv_rows(text: str, source: str) -> Iterator[list[str]]:
@@ -156,14 +146,3 @@ def _delimiter(sample: str) -> str:
         if common > 1:
             best = max(best, (widths.count(common), delimiter), key=lambda pair: pair[0])
     return best[1]
-
-
-def _shown(value: object) -> str:
-    """Return a cell's value as text: whole numbers without a fraction, dates in ISO 8601."""
-    if value is None:
-        return ""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    if isinstance(value, datetime.datetime):
-        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(" ", "seconds")
-    return str(value)

@@ -43,6 +43,10 @@ _REPLACED = str.maketrans(
     | {each: each for each in "\t\n\r"}
     | dict.fromkeys("\v\f\x85", "\n")
 )
+_EMBEDDED = re.compile(  # data URIs, and other long runs of base64
+    r"\bdata:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*(?:,|%2C)[^\s)\]\"'<>]*"
+    r"|(?<![A-Za-z0-9+/])(?=[A-Z+/]*[a-z0-9])(?=[a-z+/]*[A-Z0-9])[A-Za-z0-9+/]{256,}+={0,2}"
+)
 _SAMPLE = 65536  # bytes that are examined to detect an encoding
 _MOST_CONTROLS = 0.05
 _MOST_DAMAGED = 0.1
@@ -61,29 +65,11 @@ class DecodedText:
         return (self.warning,) if self.warning else ()
 
 
-def decode(data: bytes, encoding: str | None = None) -> str:
-    """Return the text of `decode_text` or, with an encoding, the text in that encoding.
-
-    Args:
-        encoding: The name of an encoding. None: detect it.
-
-    Raises:
-        ValueError: The bytes are binary, not valid in the encoding, or the encoding is unknown.
-    """
-    if encoding is None:
-        return decode_text(data).text
-    try:
-        return without_controls(data.decode(encoding))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"it is not {encoding.upper()} text (byte {error.start})") from error
-    except LookupError as error:
-        raise ValueError(f"it is in {encoding}, an encoding that is not known") from error
-
-
 def decode_text(data: bytes, declared: str = "") -> DecodedText:
     """Decode a file: by its byte order mark, as UTF-8, by its declaration, as UTF-16 or UTF-32, or as detected.
 
-    The text has no byte order mark, no escape sequences of terminals and no control characters.
+    The text has no byte order mark, no escape sequences of terminals, no control characters and no embedded data, such
+    as those of ``data:image/png;base64``.
 
     Args:
         declared: The label of an encoding that the file declares, such as ``iso-8859-1``; browsers' rules apply.
@@ -94,7 +80,7 @@ def decode_text(data: bytes, declared: str = "") -> DecodedText:
     text, warning = _decoded(data, declared)
     if "\x1b" in text or "\x08" in text:
         text = _ESCAPE_SEQUENCE.sub("", text)
-    return DecodedText(without_controls(text), warning)
+    return DecodedText(_EMBEDDED.sub("", without_controls(text)), warning)
 
 
 def without_controls(text: str) -> str:

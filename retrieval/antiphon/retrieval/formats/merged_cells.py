@@ -1,0 +1,65 @@
+"""Merged cells and several header rows of tables, in the same way for all formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A cell that covers several rows or columns of a table; numbers count from 0, and the last ones are included."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+
+def fill(rows: Sequence[list[str]], merges: Iterable[Merge]) -> None:
+    """Repeat the text of merged cells in all rows and columns that they cover; rows become as wide as needed.
+
+    A cell that stands alone in its row, such as a title across the table, is not repeated to its right.
+    """
+    for each in merges:
+        if each.top < len(rows) and each.left < len(rows[each.top]) and (text := rows[each.top][each.left]):
+            for row in rows[each.top : each.bottom + 1]:
+                row += [""] * (each.left + 1 - len(row))
+                is_alone = not any(cell.strip() for cell in (*row[: each.left], *row[each.right + 1 :]))
+                last = each.left if is_alone else each.right
+                row[each.left : last + 1] = [text] * (last + 1 - each.left)
+
+
+def count_header_rows(rows: Sequence[Sequence[str]], merges: Sequence[Merge], count: int = 1) -> int:
+    """Return how many rows are the header of a filled table: merged cells in it go on below, or have names below them.
+
+    Args:
+        count: How many rows are known to be headers.
+    """
+    while count < len(rows) - 1:
+        inside = [each for each in merges if each.top < count]
+        wide = [each for each in inside if each.top <= count - 1 <= each.bottom and each.right > each.left]
+        below = [*rows[count]]
+        others = [cell for at, cell in enumerate(below) if not any(each.left <= at <= each.right for each in inside)]
+        has_names = bool(wide) and not any(map(is_number, below)) and _differs(below, wide)
+        is_header = has_names and (not any(map(str.strip, others)) or any(map(is_number, rows[count + 1])))
+        if not is_header and not any(each.bottom >= count for each in inside):
+            break
+        count += 1
+    return count
+
+
+def joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names of columns from all header rows: ``2023`` above ``Budget`` is ``2023 Budget``."""
+    width = max(map(len, rows), default=0)
+    columns = ([" ".join(row[at].split()) for row in rows if at < len(row)] for at in range(width))
+    return [" ".join(dict.fromkeys(filter(None, column))) for column in columns]
+
+
+def _differs(row: Sequence[str], wide: Sequence[Merge]) -> bool:
+    return any(len({*row[each.left : each.right + 1]} - {""}) > 1 for each in wide)
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a cell begins with a number, such as an amount or a date."""
+    return any(map(str.isdecimal, cell[:4])) and not any(map(str.isalpha, cell[:1]))

@@ -1,0 +1,151 @@
+"""The text of PDF pages: paragraphs, tables and footnotes, and how pages continue each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from antiphon.retrieval.formats.pdf_layout import SAME_LINE, SOFT_HYPHEN, Line
+from antiphon.retrieval.formats.pdf_tables import blocks_of
+
+_HYPHEN_AT_END = re.compile(r"(?<=[^\W\d_])[-\xad\ufffe\u2010]\Z")
+_HYPHENATED = re.compile(rf"(\w*[^\W\d_])[{SOFT_HYPHEN}\xad](\w+)")
+_ENDS_SENTENCE = re.compile(r"[.!?:;…。！？।॥؟][\"'”’»)\]」』]*\Z")
+_TABLE_END = re.compile(r"(?:\A|\n)(?P<row>\| [^\n]+ \|)\Z")
+_TABLE_START = re.compile(r"(?P<row>\| [^\n]+ \|)(?P<rule>\n\|(?: --- \|)+)?(?:\n|\Z)")
+_BAR = re.compile(r"(?<!\\)\|")
+_NOTE = re.compile(r"(?:\d{1,3}|[*†‡§¹²³⁴-⁹]+|\[\d{1,3}\])[.)]?\s*\S")
+_SMALL = 0.92  # of the usual size of letters: that of a footnote is below
+_PARAGRAPH = 1.6  # times the usual distance of lines
+_FULL_LINE = 30  # characters
+_CELL_GAP = "   "
+
+
+def pages_text(pages: Sequence[Sequence[Line]]) -> list[str]:
+    """Return the text of each page; a footnote in the middle of a sentence follows its paragraph on the next page.
+
+    Args:
+        pages: The lines of each page in reading order. A line that ends with `SOFT_HYPHEN` goes on in the next one.
+    """
+    texts: list[str] = []
+    note = ""
+    for place, lines in enumerate(pages):
+        body = _without_notes(lines)
+        table = _TABLE_END.search(texts[-1]) if texts else None
+        text = page_text(body, len(_BAR.findall(table["row"])) - 1 if table else 0)
+        if note:
+            paragraph, gap, rest = text.partition("\n\n")
+            goes_on = bool(paragraph) and _continued(texts[-1], paragraph)[1] != "\n\n"
+            texts[-1] += "" if goes_on else f"\n\n{note}"
+            text = f"{paragraph}\n\n{note}{gap}{rest}" if goes_on else text
+        note = page_text(lines[len(body) :])
+        texts.append(f"{text}\n\n{note}".strip("\n") if place + 1 == len(pages) and note else text)
+    return texts
+
+
+def page_text(lines: Sequence[Line], columns: int = 0) -> str:
+    """Return the text of a page: tables in Markdown, and an empty line where lines are further apart.
+
+    Args:
+        lines: The lines in reading order.
+        columns: The number of columns of the table at the end of the page before; 0: there is none.
+    """
+    blocks = blocks_of(lines, columns)
+    return "\n\n".join(block if isinstance(block, str) else _prose(block) for block in blocks)
+
+
+def _prose(lines: Sequence[Line]) -> str:
+    pitches = [above.bottom - line.bottom for above, line in pairwise(lines)]
+    positive = sorted(pitch for pitch in pitches if pitch > SAME_LINE) or [0.0]
+    usual = positive[len(positive) // 4]  # most pages have more lines than paragraphs
+    text = "".join(line.text for line in lines[:1])
+    for above, line, pitch in zip(lines, lines[1:], pitches, strict=False):
+        if abs(pitch) < SAME_LINE and line.left >= above.right:
+            gap = _CELL_GAP
+        elif text.endswith(SOFT_HYPHEN):
+            gap = ""
+        elif pitch < -usual:  # the top of the next column
+            text, gap = _continued(text, line.text)
+        else:
+            gap = "\n\n" if pitch > _PARAGRAPH * usual > 0 else "\n"
+        text += gap + line.text
+    return text
+
+
+def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
+    """Return the text of all pages and the first character of each; a sentence or table goes on across a page break."""
+    parts: list[str] = []
+    starts, length = [], 0
+    for page in pages:
+        if page and parts:
+            page = _without_header(parts, page)
+            before, gap = _continued(parts[-1], page)
+            length += len(before) - len(parts[-1]) + len(gap)
+            parts[-1:] = [before, gap]
+        starts.append(length)
+        if page:
+            parts.append(page)
+            length += len(page)
+    return "".join(parts), tuple(starts)
+
+
+def _continued(text: str, following: str) -> tuple[str, str]:
+    """Return the text without a hyphen at its end, and the gap before what follows on the next page or column."""
+    if _same_table(text, following):
+        return text, "\n"
+    if _HYPHEN_AT_END.search(text[-2:]) and following[0].islower():
+        return text[:-1], ""
+    goes_on = following[0].islower() or _is_full_line(text)
+    return text, "\n" if goes_on and not _ENDS_SENTENCE.search(text[-9:]) else "\n\n"
+
+
+def without_hyphens(pages: Sequence[str]) -> list[str]:
+    """Return the pages with words that were hyphenated at the end of a line joined.
+
+    A hyphen stays if the word occurs with it elsewhere in the document, as in ``well-known``, or before a capital.
+
+    Args:
+        pages: The text of each page, in which `SOFT_HYPHEN` marks the hyphens.
+    """
+    compounds = {word.casefold() for page in pages for word in re.findall(r"[^\W\d_]+(?:-[^\W\d_]+)+", page)}
+
+    def join(match: re.Match[str]) -> str:
+        first, second = match[1], match[2]
+        compound = f"{first}-{second}"
+        return compound if compound.casefold() in compounds or not second[0].islower() else first + second
+
+    return [_HYPHENATED.sub(join, page).replace(SOFT_HYPHEN, "-").replace("\xad", "") for page in pages]
+
+
+def _is_full_line(text: str) -> bool:
+    """Return whether the last line is about as long as the lines before it, so that its paragraph may go on."""
+    last = text[-2000:].split("\n")
+    return len(last) > 2 and len(last[-1]) > max(_FULL_LINE, 0.7 * max(map(len, last[-12:-1])))
+
+
+def _same_table(text: str, following: str) -> re.Match[str] | None:
+    """Return the first row of a table that goes on below the table at the end of a text, or None."""
+    last, first = _TABLE_END.search(text[-10_000:]), _TABLE_START.match(following)
+    bars = [len(_BAR.findall(match["row"])) for match in (last, first) if match]
+    return first if len(bars) == 2 and bars[0] == bars[1] else None
+
+
+def _without_header(parts: Sequence[str], page: str) -> str:
+    """Return a page without the repeated header of the table that goes on there."""
+    first = _same_table(parts[-1], page)
+    if first is None or not first["rule"]:
+        return page
+    is_repeated = any(f"{first['row']}\n" in part for part in parts)
+    return page[first.end() :] if is_repeated else first["row"] + page[first.end("rule") :]
+
+
+def _without_notes(lines: Sequence[Line]) -> Sequence[Line]:
+    """Return the lines of a page without the footnotes at its end: smaller lines, the first of which has a mark."""
+    usual = median(line.size for line in lines) if lines else 0.0
+    small = len(lines)
+    while small and 0 < lines[small - 1].size < _SMALL * usual:
+        small -= 1
+    marked = (place for place in range(small, len(lines)) if _NOTE.match(lines[place].text))
+    return lines[: next(marked, len(lines))]
