@@ -119,7 +119,9 @@ def check_model(
 ) -> dict[str, ComparisonResult]:
     """Decode a prompt plainly on torch, then with each drafter from the same random state, and compare."""
     tokens = torch.randint(1, 250, (1, PROMPT_TOKENS), generator=torch.Generator().manual_seed(3)).to(model.device)
-    options = {"max_new_tokens": NEW_TOKENS, "eos_token_id": None, "use_cache": True, **MODES[mode]}
+    switch = None if engine == "torch" else traits_of(model).rope  # beyond it, torch would decode
+    count = NEW_TOKENS if switch is None else switch.position - PROMPT_TOKENS
+    options = {"max_new_tokens": count, "eos_token_id": None, "use_cache": True, **MODES[mode]}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         plain = _decode_plainly(model, tokens, options)
         return {name: _compare(model, tokens, options | {"engine": engine}, plain, DRAFTERS[name]) for name in drafters}

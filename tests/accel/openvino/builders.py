@@ -60,7 +60,12 @@ def engine_of(model: Any, *, memory: int = MEMORY, chunk: int = 512, precision: 
     windows = [window for window in windows_of(traits) if window]
     graph = PagedGraph(graph_of(model).clone(), precision=precision, threads=1, weights=list(OWNERS))
     return OpenVINOEngine(
-        graph, memory=memory, window=min(windows, default=None), max_positions=traits.max_positions, prefill_chunk=chunk
+        graph,
+        memory=memory,
+        window=min(windows, default=None),
+        max_positions=traits.max_positions,
+        max_length=None if traits.rope is None else traits.rope.position,
+        prefill_chunk=chunk,
     )
 
 

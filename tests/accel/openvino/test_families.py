@@ -29,9 +29,6 @@ UNSUPPORTED = {
     "gpt_neo": "does not go through",
     "gemma2": "softcap",
     "llama4": "within chunks",
-    "phi3-longrope": "rotary frequencies",
-    "llama-longrope": "rotary frequencies",
-    "llama-dynamic": "rotary frequencies",
     "bloom": "no position_ids",
     "mpt": "no position_ids",
     **dict.fromkeys((*STATES, "kimi_linear", "mamba", "jamba", "recurrent_gemma"), "recurrent or convolutional state"),
@@ -48,7 +45,7 @@ def paged(family: str) -> OpenVINOEngine:
     return engine_of(model_of(family))
 
 
-@pytest.mark.parametrize("family", part(SUPPORTED, ("llama", "gemma3", "gpt_oss")))
+@pytest.mark.parametrize("family", part(SUPPORTED, ("llama", "gemma3", "gpt_oss", "phi3-longrope")))
 def test_tree_rows_and_kept_rows_have_the_logits_of_torch(family: str) -> None:
     model, engine = model_of(family), paged(family)
     for size in (5, 40):
@@ -76,7 +73,7 @@ def test_branching_drafts_give_the_text_and_logits_of_torch(family: str) -> None
     assert result.steps < result.tokens
 
 
-@pytest.mark.parametrize("family", part(UNSUPPORTED, ("gemma2", "llama-longrope", "mamba2")))
+@pytest.mark.parametrize("family", part(UNSUPPORTED, ("gemma2", "mamba2")))
 def test_unsupported_families_report_the_reason(family: str) -> None:
     model = model_of(family)
     with pytest.raises(UnsupportedModelError, match=UNSUPPORTED[family]):

@@ -85,8 +85,6 @@ def unsupported_reason(traits: Traits) -> str | None:
         return traits.reason
     if traits.state_kinds:
         return f"it keeps recurrent or convolutional state ({', '.join(traits.state_kinds)})"
-    if traits.rope is not None:
-        return "its rotary frequencies depend on the length of the text"
     if any(reach.chunk for reach in traits.attention_spans.values()):
         return "it attends within chunks, which paged attention does not know"
     return None

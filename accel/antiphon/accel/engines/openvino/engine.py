@@ -64,6 +64,7 @@ class OpenVINOEngine:
         memory: Size of the KV cache in bytes; at least two blocks.
         window: Smallest sliding window of the model's layers, in tokens; None without windows.
         max_positions: Length of the model's context, in tokens; None if unlimited.
+        max_length: See `ModelEngine.max_length`: the graph has the rotary frequencies of texts up to this length.
         prefill_chunk: Maximum number of prompt tokens per forward pass.
         lock: Lock held during forward passes; it can be shared with another engine of the same model.
         find_bigrams: Computes the model's bigrams on first use; None if there are none.
@@ -83,6 +84,7 @@ class OpenVINOEngine:
         memory: int,
         window: int | None = None,
         max_positions: int | None = None,
+        max_length: int | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
         lock: FairLock | None = None,
         find_bigrams: FindBigrams | None = None,
@@ -97,7 +99,8 @@ class OpenVINOEngine:
         self.graph = graph
         self.prefill_chunk = prefill_chunk
         self.window = window
-        self.max_positions = max_positions
+        self.max_length = max_length
+        self.max_positions = max_positions = max_length or max_positions
         self.acceptance_stats: AcceptanceStats | None = None
         self.lock = FairLock() if lock is None else lock
         self.scheduler: object | None = None

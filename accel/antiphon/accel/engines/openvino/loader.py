@@ -290,11 +290,13 @@ def _compile(
         fuses_mlp=not weights and _fuses_mlp(model),
         is_compressed=bool(weights),
     )
+    max_length = None if traits.rope is None else traits.rope.position
     engine = OpenVINOEngine(
         graph,
-        memory=_default_memory(graph, traits.max_positions) if memory is None else memory,
+        memory=_default_memory(graph, max_length or traits.max_positions) if memory is None else memory,
         window=min((window for window in windows_of(traits) if window), default=None),
         max_positions=traits.max_positions,
+        max_length=max_length,
         lock=engine_of(model).lock,
         find_bigrams=find_bigrams,
     )
