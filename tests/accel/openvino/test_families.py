@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, path_to
-from antiphon.accel.engines.torch.traits import declared_traits
+from antiphon.accel.engines.torch.engine import traits_of
 from tests.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
@@ -31,7 +31,9 @@ UNSUPPORTED = {
     "llama4": "within chunks",
     "bloom": "no position_ids",
     "mpt": "no position_ids",
-    **dict.fromkeys((*STATES, "kimi_linear", "mamba", "jamba", "recurrent_gemma"), "recurrent or convolutional state"),
+    "kimi_linear": "after the last row only",
+    **dict.fromkeys(("mamba", "jamba", "recurrent_gemma"), "one by one"),
+    **dict.fromkeys(MAMBA2, "Mamba-2"),
 }
 """Families that cannot be converted, and a part of the reason."""
 
@@ -77,7 +79,7 @@ def test_branching_drafts_give_the_text_and_logits_of_torch(family: str) -> None
 def test_unsupported_families_report_the_reason(family: str) -> None:
     model = model_of(family)
     with pytest.raises(UnsupportedModelError, match=UNSUPPORTED[family]):
-        paged_model(model, declared_traits(model))
+        paged_model(model, traits_of(model))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

@@ -25,7 +25,9 @@ from antiphon.accel.engines.openvino.paged_attention import (
     to_openvino,
     tracing,
 )
+from antiphon.accel.engines.openvino.state_layers import STATE_TABLES, STATES, TRANSLATIONS, StateTracing
 from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, large_weights
+from antiphon.accel.engines.torch.draft_states import follow_drafts, replaced_functions
 from antiphon.accel.engines.torch.traits import Traits
 
 if TYPE_CHECKING:
@@ -49,8 +51,9 @@ class UnsupportedModelError(ValueError):
 def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     """Convert a model to a graph with paged attention, without reading or copying its large weights.
 
-    The graph's inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer, and one
-    input for each large weight. The name of the latter is `INPUT_PREFIX` and then the name of the
+    The graph's inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer that
+    attends, if there are layers with state `STATE_TABLES` and `STATES` for each state, and one input
+    for each large weight. The name of the latter is `INPUT_PREFIX` and then the name of the
     parameter. The graph's output is ``logits`` in float32, shape (1, len(rows), vocab).
 
     Args:
@@ -66,16 +69,18 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     try:
         traced.set_attn_implementation(PAGED)
         _trace_experts(traced)
-        heads = _heads(traced)
+        if traits.state_kinds:
+            follow_drafts(traced)
+        heads, states = _cache_shapes(traced)
         arguments = WeightArguments(traced, list(weights))
         forward = _Forward(traced, windows_of(traits), arguments, sliced=traits.takes_logits_to_keep)
-        graph = _graph(forward, heads)
+        graph = _graph(forward, heads, states)
     except UnsupportedModelError:
         raise
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         raise UnsupportedModelError(f"it cannot be converted ({type(error).__name__}: {first[:200]})") from error
-    _name(graph, heads, weights)
+    _name(graph, heads, states, weights)
     return graph
 
 
@@ -83,8 +88,6 @@ def unsupported_reason(traits: Traits) -> str | None:
     """Return why a model with these traits cannot be converted, or None if conversion may be tried."""
     if traits.level != "tree":
         return traits.reason
-    if traits.state_kinds:
-        return f"it keeps recurrent or convolutional state ({', '.join(traits.state_kinds)})"
     if any(reach.chunk for reach in traits.attention_spans.values()):
         return "it attends within chunks, which paged attention does not know"
     return None
@@ -92,7 +95,8 @@ def unsupported_reason(traits: Traits) -> str | None:
 
 def windows_of(traits: Traits) -> list[int]:
     """Return the sliding window of each layer in tokens; 0 for none."""
-    return [traits.attention_spans[kind].window or 0 for kind in traits.layer_kinds]
+    spans = traits.attention_spans
+    return [spans[kind].window or 0 for kind in traits.layer_kinds if kind in spans]
 
 
 class WeightArguments:
@@ -141,14 +145,17 @@ class _Forward:
     def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
         """Return the logits after ``rows``.
 
-        ``others`` are first the tensors of `TABLES`, then those of the KV cache, then the large
-        weights.
+        ``others`` are first the tensors of `TABLES`, then those of the KV cache, then if the model has states those of
+        `STATE_TABLES` and the states, then the large weights.
         """
         first = len(others) - len(self.weights)
         self.weights.assign(others[first:])
-        tables, caches = others[: len(TABLES)], others[len(TABLES) : first]
+        start = len(TABLES) + 2 * len(self.windows)
+        tables, caches, states = others[: len(TABLES)], others[len(TABLES) : start], others[start:first]
+        recurrent = StateTracing(states[len(STATE_TABLES) :], states[: len(STATE_TABLES)])
         kept = {"logits_to_keep": rows} if self.sliced else {}
-        with tracing(Tracing(caches, tables, self.windows)), SymbolicLinear():
+        attention = tracing(Tracing(caches, tables, self.windows))
+        with attention, replaced_functions(recurrent.functions), SymbolicLinear():
             logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **kept).logits
         return logits if self.sliced else logits[:, rows]
 
@@ -192,17 +199,17 @@ def _trace_experts(model: PreTrainedModel) -> None:
         model.set_experts_implementation(EXPERTS)
 
 
-def _heads(model: PreTrainedModel) -> list[CacheShape]:
-    """Return the cache shape of every layer, recorded during a forward pass."""
-    ids = torch.ones((1, 5), dtype=torch.long)
-    with tracing(Tracing()) as seen, SymbolicLinear():
+def _cache_shapes(model: PreTrainedModel) -> tuple[list[CacheShape], list[tuple[int, ...]]]:
+    """Return the cache shape of every layer that attends, and that of every state, recorded during a forward pass."""
+    ids, recurrent = torch.ones((1, 5), dtype=torch.long), StateTracing()
+    with tracing(Tracing()) as seen, replaced_functions(recurrent.functions), SymbolicLinear():
         model(input_ids=ids, position_ids=torch.arange(5)[None], use_cache=False)
     if not seen.shapes:
         raise UnsupportedModelError("its attention does not go through transformers' interface of attention functions")
-    return seen.shapes
+    return seen.shapes, recurrent.shapes
 
 
-def _graph(forward: _Forward, heads: Sequence[CacheShape]) -> openvino.Model:
+def _graph(forward: _Forward, heads: Sequence[CacheShape], states: Sequence[tuple[int, ...]]) -> openvino.Model:
     """Trace the model and convert the trace with OpenVINO's frontend."""
     if len(forward.windows) != len(heads):
         raise UnsupportedModelError(f"it declares {len(forward.windows)} layers, and {len(heads)} attend")
@@ -216,8 +223,15 @@ def _graph(forward: _Forward, heads: Sequence[CacheShape]) -> openvino.Model:
             for own in heads
             for size in (own.key_size, own.value_size)
         ),
+        *(_state_table(name) for name in STATE_TABLES if states),
+        *(torch.zeros((1, *shape)) for shape in states),
     )
-    return convert(lambda *tensors: forward(*tensors), example, forward.weights, {OPERATION: to_openvino})
+    translations = {OPERATION: to_openvino, **TRANSLATIONS}
+    return convert(lambda *tensors: forward(*tensors), example, forward.weights, translations)
+
+
+def _state_table(name: str) -> Tensor:
+    return torch.arange(5) if name in ("state_rows", "state_outputs") else torch.zeros(1, dtype=torch.int32)
 
 
 def convert(
@@ -257,16 +271,23 @@ def _shape(table: str) -> tuple[int, ...]:
     return () if table == "max_context_len" else (1,)
 
 
-def _name(graph: openvino.Model, heads: Sequence[CacheShape], weights: Mapping[str, Tensor]) -> None:
+def _name(
+    graph: openvino.Model,
+    heads: Sequence[CacheShape],
+    states: Sequence[tuple[int, ...]],
+    weights: Mapping[str, Tensor],
+) -> None:
     """Set names and shapes of inputs and output."""
     memory = {
         f"{states}_cache.{layer}": [-1, own.num_heads, BLOCK_SIZE, size]
         for layer, own in enumerate(heads)
         for states, size in (("key", own.key_size), ("value", own.value_size))
     }
+    recurrent = {name: [-1] for name in STATE_TABLES if states}
+    recurrent |= {f"{STATES}{number}": [-1, *shape] for number, shape in enumerate(states)}
     flat = {name: [1, -1] if name in ("input_ids", "position_ids") else [-1] for name in INPUTS}
     own = {INPUT_PREFIX + name: list(weight.shape) for name, weight in weights.items()}
-    shapes = flat | {"max_context_len": []} | memory | own
+    shapes = flat | {"max_context_len": []} | memory | recurrent | own
     name_ports(graph, shapes, ["logits"])
 
 

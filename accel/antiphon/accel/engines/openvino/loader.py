@@ -44,7 +44,7 @@ from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.cost_store import is_credible
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
-from antiphon.accel.engines.torch.traits import declared_traits
+from antiphon.accel.engines.torch.traits import Traits, declared_traits
 from antiphon.accel.processor import processor_flags
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
     if stored is not None:
         return stored.failure
     try:
-        tested = reduced_model(model, declared_traits(model).layer_kinds)
+        tested = reduced_model(model, _traits(model).layer_kinds)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # it cannot be reduced
         tested = model
     result = load_engine(tested, memory=SELF_TEST_MEMORY)
@@ -238,7 +238,7 @@ def _description(engine: OpenVINOEngine, result: Compatibility, weights: str) ->
 
 
 def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compatibility:
-    windows = windows_of(declared_traits(model))
+    windows = windows_of(_traits(model))
     found = run_self_test(engine, model, windows, max_compression=compression.MAX_DISTANCE.get(weights))
     wrong = [each for each in found if not each.agrees]
     return Compatibility(f"OpenVINO's logits differ from this model's; {wrong[0]}." if wrong else "")
@@ -260,7 +260,7 @@ def _compile(
     model: PreTrainedModel, key: str, weights: str, memory: int | None, report: ProgressCallback
 ) -> tuple[OpenVINOEngine, bool]:
     """Return the engine of the stored or newly converted graph, and whether it was converted now."""
-    traits, model_ref, is_converted = declared_traits(model), ref(model), Event()
+    traits, model_ref, is_converted = _traits(model), ref(model), Event()
     checkpoint = checkpoint_of(model)
     files = [] if checkpoint is None else [each.path for each in checkpoint.files]
 
@@ -301,6 +301,12 @@ def _compile(
         find_bigrams=find_bigrams,
     )
     return engine, is_converted.is_set()
+
+
+def _traits(model: PreTrainedModel) -> Traits:
+    """Return the model's traits; if layers keep a state, tested ones, because their classes do not show the level."""
+    traits = declared_traits(model)
+    return engine_of(model).traits if traits.state_kinds else traits
 
 
 def _default_memory(graph: PagedGraph, max_positions: int | None) -> int:
