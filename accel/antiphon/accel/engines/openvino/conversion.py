@@ -204,7 +204,7 @@ def _cache_shapes(model: PreTrainedModel) -> tuple[list[CacheShape], list[tuple[
     ids, recurrent = torch.ones((1, 5), dtype=torch.long), StateTracing()
     with tracing(Tracing()) as seen, replaced_functions(recurrent.functions), SymbolicLinear():
         model(input_ids=ids, position_ids=torch.arange(5)[None], use_cache=False)
-    if not seen.shapes:
+    if not seen.shapes and not recurrent.shapes:
         raise UnsupportedModelError("its attention does not go through transformers' interface of attention functions")
     return seen.shapes, recurrent.shapes
 

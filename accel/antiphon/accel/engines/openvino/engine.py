@@ -48,6 +48,9 @@ On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and ea
 writing in advance, SmolLM2's prefill took 25 ms longer.
 """
 
+STATE_ONLY_BLOCK_BYTES = 2**16
+"""Bytes of memory for each block of tokens of a model without attention, whose blocks have no contents."""
+
 FindBigrams = Callable[["Callable[[Draft, int], Tensor]"], "Bigrams | None"]
 """Computes a model's bigrams. Its argument is a function that returns the logits of a root token and a draft."""
 
@@ -90,10 +93,10 @@ class OpenVINOEngine:
         lock: FairLock | None = None,
         find_bigrams: FindBigrams | None = None,
     ) -> None:
-        self._block_bytes = size = block_bytes(graph.cache_shapes, graph.precision)
+        self._block_bytes = size = block_bytes(graph.cache_shapes, graph.precision) or STATE_ONLY_BLOCK_BYTES
         num_states, state_size = 0, state_bytes(graph.state_shapes, graph.precision)
         if state_size:
-            num_states = min(max(memory // 2 // state_size, MIN_STATES), MAX_STATES)
+            num_states = min(max(3 * memory // 4 // state_size, MIN_STATES), MAX_STATES)
         num_blocks = (memory - num_states * state_size) // size
         if num_blocks < 2:
             states = f" and {MIN_STATES} states of {state_size} bytes each" if state_size else ""
@@ -126,7 +129,7 @@ class OpenVINOEngine:
     @property
     def max_rows(self) -> int | None:
         """Maximum number of rows of a single sequence with a draft; None if only the KV cache limits them."""
-        return None if self._memory.states is None else self._memory.states.num_blocks - 2
+        return None if self._memory.states is None else self._memory.states.num_blocks - 5
 
     @property
     def batch_cost(self) -> CostModel | None:
@@ -242,7 +245,7 @@ class OpenVINOEngine:
             pending = [left[count:] for left, count in zip(pending, chunks, strict=True)]
         # 2. Allocate blocks and compute the remaining pending tokens and the draft rows.
         with self._memory.lock:
-            self._reserve(sequences, [(len(left), len(each.draft)) for each, left in zip(inputs, pending, strict=True)])
+            self._reserve(sequences, [(len(left), each.draft) for each, left in zip(inputs, pending, strict=True)])
             rows = [s.begin_forward(left, i.draft) for s, i, left in zip(sequences, inputs, pending, strict=True)]
         return self.graph.run(rows, needs_best=any(each.needs_best for each in inputs))
 
@@ -272,24 +275,24 @@ class OpenVINOEngine:
         """Compute and keep the next chunk of each prompt that has one."""
         prefilled = [(sequence, chunk) for sequence, chunk in zip(sequences, chunks, strict=True) if chunk]
         with self._memory.lock:
-            self._reserve(sequences, [(len(chunk), 0) for chunk in chunks])
+            self._reserve(sequences, [(len(chunk), EMPTY) for chunk in chunks])
             rows = [sequence.begin_forward(chunk, EMPTY, needs_logits=False) for sequence, chunk in prefilled]
         self.graph.run(rows)
         for sequence, _ in prefilled:
             sequence.keep(())
 
-    def _reserve(self, sequences: Sequence[PagedSequence], counts: Sequence[tuple[int, int]]) -> None:
+    def _reserve(self, sequences: Sequence[PagedSequence], rows: Sequence[tuple[int, Draft]]) -> None:
         """Allocate blocks for new rows of each sequence; evict sequences outside this forward pass if necessary.
 
         Args:
-            counts: Number of pending tokens and of draft rows of each sequence.
+            rows: Number of pending tokens, and draft, of each sequence.
         """
         self._memory.collect()
         for sequence in sequences:
             sequence.last_used = self._num_forwards
-        rows = [pending + drafted for pending, drafted in counts]
-        missing = sum(sequence.missing_blocks(count) for sequence, count in zip(sequences, rows, strict=True))
-        states = sum(sequence.num_new_states(*each) for sequence, each in zip(sequences, counts, strict=True))
+        counts = [pending + len(draft) for pending, draft in rows]
+        missing = sum(sequence.missing_blocks(count) for sequence, count in zip(sequences, counts, strict=True))
+        states = sum(sequence.num_new_states(*each) for sequence, each in zip(sequences, rows, strict=True))
         others = sorted((each for each in self._sequences if each not in sequences), key=lambda each: each.last_used)
         for other in others:
             if missing <= self.pool.num_available and states <= self._memory.num_states_available:
@@ -302,13 +305,13 @@ class OpenVINOEngine:
                 "decode fewer requests at once."
             )
         if missing > self.pool.num_available:
-            tokens = sum(len(sequence.tokens) + count for sequence, count in zip(sequences, rows, strict=True))
+            tokens = sum(len(sequence.tokens) + count for sequence, count in zip(sequences, counts, strict=True))
             raise OutOfBlocksError(
                 f"A forward pass over {len(sequences)} requests needs {tokens} tokens of KV cache, and the engine's "
                 f"memory holds {self.capacity}; give it more (memory=...), decode fewer requests at once, or shorten "
                 "them."
             )
-        for sequence, count in zip(sequences, rows, strict=True):
+        for sequence, count in zip(sequences, counts, strict=True):
             sequence.reserve(count)
 
 

@@ -38,9 +38,8 @@ class StatePath:
 
     Attributes:
         rows: Indices of the sequence's rows.
-        blocks: The block to read the state from, and those to write states to.
-        interval: A state is written where the number of tokens is a multiple of it, and after the last row; 0: only
-            there.
+        blocks: The block to read the state from, and those to write states to, each of one path only.
+        interval: A state is written where the number of tokens is a multiple of it, and after the last row.
     """
 
     rows: Sequence[int]

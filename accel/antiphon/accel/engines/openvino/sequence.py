@@ -45,6 +45,7 @@ class PagedSequence:
         self._memory = memory
         self._cache_key = _weak(tenant, memory.ended_tenants)
         self._num_cached = 0  # index of the first block that may still be added to the prefix cache
+        self._state_of_row: dict[int, int] = {}  # blocks of the states that the last forward pass has written
         self._cached_state = 0  # length of the text after which a state was last cached while decoding
         self._is_evicted = False
         self._is_prefilled = False
@@ -87,11 +88,10 @@ class PagedSequence:
         root = len(self.tokens) + pending - 1
         positions = self._memory.max_positions
         depth = min(depth, sys.maxsize if positions is None else max(positions - 1 - root, 0))
-        rows = min(rows, self._num_draft_states())
-        fitted = trim(draft, rows, depth)
+        fitted = self._trim_to_states(draft, rows, depth)
         window = self._memory.window
         if window is not None and root + 1 + len(fitted) > window:
-            return trim(most_likely_chain(draft), rows, depth)
+            return self._trim_to_states(most_likely_chain(draft), rows, depth)
         return fitted
 
     def keep(self, path: Sequence[int]) -> None:
@@ -193,31 +193,33 @@ class PagedSequence:
             paths=self._paths(len(pending), draft),
         )
 
-    def num_new_states(self, pending: int, drafted: int) -> int:
+    def num_new_states(self, pending: int, draft: Draft) -> int:
         """Return how many blocks of states the next forward pass writes at most.
 
         Args:
             pending: Number of pending tokens.
-            drafted: Number of draft rows.
         """
         if self._memory.states is None:
             return 0
-        return pending + drafted if drafted else 2
+        return sum(pending + len(path) for path in _paths_to_leaves(draft)) if draft else 2
 
-    def _num_draft_states(self) -> int:
-        """Return for how many draft rows of this sequence there are states if the other sequences have as many."""
-        states = self._memory.states
+    def _trim_to_states(self, draft: Draft, rows: int, depth: int) -> Draft:
+        """Trim a draft so that there are blocks for its states, if all sequences with a state have as many."""
+        fitted, states = trim(draft, rows, depth), self._memory.states
         if states is None:
-            return sys.maxsize
+            return fitted
         sequences = len(self._memory.stateful) + (self not in self._memory.stateful)
-        # Each sequence has one state and one for its root; one block is empty, and a prefill needs three.
-        return max((states.num_blocks - 4) // sequences - 2, 0)
+        # Each sequence has one state already; one block is empty, and the prefill of another sequence needs three.
+        available = (states.num_blocks - 4) // sequences - 1
+        while len(fitted) and (missing := self.num_new_states(1, fitted) - available) > 0:
+            fitted = trim(draft, len(fitted) - 1 - missing // 4, depth)
+        return fitted
 
     def _paths(self, pending: int, draft: Draft) -> Sequence[StatePath]:
         """Allocate blocks for the states of the next forward pass, and return its paths.
 
-        With a draft each row has a block: rows above a branch are computed in several paths, with the same result. A
-        prefill writes the state after the last full block, which can be cached, and that after the last token.
+        With a draft every row of a path has a block, and rows above a branch one in each path. A prefill writes the
+        state after the last full block, which can be cached, and that after the last token.
         """
         states = self._memory.states
         if states is None:
@@ -231,13 +233,19 @@ class PagedSequence:
             boundary = _last_boundary(past + pending)
             is_inside = past < boundary < past + pending
             self.states += states.allocate(1 + is_inside)
-            return [StatePath(range(pending), self.states[:], boundary if is_inside else 0)]
-        self.states += states.allocate(pending + len(draft))
-        paths = [
-            [*range(pending), *(pending + row for row in path_to(draft, leaf))]
-            for leaf in sorted(set(range(len(draft))) - set(draft.parents))
-        ]
-        return [StatePath(path, [self.states[0], *(self.states[1 + row] for row in path)], 1) for path in paths]
+            self._state_of_row = {pending - 1: self.states[-1]}
+            if is_inside:
+                self._state_of_row[boundary - past - 1] = self.states[1]
+            return [StatePath(range(pending), self.states[:], boundary if is_inside else past + pending)]
+        paths: list[StatePath] = []
+        self._state_of_row = {}
+        for path in _paths_to_leaves(draft):
+            rows = [*range(pending), *(pending + row for row in path)]
+            blocks = states.allocate(len(rows))
+            self.states += blocks
+            self._state_of_row |= dict(zip(rows, blocks, strict=True))
+            paths.append(StatePath(rows, [self.states[0], *blocks], 1))
+        return paths
 
     def _keep_state(self, rows: Sequence[int], *, has_draft: bool) -> None:
         """Keep the state after the last kept row, and cache that after the last full block if it was written.
@@ -247,16 +255,14 @@ class PagedSequence:
         states = self._memory.states
         if states is None:
             return
-        written = self.states[1:]
         boundary = _last_boundary(len(self.tokens))
         index = boundary - 1 - (len(self.tokens) - len(rows))
         if index >= 0:
-            text, is_prefill = self.tokens[:boundary], len(rows) > 1 and not has_draft
-            states.cache(self._cache_key, text, written[rows[index]] if has_draft else written[0])
+            states.cache(self._cache_key, self.tokens[:boundary], self._state_of_row[rows[index]])
             if self._cached_state:
                 states.uncache(self._cache_key, self.tokens[: self._cached_state])
-            self._cached_state = 0 if is_prefill else boundary
-        last = written[rows[-1]] if has_draft else written[-1]
+            self._cached_state = boundary if has_draft or len(rows) == 1 else 0
+        last = self._state_of_row[rows[-1]]
         states.share(last)
         states.free(self.states)
         self.states[:] = [last]
@@ -319,6 +325,11 @@ def _num_blocks(num_tokens: int) -> int:
 def _last_boundary(num_tokens: int) -> int:
     """Return how many tokens the full blocks of a text hold."""
     return num_tokens // BLOCK_SIZE * BLOCK_SIZE
+
+
+def _paths_to_leaves(draft: Draft) -> list[list[int]]:
+    """Return the path to each row that has no child, without the root."""
+    return [path_to(draft, leaf) for leaf in range(len(draft)) if leaf not in draft.parents]
 
 
 def _is_chain(draft: Draft) -> bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 from transformers.activations import ACT2FN
 
 if TYPE_CHECKING:
@@ -26,8 +28,7 @@ STATE_TABLES = (*STATE_TABLES, "state_intervals")
 ``state_rows``: the rows of all paths, one path after the other. ``state_outputs``: for each row of the forward pass a
 place in ``state_rows`` that has it. The others are inputs of the operations, in their order: where each path begins,
 the blocks of all paths, where the blocks of each path begin, the number of tokens before each path, and the interval of
-each path. A state is written where the number of tokens is a multiple of the interval (0: nowhere), and after the last
-row.
+each path. A state is written where the number of tokens is a multiple of the interval, and after the last row.
 """
 
 STATES = "state_cache."
@@ -54,7 +55,11 @@ class StateTracing:
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
         """What replaces each function of transformers' modules; see `replaced_functions`."""
-        return {"causal_conv1d_fn": self._convolve, "torch_chunk_gated_delta_rule": self._gated_delta_rule}
+        return {
+            "causal_conv1d_fn": self._convolve,
+            "torch_chunk_gated_delta_rule": self._gated_delta_rule,
+            "mamba2_chunk_scan": self._mamba2_scan,
+        }
 
     def _convolve(
         self, hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **_: Any
@@ -68,7 +73,8 @@ class StateTracing:
         channels, size = weight.shape
         rows = hidden_states[0].transpose(0, 1)
         bias = torch.zeros(channels) if bias is None else bias
-        output = self._call(torch.ops.antiphon.paged_convolution, (channels, size), [rows], [weight[:, None], bias])
+        weights = [weight[:, None], bias]
+        output = self._call(torch.ops.antiphon.paged_convolution, (channels, size), [rows], weights, rows)
         output = output if activation is None else ACT2FN[activation](output)
         return output.transpose(0, 1)[None]
 
@@ -91,17 +97,51 @@ class StateTracing:
             raise ValueError("The gated delta rule has queries and keys that are not normalized.")
         shape = (int(value.shape[2]), int(value.shape[3]), int(key.shape[3]))
         rows = [given[0].reshape(-1, *map(int, given.shape[2:])) for given in (query, key, value, g, beta)]
-        output = self._call(torch.ops.antiphon.paged_delta_rule, shape, rows, [])
+        output = self._call(torch.ops.antiphon.paged_delta_rule, shape, rows, [], rows[2])
         return output[None], None
 
+    def _mamba2_scan(
+        self,
+        hidden_states: Tensor,
+        dt: Tensor,
+        A: Tensor,  # noqa: N803  # the names of transformers, which are passed as keywords
+        B: Tensor,  # noqa: N803
+        C: Tensor,  # noqa: N803
+        D: Tensor | None = None,  # noqa: N803
+        dt_bias: Tensor | None = None,
+        dt_softplus: bool = False,
+        dt_limit: tuple[float, float] = (0.0, inf),
+        return_final_states: bool = False,
+        **_: Any,
+    ) -> Any:
+        """Compute Mamba-2's recurrence of each row; shapes and result as in transformers, without last states.
+
+        Raises:
+            ValueError: The time step is limited.
+        """
+        if tuple(dt_limit) != (0.0, inf):
+            raise ValueError(f"Mamba-2's time step is limited to {dt_limit}, in prefills only.")
+        dt = dt if dt_bias is None else dt + dt_bias
+        dt = softplus(dt) if dt_softplus else dt
+        shape = (int(hidden_states.shape[2]), int(hidden_states.shape[3]), int(B.shape[3]))
+        rows = [given[0].reshape(-1, *map(int, given.shape[2:])) for given in (dt, B, hidden_states, C)]
+        output = self._call(torch.ops.antiphon.paged_selective_scan, shape, rows, [A], rows[2])
+        output = output if D is None else output + rows[2] * D[:, None]
+        return (output[None], None) if return_final_states else output[None]
+
     def _call(
-        self, operation: Any, shape: tuple[int, ...], rows: Sequence[Tensor], weights: Sequence[Tensor]
+        self, operation: Any, shape: tuple[int, ...], rows: Sequence[Tensor], weights: Sequence[Tensor], like: Tensor
     ) -> Tensor:
-        """Call an operation on the rows of all paths, and return its output for each row of the forward pass."""
+        """Call an operation on the rows of all paths, and return its output for each row of the forward pass.
+
+        Args:
+            shape: Shape of a state.
+            like: The rows whose shape the output has.
+        """
         number = len(self.shapes)
         self.shapes.append(shape)
         if not self.tables:
-            return torch.zeros_like(rows[0] if len(shape) == 2 else rows[2])
+            return torch.zeros_like(like)
         indices, outputs, *others = self.tables
         given = [each.index_select(0, indices) for each in rows]
         output: Tensor = operation(*given, self.states[number], *weights, *others)
@@ -119,9 +159,16 @@ def _delta_rule_to_openvino(context: Any) -> list[Any]:
     return [operation([query, key, value, state, gate, beta, *others]).output(0)]
 
 
+def _selective_scan_to_openvino(context: Any) -> list[Any]:
+    *rows, states, decay = (context.get_input(index) for index in range(6))
+    others = [context.get_input(index) for index in range(6, 11)]
+    return [_operation("PagedSelectiveSSM", 3)([decay, *rows, states, *others]).output(0)]
+
+
 TRANSLATIONS: Mapping[str, Callable[[Any], list[Any]]] = {
     "antiphon::paged_convolution": _convolution_to_openvino,
     "antiphon::paged_delta_rule": _delta_rule_to_openvino,
+    "antiphon::paged_selective_scan": _selective_scan_to_openvino,
 }
 """Translations of the traced operations for OpenVINO's PyTorch frontend."""
 
@@ -173,5 +220,10 @@ _library.define(
     "paged_delta_rule(Tensor query, Tensor key, Tensor value, Tensor gate, Tensor beta, Tensor states, "
     f"{_TABLES}) -> Tensor"
 )
+_library.define(
+    "paged_selective_scan(Tensor dt, Tensor B, Tensor input, Tensor C, Tensor states, Tensor A, "
+    f"{_TABLES}) -> Tensor"
+)
 _library.impl("paged_convolution", lambda rows, *others: torch.zeros_like(rows), "CompositeExplicitAutograd")
-_library.impl("paged_delta_rule", lambda q, k, value, *others: torch.zeros_like(value), "CompositeExplicitAutograd")
+for _name in ("paged_delta_rule", "paged_selective_scan"):
+    _library.impl(_name, lambda a, b, rows, *others: torch.zeros_like(rows), "CompositeExplicitAutograd")
