@@ -73,7 +73,7 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
             follow_drafts(traced)
         heads, states = _cache_shapes(traced)
         arguments = WeightArguments(traced, list(weights))
-        forward = _Forward(traced, windows_of(traits), arguments, sliced=traits.takes_logits_to_keep)
+        forward = _Forward(traced, windows_of(traits), arguments)
         graph = _graph(forward, heads, states)
     except UnsupportedModelError:
         raise
@@ -129,18 +129,23 @@ class WeightArguments:
 class _Forward:
     """The model as a function of tensors only, so that it can be traced: large weights are arguments too.
 
+    Each row of a forward pass is traced as a sequence of one token. Where the model transposes rows and heads, nothing
+    has then to be moved, and OpenVINO leaves the operation out.
+
     Args:
         windows: Sliding window of each layer in tokens, 0 for none.
-        sliced: Whether the model computes the logits of some rows only.
+
+    Raises:
+        UnsupportedModelError: The model has no LM head.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, windows: Sequence[int], weights: WeightArguments, *, sliced: bool
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, windows: Sequence[int], weights: WeightArguments) -> None:
         self.model = model
         self.windows = windows
         self.weights = weights
-        self.sliced = sliced
+        if (head := model.get_output_embeddings()) is None:
+            raise UnsupportedModelError("it has no LM head")
+        self._head: torch.nn.Module = head
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
         """Return the logits after ``rows``.
@@ -153,11 +158,12 @@ class _Forward:
         start = len(TABLES) + 2 * len(self.windows)
         tables, caches, states = others[: len(TABLES)], others[len(TABLES) : start], others[start:first]
         recurrent = StateTracing(states[len(STATE_TABLES) :], states[: len(STATE_TABLES)])
-        kept = {"logits_to_keep": rows} if self.sliced else {}
         attention = tracing(Tracing(caches, tables, self.windows))
+        selection = self._head.register_forward_pre_hook(lambda _, hidden: hidden[0][rows].transpose(0, 1))
         with attention, replaced_functions(recurrent.functions), SymbolicLinear():
-            logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **kept).logits
-        return logits if self.sliced else logits[:, rows]
+            logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False).logits
+        selection.remove()
+        return logits
 
 
 class SymbolicLinear(TorchFunctionMode):
@@ -201,9 +207,9 @@ def _trace_experts(model: PreTrainedModel) -> None:
 
 def _cache_shapes(model: PreTrainedModel) -> tuple[list[CacheShape], list[tuple[int, ...]]]:
     """Return the cache shape of every layer that attends, and that of every state, recorded during a forward pass."""
-    ids, recurrent = torch.ones((1, 5), dtype=torch.long), StateTracing()
+    ids, recurrent = torch.ones((5, 1), dtype=torch.long), StateTracing()
     with tracing(Tracing()) as seen, replaced_functions(recurrent.functions), SymbolicLinear():
-        model(input_ids=ids, position_ids=torch.arange(5)[None], use_cache=False)
+        model(input_ids=ids, position_ids=torch.arange(5)[:, None], use_cache=False)
     if not seen.shapes and not recurrent.shapes:
         raise UnsupportedModelError("its attention does not go through transformers' interface of attention functions")
     return seen.shapes, recurrent.shapes
@@ -214,8 +220,8 @@ def _graph(forward: _Forward, heads: Sequence[CacheShape], states: Sequence[tupl
     if len(forward.windows) != len(heads):
         raise UnsupportedModelError(f"it declares {len(forward.windows)} layers, and {len(heads)} attend")
     example = (
-        torch.ones((1, 5), dtype=torch.long),
-        torch.arange(5)[None],
+        torch.ones((5, 1), dtype=torch.long),
+        torch.arange(5)[:, None],
         torch.tensor([1, 4]),
         *(torch.zeros(_shape(name), dtype=torch.uint8 if name == "qq_bias" else torch.int32) for name in TABLES),
         *(
@@ -285,7 +291,7 @@ def _name(
     }
     recurrent = {name: [-1] for name in STATE_TABLES if states}
     recurrent |= {f"{STATES}{number}": [-1, *shape] for number, shape in enumerate(states)}
-    flat = {name: [1, -1] if name in ("input_ids", "position_ids") else [-1] for name in INPUTS}
+    flat = {name: [-1, 1] if name in ("input_ids", "position_ids") else [-1] for name in INPUTS}
     own = {INPUT_PREFIX + name: list(weight.shape) for name, weight in weights.items()}
     shapes = flat | {"max_context_len": []} | memory | recurrent | own
     name_ports(graph, shapes, ["logits"])

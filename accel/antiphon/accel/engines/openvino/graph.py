@@ -167,8 +167,8 @@ class PagedGraph:
         )
         masks = [_CAUSAL if rows.tree_mask is None else rows.tree_mask for rows in sequences]
         inputs: dict[str, NDArray[Any]] = {
-            "input_ids": np.array([[token for rows in sequences for token in rows.tokens]], dtype=np.int64),
-            "position_ids": np.concatenate([rows.positions for rows in sequences])[None],
+            "input_ids": np.array([[token] for rows in sequences for token in rows.tokens], dtype=np.int64),
+            "position_ids": np.concatenate([rows.positions for rows in sequences])[:, None],
             "rows": logit_rows.astype(np.int64),
             "past_lens": np.array([rows.past for rows in sequences], dtype=np.int32),
             "subsequence_begins": starts,

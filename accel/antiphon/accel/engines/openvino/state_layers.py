@@ -67,16 +67,16 @@ class StateTracing:
         """Convolve the last inputs up to each row. The returned values are meaningless, their shape is right.
 
         Args:
-            hidden_states: Shape (1, channels, rows).
+            hidden_states: Shape (rows, channels, 1).
             weight: Shape (channels, size).
         """
         channels, size = weight.shape
-        rows = hidden_states[0].transpose(0, 1)
+        rows = hidden_states[..., 0]
         bias = torch.zeros(channels) if bias is None else bias
         weights = [weight[:, None], bias]
         output = self._call(torch.ops.antiphon.paged_convolution, (channels, size), [rows], weights, rows)
         output = output if activation is None else ACT2FN[activation](output)
-        return output.transpose(0, 1)[None]
+        return output[..., None]
 
     def _gated_delta_rule(
         self,
@@ -96,9 +96,9 @@ class StateTracing:
         if not use_qk_l2norm_in_kernel:
             raise ValueError("The gated delta rule has queries and keys that are not normalized.")
         shape = (int(value.shape[2]), int(value.shape[3]), int(key.shape[3]))
-        rows = [given[0].reshape(-1, *map(int, given.shape[2:])) for given in (query, key, value, g, beta)]
+        rows = [given[:, 0] for given in (query, key, value, g, beta)]
         output = self._call(torch.ops.antiphon.paged_delta_rule, shape, rows, [], rows[2])
-        return output[None], None
+        return output[:, None], None
 
     def _mamba2_scan(
         self,
@@ -124,10 +124,10 @@ class StateTracing:
         dt = dt if dt_bias is None else dt + dt_bias
         dt = softplus(dt) if dt_softplus else dt
         shape = (int(hidden_states.shape[2]), int(hidden_states.shape[3]), int(B.shape[3]))
-        rows = [given[0].reshape(-1, *map(int, given.shape[2:])) for given in (dt, B, hidden_states, C)]
+        rows = [given[:, 0] for given in (dt, B, hidden_states, C)]
         output = self._call(torch.ops.antiphon.paged_selective_scan, shape, rows, [A], rows[2])
         output = output if D is None else output + rows[2] * D[:, None]
-        return (output[None], None) if return_final_states else output[None]
+        return (output[:, None], None) if return_final_states else output[:, None]
 
     def _call(
         self, operation: Any, shape: tuple[int, ...], rows: Sequence[Tensor], weights: Sequence[Tensor], like: Tensor
