@@ -69,6 +69,8 @@ class OpenVINOEngine:
         window: Smallest sliding window of the model's layers, in tokens; None without windows.
         max_positions: Length of the model's context, in tokens; None if unlimited.
         max_length: See `ModelEngine.max_length`: the graph has the rotary frequencies of texts up to this length.
+        num_states: Number of recurrent states in memory, at least `MIN_STATES`; None: as many as fit three quarters of
+            it, at most `MAX_STATES`. Ignored if the model has none.
         prefill_chunk: Maximum number of prompt tokens per forward pass.
         lock: Lock held during forward passes; it can be shared with another engine of the same model.
         find_bigrams: Computes the model's bigrams on first use; None if there are none.
@@ -89,13 +91,16 @@ class OpenVINOEngine:
         window: int | None = None,
         max_positions: int | None = None,
         max_length: int | None = None,
+        num_states: int | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
         lock: FairLock | None = None,
         find_bigrams: FindBigrams | None = None,
     ) -> None:
         self._block_bytes = size = block_bytes(graph.cache_shapes, graph.precision) or STATE_ONLY_BLOCK_BYTES
-        num_states, state_size = 0, state_bytes(graph.state_shapes, graph.precision)
-        if state_size:
+        state_size = state_bytes(graph.state_shapes, graph.precision)
+        if not state_size:
+            num_states = 0
+        elif num_states is None:
             num_states = min(max(3 * memory // 4 // state_size, MIN_STATES), MAX_STATES)
         num_blocks = (memory - num_states * state_size) // size
         if num_blocks < 2:
