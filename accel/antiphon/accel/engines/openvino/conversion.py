@@ -10,12 +10,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from antiphon.accel.engines.openvino.paged_attention import (
+    ATTENTION,
     BLOCK_SIZE,
     OPERATION,
     PAGED,
@@ -233,7 +235,27 @@ def _graph(forward: _Forward, heads: Sequence[CacheShape], states: Sequence[tupl
         *(torch.zeros((1, *shape)) for shape in states),
     )
     translations = {OPERATION: to_openvino, **TRANSLATIONS}
-    return convert(lambda *tensors: forward(*tensors), example, forward.weights, translations)
+    graph = convert(lambda *tensors: forward(*tensors), example, forward.weights, translations)
+    _join_reshapes(graph)
+    return graph
+
+
+def _join_reshapes(graph: openvino.Model) -> None:
+    """Reshape the output of attention once, where a model divides it into heads and joins them again at once."""
+    from openvino import opset13
+
+    for operation in graph.get_ops():
+        if operation.get_type_name() != ATTENTION:
+            continue
+        output = operation.output(0)
+        (divided,) = (reader.get_node() for reader in output.get_target_inputs())
+        for reader in divided.output(0).get_target_inputs():
+            joined = reader.get_node()
+            if joined.get_type_name() == "Reshape" and joined.get_output_partial_shape(0).rank.get_length() == 3:
+                heads, size = (each.get_length() for each in list(divided.get_output_partial_shape(0))[2:])
+                shape = opset13.constant(np.array([-1, 1, heads * size], dtype=np.int64))
+                joined.input(0).replace_source_output(output)
+                joined.input(1).replace_source_output(shape.output(0))
 
 
 def _state_table(name: str) -> Tensor:

@@ -24,6 +24,9 @@ PAGED = "antiphon_openvino"
 OPERATION = "antiphon::paged_attention"
 """Name of the operation in the traced graph."""
 
+ATTENTION = "PagedAttentionExtension"
+"""OpenVINO's name of the operation."""
+
 TABLES = (
     "past_lens",
     "subsequence_begins",
@@ -163,7 +166,7 @@ def set_cache_shapes(graph: Any) -> list[CacheShape]:
     """
     layers: dict[int, CacheShape] = {}
     for operation in graph.get_ops():
-        if operation.get_type_name() != "PagedAttentionExtension":
+        if operation.get_type_name() != ATTENTION:
             continue
         keys, values = (operation.input_value(index).get_partial_shape() for index in (3, 4))
         shape = CacheShape(*(each.get_length() for each in (keys[1], keys[3], values[3])))

@@ -221,8 +221,7 @@ _library.define(
     f"{_TABLES}) -> Tensor"
 )
 _library.define(
-    "paged_selective_scan(Tensor dt, Tensor B, Tensor input, Tensor C, Tensor states, Tensor A, "
-    f"{_TABLES}) -> Tensor"
+    f"paged_selective_scan(Tensor dt, Tensor B, Tensor input, Tensor C, Tensor states, Tensor A, {_TABLES}) -> Tensor"
 )
 _library.impl("paged_convolution", lambda rows, *others: torch.zeros_like(rows), "CompositeExplicitAutograd")
 for _name in ("paged_delta_rule", "paged_selective_scan"):
