@@ -27,7 +27,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
     ),
     "linear": ("bloom", "falcon-alibi", "mpt", "gpt_neo"),
     "replay": ("kimi_linear",),
-    "plain": ("minimax", "mamba", "jamba", "recurrent_gemma"),
+    "plain": ("mamba", "jamba", "recurrent_gemma"),
 }  # fmt: skip
 LEVEL_OF = {family: level for level, families in LEVELS.items() for family in families}
 USUAL = (

@@ -92,5 +92,4 @@ NAMES = {
     "mamba": "Mamba 130M to 2.8B, Falcon Mamba",
     "jamba": "Jamba 1.5 and 1.6, Jamba Reasoning 3B",
     "recurrent_gemma": "RecurrentGemma 2B and 9B",
-    "minimax": "MiniMax-Text-01",
 }

@@ -172,7 +172,6 @@ MORE_FAMILIES: dict[str, Family] = {
         "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "linear_head_dim": 16,
         "linear_num_heads": 4, "layer_types": ["linear_attention", "full_attention"],
     }),
-    "minimax": ("minimax", _HEADS | _EXPERTS),
     "mamba": ("mamba", {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}),
     "jamba": ("jamba", _SHAPE | {
         "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4, "mamba_d_state": 8,
