@@ -153,7 +153,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
             "partial_rotary_factor": 0.75,
             "original_max_position_embeddings": 4096,
             "short_factor": [1.0] * 48,
-            "long_factor": [1.0 + pair for pair in range(48)],  # the published ones are others; no speed depends on them
+            "long_factor": [1.0 + pair for pair in range(48)],  # not the published ones: no speed depends on them
         },
         tie_word_embeddings=True,
     ),

@@ -64,11 +64,17 @@ class ComparisonResult:
 
 @dataclass(frozen=True, slots=True)
 class OpenVINOResult:
-    """The comparisons on OpenVINO, by mode and drafter; or why it does not run the model, or its smallest window."""
+    """The comparisons on OpenVINO, by mode and drafter; or why it does not run the model.
+
+    Attributes:
+        window: The model's smallest window in tokens; None without windows.
+        switch: The position at which its rotary frequencies change; None if they do not.
+    """
 
     results: Mapping[str, Mapping[str, ComparisonResult]]
     reason: str = ""
     window: int | None = None
+    switch: int | None = None
 
     @property
     def passes(self) -> bool:
@@ -110,8 +116,10 @@ def check_on_openvino(model: PreTrainedModel) -> OpenVINOResult:
         reason = str(error).partition(": ")[2].removeprefix("OpenVINO cannot run this model: ")
         return OpenVINOResult({}, reason.removesuffix("."))
     results = {mode: check_model(model, mode, engine="openvino") for mode in MODES}
-    windows = [reach.window for reach in traits_of(model).attention_spans.values() if reach.window]
-    return OpenVINOResult(results, window=min(windows, default=None))
+    traits = traits_of(model)
+    windows = [reach.window for reach in traits.attention_spans.values() if reach.window]
+    switch = None if traits.rope is None else traits.rope.position
+    return OpenVINOResult(results, window=min(windows, default=None), switch=switch)
 
 
 def check_model(

@@ -227,8 +227,8 @@ def _engine_for(
     if options.weights is not None:
         raise ValueError(
             f"weights is {options.weights!r}, which OpenVINO alone has, and this request needs torch: it has "
-            "left padding, a cache of its own or a drafter with BiTA's weights, or the model is in training, or prompt and "
-            f"answer may exceed {selected.max_length:,} tokens, where the model changes its rotary frequencies."
+            "left padding, a cache of its own or a drafter with BiTA's weights, it may become longer than the text at "
+            "which the model's rotary frequencies change, or the model is in training."
         )
     return engine_of(model)
 

@@ -104,10 +104,10 @@ class OpenVINOEngine:
             num_states = min(max(3 * memory // 4 // state_size, MIN_STATES), MAX_STATES)
         num_blocks = (memory - num_states * state_size) // size
         if num_blocks < 2:
-            states = f" and {MIN_STATES} states of {state_size} bytes each" if state_size else ""
+            more = f" and {MIN_STATES} states of {state_size} bytes each" if state_size else ""
             raise ValueError(
                 f"memory is {memory} bytes, but a block of {BLOCK_SIZE} tokens takes {size} bytes in this model; give "
-                f"at least two blocks{states}, {2 * size + MIN_STATES * state_size} bytes."
+                f"at least two blocks{more}, {2 * size + MIN_STATES * state_size} bytes."
             )
         self.graph = graph
         self.prefill_chunk = prefill_chunk

@@ -24,10 +24,10 @@ from antiphon.accel.engines.openvino import compression, lm_head
 from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
-from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+from antiphon.accel.engines.openvino.engine import STATE_ONLY_BLOCK_BYTES, OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
-from antiphon.accel.engines.openvino.paged_memory import block_bytes
+from antiphon.accel.engines.openvino.paged_memory import block_bytes, state_bytes
 from antiphon.accel.engines.openvino.reduced_model import reduced_model
 from antiphon.accel.engines.openvino.runtime import (
     PRECISIONS,
@@ -38,6 +38,7 @@ from antiphon.accel.engines.openvino.runtime import (
     version,
 )
 from antiphon.accel.engines.openvino.self_test import run_self_test
+from antiphon.accel.engines.openvino.state_pool import MIN_STATES
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
 from antiphon.accel.engines.openvino.weights import Owners, attach_weights, large_weights
 from antiphon.accel.engines.torch import bigrams
@@ -310,11 +311,12 @@ def _traits(model: PreTrainedModel) -> Traits:
 
 
 def _default_memory(graph: PagedGraph, max_positions: int | None) -> int:
-    """Return the default size of the KV cache in bytes: at least two blocks, the engine's minimum."""
-    block = block_bytes(graph.cache_shapes, graph.precision)
-    full_context = block * (1 + (max_positions or 0) // BLOCK_SIZE)
+    """Return the default size of the KV cache in bytes: at least two blocks and `MIN_STATES`, the engine's minimum."""
+    block = block_bytes(graph.cache_shapes, graph.precision) or STATE_ONLY_BLOCK_BYTES
+    states = MIN_STATES * state_bytes(graph.state_shapes, graph.precision)
+    full_context = states + block * (1 + (max_positions or 0) // BLOCK_SIZE)
     most = int(MAX_MEMORY_SHARE * available_memory())
-    return max(min(max(DEFAULT_MEMORY, full_context), most), 2 * block)
+    return max(min(max(DEFAULT_MEMORY, full_context), most), 2 * block + states)
 
 
 def _setting(model: PreTrainedModel) -> str:

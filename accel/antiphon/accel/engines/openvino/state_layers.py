@@ -21,8 +21,15 @@ from transformers.activations import ACT2FN
 if TYPE_CHECKING:
     import openvino
 
-STATE_TABLES = ("state_rows", "state_outputs", "state_begins", "state_blocks", "state_block_begins", "state_past_lens")
-STATE_TABLES = (*STATE_TABLES, "state_intervals")
+STATE_TABLES = (
+    "state_rows",
+    "state_outputs",
+    "state_begins",
+    "state_blocks",
+    "state_block_begins",
+    "state_past_lens",
+    "state_intervals",
+)
 """Inputs that describe the paths of a forward pass to all layers with state.
 
 ``state_rows``: the rows of all paths, one path after the other. ``state_outputs``: for each row of the forward pass a
@@ -184,7 +191,7 @@ def _operation(name: str, shaped: int, **attributes: Any) -> Any:
     """
     from openvino import Op
 
-    class Operation(Op):
+    class Operation(Op):  # type: ignore[misc]  # OpenVINO leaves it untyped
         def __init__(self, inputs: Sequence[Any]) -> None:
             super().__init__(self)
             self.set_arguments(list(inputs))
