@@ -34,6 +34,28 @@ def _qwen(hidden: int, layers: int, heads: int, inner: int, kv_heads: int, **mor
     return _llama(hidden, layers, heads, inner) | shared | {"rope_theta": 1e6} | more
 
 
+def _qwen3_5(hidden: int, inner: int) -> dict[str, Any]:
+    return _llama(
+        hidden,
+        24,
+        8,
+        inner,
+        model_type="qwen3_5_text",
+        num_key_value_heads=2,
+        head_dim=256,
+        vocab_size=248_320,
+        max_position_embeddings=262_144,
+        layer_types=[*["linear_attention"] * 3, "full_attention"] * 6,
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_num_key_heads=16,
+        linear_num_value_heads=16,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+        tie_word_embeddings=True,
+    )
+
+
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": _llama(
         4096, 32, 32, 14_336, num_key_value_heads=8, vocab_size=128_256, max_position_embeddings=131_072
@@ -47,12 +69,93 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         vocab_size=128_256,
         max_position_embeddings=131_072,
         tie_word_embeddings=True,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 5e5,
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
     ),
     "qwen2.5-0.5b": _qwen(896, 24, 14, 4864, 2, vocab_size=151_936, tie_word_embeddings=True),
     "qwen2.5-1.5b": _qwen(1536, 28, 12, 8960, 2, vocab_size=151_936, tie_word_embeddings=True),
     "qwen2.5-7b": _qwen(3584, 28, 28, 18_944, 4, vocab_size=152_064),
     "qwen3-4b": _qwen(
         2560, 36, 32, 9728, 8, model_type="qwen3", head_dim=128, vocab_size=151_936, tie_word_embeddings=True
+    ),
+    "qwen3.5-0.8b": _qwen3_5(1024, 3584),
+    "qwen3.5-2b": _qwen3_5(2048, 6144),
+    "gemma-3-1b": _llama(
+        1152,
+        26,
+        4,
+        6912,
+        model_type="gemma3_text",
+        num_key_value_heads=1,
+        head_dim=256,
+        vocab_size=262_144,
+        max_position_embeddings=32_768,
+        sliding_window=512,
+        query_pre_attn_scalar=256,
+        tie_word_embeddings=True,
+    ),
+    "gemma-4-e2b": _llama(
+        1536,
+        35,
+        8,
+        6144,
+        model_type="gemma4_text",
+        num_key_value_heads=1,
+        num_kv_shared_layers=20,
+        head_dim=256,
+        global_head_dim=512,
+        hidden_size_per_layer_input=256,
+        vocab_size_per_layer_input=262_144,
+        vocab_size=262_144,
+        max_position_embeddings=131_072,
+        sliding_window=512,
+        layer_types=[*["sliding_attention"] * 4, "full_attention"] * 7,
+        use_double_wide_mlp=True,
+        final_logit_softcapping=30.0,
+        tie_word_embeddings=True,
+    ),
+    "lfm2.5-1.2b": _llama(
+        2048,
+        16,
+        32,
+        12_288,
+        model_type="lfm2",
+        num_key_value_heads=8,
+        vocab_size=65_536,
+        max_position_embeddings=128_000,
+        layer_types=[
+            *["conv", "conv", "full_attention"] * 3,
+            *["conv", "full_attention"] * 3,
+            "conv",
+        ],
+        tie_word_embeddings=True,
+    ),
+    "phi-4-mini": _llama(
+        3072,
+        32,
+        24,
+        8192,
+        model_type="phi3",
+        num_key_value_heads=8,
+        vocab_size=200_064,
+        max_position_embeddings=131_072,
+        original_max_position_embeddings=4096,
+        sliding_window=262_144,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 4096,
+            "short_factor": [1.0] * 48,
+            "long_factor": [1.0 + pair for pair in range(48)],  # not the published ones: no speed depends on them
+        },
+        tie_word_embeddings=True,
     ),
 }
 """Configurations by the name of the published model."""

@@ -18,7 +18,11 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "tree": (
         *FAMILIES, "qwen2", "mistral-full", "gemma", "phi", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "opt", "olmo2",
         "granite", "smollm3", "stablelm", "deepseek_v3", "qwen2-window", "phi3-window", "starcoder2", "gemma2",
-        "gpt_oss", "cohere2", "llama4", "phi3-longrope", "llama-longrope", "llama-dynamic",
+        "gpt_oss", "cohere2", "llama4", "phi3-longrope", "llama-longrope", "llama-dynamic", "olmo", "olmoe",
+        "flex_olmo", "granitemoe", "granitemoeshared", "deepseek_v2", "qwen2_moe", "phimoe", "glm", "glm4", "glm4_moe",
+        "glm4_moe_lite", "seed_oss", "minimax_m2", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe",
+        "apertus", "arcee", "ministral3", "helium", "nemotron", "cohere", "bitnet", "solar_open", "hyperclovax",
+        "jais2", "olmo3", "granite_swa", "cwm", "exaone4", "exaone_moe", "ministral", "vaultgemma", "gemma4", "gemma3n",
         *STATES,
     ),
     "linear": ("bloom", "falcon-alibi", "mpt", "gpt_neo"),

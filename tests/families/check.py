@@ -64,11 +64,17 @@ class ComparisonResult:
 
 @dataclass(frozen=True, slots=True)
 class OpenVINOResult:
-    """The comparisons on OpenVINO, by mode and drafter; or why it does not run the model, or its smallest window."""
+    """The comparisons on OpenVINO, by mode and drafter; or why it does not run the model.
+
+    Attributes:
+        window: The model's smallest window in tokens; None without windows.
+        switch: The position at which its rotary frequencies change; None if they do not.
+    """
 
     results: Mapping[str, Mapping[str, ComparisonResult]]
     reason: str = ""
     window: int | None = None
+    switch: int | None = None
 
     @property
     def passes(self) -> bool:
@@ -110,8 +116,10 @@ def check_on_openvino(model: PreTrainedModel) -> OpenVINOResult:
         reason = str(error).partition(": ")[2].removeprefix("OpenVINO cannot run this model: ")
         return OpenVINOResult({}, reason.removesuffix("."))
     results = {mode: check_model(model, mode, engine="openvino") for mode in MODES}
-    windows = [reach.window for reach in traits_of(model).attention_spans.values() if reach.window]
-    return OpenVINOResult(results, window=min(windows, default=None))
+    traits = traits_of(model)
+    windows = [reach.window for reach in traits.attention_spans.values() if reach.window]
+    switch = None if traits.rope is None else traits.rope.position
+    return OpenVINOResult(results, window=min(windows, default=None), switch=switch)
 
 
 def check_model(
@@ -119,7 +127,9 @@ def check_model(
 ) -> dict[str, ComparisonResult]:
     """Decode a prompt plainly on torch, then with each drafter from the same random state, and compare."""
     tokens = torch.randint(1, 250, (1, PROMPT_TOKENS), generator=torch.Generator().manual_seed(3)).to(model.device)
-    options = {"max_new_tokens": NEW_TOKENS, "eos_token_id": None, "use_cache": True, **MODES[mode]}
+    switch = None if engine == "torch" else traits_of(model).rope  # beyond it, torch would decode
+    count = NEW_TOKENS if switch is None else switch.position - PROMPT_TOKENS
+    options = {"max_new_tokens": count, "eos_token_id": None, "use_cache": True, **MODES[mode]}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         plain = _decode_plainly(model, tokens, options)
         return {name: _compare(model, tokens, options | {"engine": engine}, plain, DRAFTERS[name]) for name in drafters}

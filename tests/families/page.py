@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from antiphon.pipelines.cli.doctor_report import LEVELS
 from tests.families.check import NEW_TOKENS, ORACLE_DEPTH, PROMPT_TOKENS, TOLERANCE, FamilyResult
+from tests.families.names import NAMES
 
 
 def families_page(results: Sequence[FamilyResult]) -> str:
@@ -18,8 +19,8 @@ def families_page(results: Sequence[FamilyResult]) -> str:
             tolerance=f"{TOLERANCE:.0e}".replace("e-0", "e-"),
             levels="\n".join(f"- **{level}**: {what}." for level, what in LEVELS.items()),
         ),
-        "| family | level | layers | greedy | sampled | logits | steps | openvino | because |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| family | models | level | layers | greedy | sampled | logits | steps | openvino | because |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *map(_row, results),
     ]
     return "\n".join(lines) + "\n"
@@ -28,7 +29,9 @@ def families_page(results: Sequence[FamilyResult]) -> str:
 HEAD = """\
 # Model families
 
-Which model families of transformers Antiphon decodes losslessly, and how. For one model run `antiphon doctor MODEL`.
+Which model families of transformers Antiphon decodes losslessly, and how. Search this page for the name of a model: the
+column *models* has the best known ones of each family, and of multimodal ones the text model is what counts. For one
+model run `antiphon doctor MODEL`.
 
 This page is generated, and a test compares its families and levels with the code:
 
@@ -44,7 +47,8 @@ default drafter, both greedy and sampled from the same random state.
   with the length (longrope, dynamic), no draft crosses the change.
 - *openvino*: whether tokens and logits also agree if OpenVINO runs the model (x86 CPUs), compared with plain decoding
   in torch. Families that OpenVINO does not support stay on torch, and every loaded model is tested again. With sliding
-  windows, trees are verified while sequence and draft fit into the smallest window.
+  windows, trees are verified while sequence and draft fit into the smallest window. If rotary frequencies change with
+  the length, longer requests run on torch.
 
 What one forward pass can verify is determined for each loaded model, from the kinds of its layers and then numerically:
 
@@ -58,8 +62,8 @@ def _row(result: FamilyResult) -> str:
     bound = f"< {TOLERANCE:.0e}".replace("e-0", "e-") if result.error < TOLERANCE else f"{result.error:.0e}"
     kinds = " + ".join(dict.fromkeys(result.traits.layer_kinds)).replace("_attention", "")
     held = [_held(result, mode) for mode in ("greedy", "sampled")]
-    cells = [result.family, result.traits.level, kinds, *held, bound, str(_oracle_steps(result)), _on_openvino(result)]
-    return f"| {' | '.join([*cells, result.traits.reason])} |"
+    cells = [result.family, NAMES[result.family], result.traits.level, kinds, *held, bound, str(_oracle_steps(result))]
+    return f"| {' | '.join([*cells, _on_openvino(result), result.traits.reason])} |"
 
 
 def _on_openvino(result: FamilyResult) -> str:
@@ -68,6 +72,7 @@ def _on_openvino(result: FamilyResult) -> str:
     if found.reason:
         return "no" if found.reason == result.traits.reason else f"no: {found.reason}"
     beyond = f"; chains beyond {found.window} tokens" if found.window else ""
+    beyond += f"; torch beyond {found.switch} tokens" if found.switch else ""
     return f"same{beyond}" if found.passes else "differs"
 
 

@@ -7,13 +7,25 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from tests import tiny
-from tests.tiny import FAMILIES, Family
+from tests.tiny import FAMILIES, VOCAB_SIZE, Family
 
 _SHAPE, _HEADS, _GPT, _GEMMA = (FAMILIES[family][1] for family in ("llama", "qwen3", "gpt2", "gemma3"))
 _WINDOW = {"sliding_window": 12}
 _MIXED = _WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _ROUTED = {"moe_intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2}
+_LATENT = {
+    "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+}  # fmt: skip
+_DEEP = {
+    "first_k_dense_replace": 1, "moe_intermediate_size": 48, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+_NESTED: dict[str, Any] = {
+    "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 12,
+    "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB_SIZE,
+}  # fmt: skip
 _DELTA: dict[str, Any] = {
     "layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 16, "linear_value_head_dim": 16,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -51,11 +63,37 @@ MORE_FAMILIES: dict[str, Family] = {
     "granite": ("granite", _SHAPE),
     "smollm3": ("smollm3", _SHAPE | {"no_rope_layers": [1, 0]}),
     "stablelm": ("stablelm", _SHAPE),
-    "deepseek_v3": ("deepseek_v3", _SHAPE | {
-        "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
-        "v_head_dim": 16, "first_k_dense_replace": 1, "moe_intermediate_size": 48, "n_routed_experts": 4,
-        "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+    "deepseek_v3": ("deepseek_v3", _SHAPE | _LATENT | _DEEP | {"n_group": 2, "topk_group": 1}),
+    "olmo": ("olmo", _SHAPE),
+    "olmoe": ("olmoe", _SHAPE | _ROUTED),
+    "flex_olmo": ("flex_olmo", _SHAPE | _ROUTED),
+    "granitemoe": ("granitemoe", _SHAPE | _EXPERTS),
+    "granitemoeshared": ("granitemoeshared", _SHAPE | _EXPERTS | {"shared_intermediate_size": 48}),
+    "deepseek_v2": ("deepseek_v2", _SHAPE | _LATENT | _DEEP | {"n_group": 2, "topk_group": 1}),
+    "qwen2_moe": ("qwen2_moe", _SHAPE | _ROUTED | {"shared_expert_intermediate_size": 48}),
+    "phimoe": ("phimoe", _SHAPE | _EXPERTS),
+    "glm": ("glm", _HEADS),
+    "glm4": ("glm4", _HEADS),
+    "glm4_moe": ("glm4_moe", _HEADS | _DEEP),
+    "glm4_moe_lite": ("glm4_moe_lite", _SHAPE | _LATENT | _DEEP),
+    "seed_oss": ("seed_oss", _HEADS),
+    "minimax_m2": ("minimax_m2", _HEADS | _EXPERTS),
+    "ernie4_5": ("ernie4_5", _HEADS),
+    "ernie4_5_moe": ("ernie4_5_moe", _SHAPE | {
+        "moe_intermediate_size": 48, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 1,
     }),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", _HEADS),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", _HEADS | {"num_experts": 4, "moe_topk": 2}),
+    "apertus": ("apertus", _SHAPE),
+    "arcee": ("arcee", _HEADS),
+    "ministral3": ("ministral3", _HEADS),
+    "helium": ("helium", _HEADS),
+    "nemotron": ("nemotron", _HEADS),
+    "cohere": ("cohere", _SHAPE | {"logit_scale": 1.0}),
+    "bitnet": ("bitnet", _SHAPE),
+    "solar_open": ("solar_open", _HEADS | _DEEP),
+    "hyperclovax": ("hyperclovax", _SHAPE),
+    "jais2": ("jais2", _HEADS),
     # windows and chunks
     "qwen2-window": ("qwen2", _SHAPE | _MIXED | {"use_sliding_window": True}),
     "phi3-window": ("phi3", _SHAPE | _WINDOW),
@@ -63,6 +101,17 @@ MORE_FAMILIES: dict[str, Family] = {
     "gemma2": ("gemma2", _GEMMA),
     "gpt_oss": ("gpt_oss", _HEADS | _MIXED | _EXPERTS),
     "cohere2": ("cohere2", _SHAPE | _MIXED | {"logit_scale": 1.0}),
+    "olmo3": ("olmo3", _SHAPE | _MIXED),
+    "granite_swa": ("granite_swa", _SHAPE | _MIXED),
+    "cwm": ("cwm", _HEADS | _MIXED),
+    "exaone4": ("exaone4", _SHAPE | _MIXED),
+    "exaone_moe": ("exaone_moe", _HEADS | _ROUTED | _MIXED),
+    "ministral": ("ministral", _HEADS | _MIXED),
+    "vaultgemma": ("vaultgemma", _HEADS | _MIXED | {"query_pre_attn_scalar": 16}),
+    "gemma4": ("gemma4_text", _HEADS | _NESTED | {"global_head_dim": 16}),
+    "gemma3n": ("gemma3n_text", _HEADS | _NESTED | {
+        "intermediate_size": [96] * 4, "activation_sparsity_pattern": [0.0] * 4, "laurel_rank": 8,
+    }),
     "llama4": ("llama4_text", _HEADS | {
         "num_hidden_layers": 3, "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
         "attention_chunk_size": 16, "no_rope_layers": [1, 0, 1], "intermediate_size_mlp": 96, "num_local_experts": 4,

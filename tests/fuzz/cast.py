@@ -42,11 +42,11 @@ def model_of(family: str, size: int, seed: int, attention: str) -> Any:
 
 @cache
 def is_supported(model: Any) -> bool:
-    """Return whether OpenVINO runs this model; accepted reasons not to are changing rotary frequencies and state."""
+    """Return whether OpenVINO runs this model; the accepted reason not to is a limited time step of Mamba-2."""
     try:
         return select_engine(model, "openvino", memory=MEMORY).engine.name == "openvino"
     except ValueError as error:
-        if "rotary frequencies" not in str(error) and "recurrent or convolutional state" not in str(error):
+        if "in prefills only" not in str(error):
             raise
         return False
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Logits, path_to
 from antiphon.accel.engines.protocol import SequenceInput
-from antiphon.accel.engines.torch.traits import declared_traits
+from antiphon.accel.engines.torch.engine import traits_of
 from tests.accel.oracles import ATOL, RTOL, plain_logits
 from tests.families.table import tiny_model
 
@@ -50,17 +50,22 @@ def model_of(family: str = "llama", seed: int = 0) -> Any:
 def graph_of(model: Any) -> Any:
     """Return the converted model, read back from a file; converted once."""
     with TemporaryDirectory() as folder:
-        graph = load_or_convert(Path(folder) / "model", lambda: paged_model(model, declared_traits(model)))
+        graph = load_or_convert(Path(folder) / "model", lambda: paged_model(model, traits_of(model)))
     OWNERS.extend(attach_weights(graph, model))
     return graph
 
 
 def engine_of(model: Any, *, memory: int = MEMORY, chunk: int = 512, precision: str = "f32") -> OpenVINOEngine:
-    traits = declared_traits(model)
+    traits = traits_of(model)
     windows = [window for window in windows_of(traits) if window]
     graph = PagedGraph(graph_of(model).clone(), precision=precision, threads=1, weights=list(OWNERS))
     return OpenVINOEngine(
-        graph, memory=memory, window=min(windows, default=None), max_positions=traits.max_positions, prefill_chunk=chunk
+        graph,
+        memory=memory,
+        window=min(windows, default=None),
+        max_positions=traits.max_positions,
+        max_length=None if traits.rope is None else traits.rope.position,
+        prefill_chunk=chunk,
     )
 
 

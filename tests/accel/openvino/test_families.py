@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, path_to
-from antiphon.accel.engines.torch.traits import declared_traits
+from antiphon.accel.engines.torch.engine import traits_of
 from tests.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
@@ -17,7 +17,7 @@ from antiphon.accel.engines.openvino.runtime import supports_precision
 from antiphon.accel.engines.openvino.self_test import run_self_test
 from tests.accel.openvino.builders import engine_of, expect_plain, in_precision, model_of, step, text_of
 from tests.families.check import check_model
-from tests.families.table import ALL_FAMILIES, STATES
+from tests.families.table import ALL_FAMILIES
 from tests.table_part import part
 
 pytestmark = pytest.mark.slow
@@ -29,17 +29,17 @@ UNSUPPORTED = {
     "gpt_neo": "does not go through",
     "gemma2": "softcap",
     "llama4": "within chunks",
-    "phi3-longrope": "rotary frequencies",
-    "llama-longrope": "rotary frequencies",
-    "llama-dynamic": "rotary frequencies",
     "bloom": "no position_ids",
     "mpt": "no position_ids",
-    **dict.fromkeys((*STATES, "kimi_linear", "mamba", "jamba", "recurrent_gemma"), "recurrent or convolutional state"),
+    "kimi_linear": "after the last row only",
+    **dict.fromkeys(("mamba", "jamba", "recurrent_gemma"), "one by one"),
+    **dict.fromkeys(("zamba2", "nemotron_h"), "in prefills only"),
 }
 """Families that cannot be converted, and a part of the reason."""
 
 SUPPORTED = [family for family in ALL_FAMILIES if family not in UNSUPPORTED]
-WINDOWED = {"mistral", "gemma3", "qwen2-window", "phi3-window", "starcoder2", "gpt_oss", "cohere2"}
+WINDOWED = {"mistral", "gemma3", "qwen2-window", "phi3-window", "starcoder2", "gpt_oss", "cohere2", "lfm3"}
+USUAL = ("llama", "gemma3", "gpt_oss", "qwen3_5", "granitemoehybrid", "lfm2")
 
 
 @cache
@@ -48,7 +48,7 @@ def paged(family: str) -> OpenVINOEngine:
     return engine_of(model_of(family))
 
 
-@pytest.mark.parametrize("family", part(SUPPORTED, ("llama", "gemma3", "gpt_oss")))
+@pytest.mark.parametrize("family", part(SUPPORTED, (*USUAL, "phi3-longrope")))
 def test_tree_rows_and_kept_rows_have_the_logits_of_torch(family: str) -> None:
     model, engine = model_of(family), paged(family)
     for size in (5, 40):
@@ -69,18 +69,18 @@ def test_tree_rows_and_kept_rows_have_the_logits_of_torch(family: str) -> None:
             assert sequence.level == ("linear" if family in WINDOWED else "tree")
 
 
-@pytest.mark.parametrize("family", part(SUPPORTED, ("llama", "gemma3", "gpt_oss")))
+@pytest.mark.parametrize("family", part(SUPPORTED, USUAL))
 def test_branching_drafts_give_the_text_and_logits_of_torch(family: str) -> None:
     result = check_model(model_of(family), "greedy", ("random trees",), engine="openvino")["random trees"]
     assert result.passes
     assert result.steps < result.tokens
 
 
-@pytest.mark.parametrize("family", part(UNSUPPORTED, ("gemma2", "llama-longrope", "mamba2")))
+@pytest.mark.parametrize("family", part(UNSUPPORTED, ("gemma2", "zamba2", "mamba")))
 def test_unsupported_families_report_the_reason(family: str) -> None:
     model = model_of(family)
     with pytest.raises(UnsupportedModelError, match=UNSUPPORTED[family]):
-        paged_model(model, declared_traits(model))
+        paged_model(model, traits_of(model))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

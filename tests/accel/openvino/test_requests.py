@@ -9,6 +9,7 @@ from transformers import DynamicCache
 
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.drafting.drafters import RecyclingTable
+from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.generate import generate
 from tests.tiny import byte_tokenizer
 
@@ -153,3 +154,20 @@ def test_changed_weights_are_converted_again() -> None:
     after: Any = generate(model, prompt, engine="openvino", **settings)
     assert after.tolist() == model.generate(torch.tensor([prompt]), **settings).tolist()
     assert after.tolist() != before.tolist()
+
+
+@pytest.mark.parametrize("family", ["phi3-longrope", "llama-dynamic"])
+def test_requests_that_change_the_rotary_frequencies_run_on_torch(family: str) -> None:
+    """The frequencies change at token 52: the graph has those of shorter texts."""
+    model, seen = model_of(family), list[int]()
+    ids = torch.tensor([text_of(40)])
+    for new_tokens, on_torch in ((12, False), (20, True)):
+        settings: dict[str, Any] = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None}
+        expected = model.generate(ids, **settings)
+        select_engine(model, "openvino", memory=2**23)
+        generate(model, ids, engine="openvino", **settings)  # computes the bigrams, which uses torch
+        with_hook = model.register_forward_pre_hook(lambda *_: seen.append(1))
+        output: Any = generate(model, ids, engine="openvino", references=[text_of(9)], **settings)
+        with_hook.remove()
+        assert output.tolist() == expected.tolist()
+        assert bool(seen) == on_torch

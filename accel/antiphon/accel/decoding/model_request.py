@@ -96,7 +96,8 @@ class ModelRequest(Request):
         drafter = drafter_factory(options, selected)()
         is_filled = type(cache) is not DynamicCache or cached_length(cache) > 0
         needs_torch = bool(padding or (cache is not None and (is_cache_given or is_filled)))
-        needs_torch = needs_torch or bita_weights_of(drafter) is not None
+        is_long = selected.max_length is not None and generation_config.max_length > selected.max_length
+        needs_torch = needs_torch or is_long or bita_weights_of(drafter) is not None
         self.engine = engine = _engine_for(model, selected, options, needs_torch=needs_torch)
         if recycling is not True and isinstance(drafter, SharesTable):
             drafter.use_table(recycling or None)
@@ -226,7 +227,8 @@ def _engine_for(
     if options.weights is not None:
         raise ValueError(
             f"weights is {options.weights!r}, which OpenVINO alone has, and this request needs torch: it has "
-            "left padding, a cache of its own or a drafter with BiTA's weights, or the model is in training."
+            "left padding, a cache of its own or a drafter with BiTA's weights, it may become longer than the text at "
+            "which the model's rotary frequencies change, or the model is in training."
         )
     return engine_of(model)
 

@@ -258,6 +258,13 @@ class ModelEngine(Engine, Protocol):
         """Highest verification level of this model; a sequence may have a lower one."""
 
     @property
+    def max_length(self) -> int | None:
+        """Maximum number of tokens of a request, prompt and answer together; None for no limit.
+
+        Longer requests are run by torch.
+        """
+
+    @property
     def bigrams(self) -> Bigrams | None:
         """The model's most likely tokens after each frequent token, computed once; None if the model is unsuitable."""
 

@@ -10,12 +10,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from antiphon.accel.engines.openvino.paged_attention import (
+    ATTENTION,
     BLOCK_SIZE,
     OPERATION,
     PAGED,
@@ -25,7 +27,9 @@ from antiphon.accel.engines.openvino.paged_attention import (
     to_openvino,
     tracing,
 )
+from antiphon.accel.engines.openvino.state_layers import STATE_TABLES, STATES, TRANSLATIONS, StateTracing
 from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, large_weights
+from antiphon.accel.engines.torch.draft_states import follow_drafts, replaced_functions
 from antiphon.accel.engines.torch.traits import Traits
 
 if TYPE_CHECKING:
@@ -49,8 +53,9 @@ class UnsupportedModelError(ValueError):
 def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     """Convert a model to a graph with paged attention, without reading or copying its large weights.
 
-    The graph's inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer, and one
-    input for each large weight. The name of the latter is `INPUT_PREFIX` and then the name of the
+    The graph's inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer that
+    attends, if there are layers with state `STATE_TABLES` and `STATES` for each state, and one input
+    for each large weight. The name of the latter is `INPUT_PREFIX` and then the name of the
     parameter. The graph's output is ``logits`` in float32, shape (1, len(rows), vocab).
 
     Args:
@@ -66,16 +71,18 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     try:
         traced.set_attn_implementation(PAGED)
         _trace_experts(traced)
-        heads = _heads(traced)
+        if traits.state_kinds:
+            follow_drafts(traced)
+        heads, states = _cache_shapes(traced)
         arguments = WeightArguments(traced, list(weights))
-        forward = _Forward(traced, windows_of(traits), arguments, sliced=traits.takes_logits_to_keep)
-        graph = _graph(forward, heads)
+        forward = _Forward(traced, windows_of(traits), arguments)
+        graph = _graph(forward, heads, states)
     except UnsupportedModelError:
         raise
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         raise UnsupportedModelError(f"it cannot be converted ({type(error).__name__}: {first[:200]})") from error
-    _name(graph, heads, weights)
+    _name(graph, heads, states, weights)
     return graph
 
 
@@ -83,10 +90,6 @@ def unsupported_reason(traits: Traits) -> str | None:
     """Return why a model with these traits cannot be converted, or None if conversion may be tried."""
     if traits.level != "tree":
         return traits.reason
-    if traits.state_kinds:
-        return f"it keeps recurrent or convolutional state ({', '.join(traits.state_kinds)})"
-    if traits.rope is not None:
-        return "its rotary frequencies depend on the length of the text"
     if any(reach.chunk for reach in traits.attention_spans.values()):
         return "it attends within chunks, which paged attention does not know"
     return None
@@ -94,7 +97,8 @@ def unsupported_reason(traits: Traits) -> str | None:
 
 def windows_of(traits: Traits) -> list[int]:
     """Return the sliding window of each layer in tokens; 0 for none."""
-    return [traits.attention_spans[kind].window or 0 for kind in traits.layer_kinds]
+    spans = traits.attention_spans
+    return [spans[kind].window or 0 for kind in traits.layer_kinds if kind in spans]
 
 
 class WeightArguments:
@@ -127,32 +131,41 @@ class WeightArguments:
 class _Forward:
     """The model as a function of tensors only, so that it can be traced: large weights are arguments too.
 
+    Each row of a forward pass is traced as a sequence of one token. Where the model transposes rows and heads, nothing
+    has then to be moved, and OpenVINO leaves the operation out.
+
     Args:
         windows: Sliding window of each layer in tokens, 0 for none.
-        sliced: Whether the model computes the logits of some rows only.
+
+    Raises:
+        UnsupportedModelError: The model has no LM head.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, windows: Sequence[int], weights: WeightArguments, *, sliced: bool
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, windows: Sequence[int], weights: WeightArguments) -> None:
         self.model = model
         self.windows = windows
         self.weights = weights
-        self.sliced = sliced
+        if (head := model.get_output_embeddings()) is None:
+            raise UnsupportedModelError("it has no LM head")
+        self._head: torch.nn.Module = head
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
         """Return the logits after ``rows``.
 
-        ``others`` are first the tensors of `TABLES`, then those of the KV cache, then the large
-        weights.
+        ``others`` are first the tensors of `TABLES`, then those of the KV cache, then if the model has states those of
+        `STATE_TABLES` and the states, then the large weights.
         """
         first = len(others) - len(self.weights)
         self.weights.assign(others[first:])
-        tables, caches = others[: len(TABLES)], others[len(TABLES) : first]
-        kept = {"logits_to_keep": rows} if self.sliced else {}
-        with tracing(Tracing(caches, tables, self.windows)), SymbolicLinear():
-            logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **kept).logits
-        return logits if self.sliced else logits[:, rows]
+        start = len(TABLES) + 2 * len(self.windows)
+        tables, caches, states = others[: len(TABLES)], others[len(TABLES) : start], others[start:first]
+        recurrent = StateTracing(states[len(STATE_TABLES) :], states[: len(STATE_TABLES)])
+        attention = tracing(Tracing(caches, tables, self.windows))
+        selection = self._head.register_forward_pre_hook(lambda _, hidden: hidden[0][rows].transpose(0, 1))
+        with attention, replaced_functions(recurrent.functions), SymbolicLinear():
+            logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False).logits
+        selection.remove()
+        return logits
 
 
 class SymbolicLinear(TorchFunctionMode):
@@ -194,23 +207,23 @@ def _trace_experts(model: PreTrainedModel) -> None:
         model.set_experts_implementation(EXPERTS)
 
 
-def _heads(model: PreTrainedModel) -> list[CacheShape]:
-    """Return the cache shape of every layer, recorded during a forward pass."""
-    ids = torch.ones((1, 5), dtype=torch.long)
-    with tracing(Tracing()) as seen, SymbolicLinear():
-        model(input_ids=ids, position_ids=torch.arange(5)[None], use_cache=False)
-    if not seen.shapes:
+def _cache_shapes(model: PreTrainedModel) -> tuple[list[CacheShape], list[tuple[int, ...]]]:
+    """Return the cache shape of every layer that attends, and that of every state, recorded during a forward pass."""
+    ids, recurrent = torch.ones((5, 1), dtype=torch.long), StateTracing()
+    with tracing(Tracing()) as seen, replaced_functions(recurrent.functions), SymbolicLinear():
+        model(input_ids=ids, position_ids=torch.arange(5)[:, None], use_cache=False)
+    if not seen.shapes and not recurrent.shapes:
         raise UnsupportedModelError("its attention does not go through transformers' interface of attention functions")
-    return seen.shapes
+    return seen.shapes, recurrent.shapes
 
 
-def _graph(forward: _Forward, heads: Sequence[CacheShape]) -> openvino.Model:
+def _graph(forward: _Forward, heads: Sequence[CacheShape], states: Sequence[tuple[int, ...]]) -> openvino.Model:
     """Trace the model and convert the trace with OpenVINO's frontend."""
     if len(forward.windows) != len(heads):
         raise UnsupportedModelError(f"it declares {len(forward.windows)} layers, and {len(heads)} attend")
     example = (
-        torch.ones((1, 5), dtype=torch.long),
-        torch.arange(5)[None],
+        torch.ones((5, 1), dtype=torch.long),
+        torch.arange(5)[:, None],
         torch.tensor([1, 4]),
         *(torch.zeros(_shape(name), dtype=torch.uint8 if name == "qq_bias" else torch.int32) for name in TABLES),
         *(
@@ -218,8 +231,35 @@ def _graph(forward: _Forward, heads: Sequence[CacheShape]) -> openvino.Model:
             for own in heads
             for size in (own.key_size, own.value_size)
         ),
+        *(_state_table(name) for name in STATE_TABLES if states),
+        *(torch.zeros((1, *shape)) for shape in states),
     )
-    return convert(lambda *tensors: forward(*tensors), example, forward.weights, {OPERATION: to_openvino})
+    translations = {OPERATION: to_openvino, **TRANSLATIONS}
+    graph = convert(lambda *tensors: forward(*tensors), example, forward.weights, translations)
+    _join_reshapes(graph)
+    return graph
+
+
+def _join_reshapes(graph: openvino.Model) -> None:
+    """Reshape the output of attention once, where a model divides it into heads and joins them again at once."""
+    from openvino import opset13
+
+    for operation in graph.get_ops():
+        if operation.get_type_name() != ATTENTION:
+            continue
+        output = operation.output(0)
+        (divided,) = (reader.get_node() for reader in output.get_target_inputs())
+        for reader in divided.output(0).get_target_inputs():
+            joined = reader.get_node()
+            if joined.get_type_name() == "Reshape" and joined.get_output_partial_shape(0).rank.get_length() == 3:
+                heads, size = (each.get_length() for each in list(divided.get_output_partial_shape(0))[2:])
+                shape = opset13.constant(np.array([-1, 1, heads * size], dtype=np.int64))
+                joined.input(0).replace_source_output(output)
+                joined.input(1).replace_source_output(shape.output(0))
+
+
+def _state_table(name: str) -> Tensor:
+    return torch.arange(5) if name in ("state_rows", "state_outputs") else torch.zeros(1, dtype=torch.int32)
 
 
 def convert(
@@ -259,16 +299,23 @@ def _shape(table: str) -> tuple[int, ...]:
     return () if table == "max_context_len" else (1,)
 
 
-def _name(graph: openvino.Model, heads: Sequence[CacheShape], weights: Mapping[str, Tensor]) -> None:
+def _name(
+    graph: openvino.Model,
+    heads: Sequence[CacheShape],
+    states: Sequence[tuple[int, ...]],
+    weights: Mapping[str, Tensor],
+) -> None:
     """Set names and shapes of inputs and output."""
     memory = {
         f"{states}_cache.{layer}": [-1, own.num_heads, BLOCK_SIZE, size]
         for layer, own in enumerate(heads)
         for states, size in (("key", own.key_size), ("value", own.value_size))
     }
-    flat = {name: [1, -1] if name in ("input_ids", "position_ids") else [-1] for name in INPUTS}
+    recurrent = {name: [-1] for name in STATE_TABLES if states}
+    recurrent |= {f"{STATES}{number}": [-1, *shape] for number, shape in enumerate(states)}
+    flat = {name: [-1, 1] if name in ("input_ids", "position_ids") else [-1] for name in INPUTS}
     own = {INPUT_PREFIX + name: list(weight.shape) for name, weight in weights.items()}
-    shapes = flat | {"max_context_len": []} | memory | own
+    shapes = flat | {"max_context_len": []} | memory | recurrent | own
     name_ports(graph, shapes, ["logits"])
 
 

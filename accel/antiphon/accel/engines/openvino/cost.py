@@ -84,6 +84,7 @@ def measure(
     Args:
         seconds: Maximum time to spend, approximately, see `PLAIN_STEPS`.
     """
+    rows = [count for count in rows if count <= (engine.max_rows or count)]
     start, *others = sorted({max(min(context, _longest(engine, max(rows))), 1) for context in contexts})
     others = [context for context in others if context >= MIN_RATIO * start]
     points = [(start, count) for count in rows if count == 1 or start <= _longest(engine, count)]

@@ -13,8 +13,9 @@ from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocksError
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
-from antiphon.accel.engines.openvino.paged_memory import BlockStorage, PagedMemory, block_bytes
+from antiphon.accel.engines.openvino.paged_memory import BlockStorage, PagedMemory, block_bytes, state_bytes
 from antiphon.accel.engines.openvino.sequence import PagedSequence
+from antiphon.accel.engines.openvino.state_pool import MAX_STATES, MIN_STATES, StatePool
 from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions, ThreadSettings
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and ea
 writing in advance, SmolLM2's prefill took 25 ms longer.
 """
 
+STATE_ONLY_BLOCK_BYTES = 2**16
+"""Bytes of memory for each block of tokens of a model without attention, whose blocks have no contents."""
+
 FindBigrams = Callable[["Callable[[Draft, int], Tensor]"], "Bigrams | None"]
 """Computes a model's bigrams. Its argument is a function that returns the logits of a root token and a draft."""
 
@@ -64,6 +68,9 @@ class OpenVINOEngine:
         memory: Size of the KV cache in bytes; at least two blocks.
         window: Smallest sliding window of the model's layers, in tokens; None without windows.
         max_positions: Length of the model's context, in tokens; None if unlimited.
+        max_length: See `ModelEngine.max_length`: the graph has the rotary frequencies of texts up to this length.
+        num_states: Number of recurrent states in memory, at least `MIN_STATES`; None: as many as fit three quarters of
+            it, at most `MAX_STATES`. Ignored if the model has none.
         prefill_chunk: Maximum number of prompt tokens per forward pass.
         lock: Lock held during forward passes; it can be shared with another engine of the same model.
         find_bigrams: Computes the model's bigrams on first use; None if there are none.
@@ -83,27 +90,37 @@ class OpenVINOEngine:
         memory: int,
         window: int | None = None,
         max_positions: int | None = None,
+        max_length: int | None = None,
+        num_states: int | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
         lock: FairLock | None = None,
         find_bigrams: FindBigrams | None = None,
     ) -> None:
-        self._block_bytes = size = block_bytes(graph.cache_shapes, graph.precision)
-        num_blocks = memory // size
+        self._block_bytes = size = block_bytes(graph.cache_shapes, graph.precision) or STATE_ONLY_BLOCK_BYTES
+        state_size = state_bytes(graph.state_shapes, graph.precision)
+        if not state_size:
+            num_states = 0
+        elif num_states is None:
+            num_states = min(max(3 * memory // 4 // state_size, MIN_STATES), MAX_STATES)
+        num_blocks = (memory - num_states * state_size) // size
         if num_blocks < 2:
+            more = f" and {MIN_STATES} states of {state_size} bytes each" if state_size else ""
             raise ValueError(
                 f"memory is {memory} bytes, but a block of {BLOCK_SIZE} tokens takes {size} bytes in this model; give "
-                f"at least two blocks, {2 * size} bytes."
+                f"at least two blocks{more}, {2 * size + MIN_STATES * state_size} bytes."
             )
         self.graph = graph
         self.prefill_chunk = prefill_chunk
         self.window = window
-        self.max_positions = max_positions
+        self.max_length = max_length
+        self.max_positions = max_positions = max_length or max_positions
         self.acceptance_stats: AcceptanceStats | None = None
         self.lock = FairLock() if lock is None else lock
         self.scheduler: object | None = None
         self.pool = BlockPool(num_blocks)
-        storage = BlockStorage(graph.cache_shapes, num_blocks, graph.precision)
-        self._memory = PagedMemory(self.pool, storage, window, max_positions)
+        storage = BlockStorage(graph.cache_shapes, num_blocks, graph.precision, graph.state_shapes, num_states)
+        states = StatePool(num_states) if num_states else None
+        self._memory = PagedMemory(self.pool, storage, states, window, max_positions)
         graph.attach(storage)
         self._sequences: WeakSet[PagedSequence] = WeakSet()
         self._num_forwards = 0
@@ -113,6 +130,11 @@ class OpenVINOEngine:
         self._bigrams: Bigrams | None = None
         if graph.has_temporary_weights:
             self._release_temporary_weights()
+
+    @property
+    def max_rows(self) -> int | None:
+        """Maximum number of rows of a single sequence with a draft; None if only the KV cache limits them."""
+        return None if self._memory.states is None else self._memory.states.num_blocks - 5
 
     @property
     def batch_cost(self) -> CostModel | None:
@@ -144,7 +166,8 @@ class OpenVINOEngine:
     @property
     def bigrams(self) -> Bigrams | None:
         """See `ModelEngine.bigrams`."""
-        if self._find_bigrams is not None and (self.window is None or self.window > MIN_BIGRAM_WINDOW):
+        can_find = self._memory.states is None and (self.window is None or self.window > MIN_BIGRAM_WINDOW)
+        if self._find_bigrams is not None and can_find:
             self._bigrams = self._find_bigrams(self._forward_new_sequence)
             self.graph.release_exact_head()
         self._find_bigrams = None
@@ -227,7 +250,7 @@ class OpenVINOEngine:
             pending = [left[count:] for left, count in zip(pending, chunks, strict=True)]
         # 2. Allocate blocks and compute the remaining pending tokens and the draft rows.
         with self._memory.lock:
-            self._reserve(sequences, [len(left) + len(each.draft) for each, left in zip(inputs, pending, strict=True)])
+            self._reserve(sequences, [(len(left), each.draft) for each, left in zip(inputs, pending, strict=True)])
             rows = [s.begin_forward(left, i.draft) for s, i, left in zip(sequences, inputs, pending, strict=True)]
         return self.graph.run(rows, needs_best=any(each.needs_best for each in inputs))
 
@@ -249,38 +272,51 @@ class OpenVINOEngine:
         """Return how many pending tokens to prefill now, without logits; 0 if the final pass can compute them all."""
         chunk = min(given.prefill_chunk or self.prefill_chunk, self.prefill_chunk)
         has_draft = len(given.draft) > 0
-        limit = min(chunk, MAX_PENDING_WITH_TREE) if has_draft else chunk
+        longest = MAX_PENDING_WITH_TREE if self._memory.states is None else 1  # each row has a block for its state
+        limit = min(chunk, longest) if has_draft else chunk
         return min(chunk, len(pending) - (1 if has_draft else limit)) if len(pending) > limit else 0
 
     def _prefill(self, sequences: Sequence[PagedSequence], chunks: Sequence[Tokens]) -> None:
         """Compute and keep the next chunk of each prompt that has one."""
         prefilled = [(sequence, chunk) for sequence, chunk in zip(sequences, chunks, strict=True) if chunk]
         with self._memory.lock:
-            self._reserve(sequences, [len(chunk) for chunk in chunks])
+            self._reserve(sequences, [(len(chunk), EMPTY) for chunk in chunks])
             rows = [sequence.begin_forward(chunk, EMPTY, needs_logits=False) for sequence, chunk in prefilled]
         self.graph.run(rows)
         for sequence, _ in prefilled:
             sequence.keep(())
 
-    def _reserve(self, sequences: Sequence[PagedSequence], rows: Sequence[int]) -> None:
-        """Allocate blocks for new rows of each sequence; evict sequences outside this forward pass if necessary."""
+    def _reserve(self, sequences: Sequence[PagedSequence], rows: Sequence[tuple[int, Draft]]) -> None:
+        """Allocate blocks for new rows of each sequence; evict sequences outside this forward pass if necessary.
+
+        Args:
+            rows: Number of pending tokens, and draft, of each sequence.
+        """
         self._memory.collect()
         for sequence in sequences:
             sequence.last_used = self._num_forwards
-        missing = sum(sequence.missing_blocks(count) for sequence, count in zip(sequences, rows, strict=True))
+        counts = [pending + len(draft) for pending, draft in rows]
+        missing = sum(sequence.missing_blocks(count) for sequence, count in zip(sequences, counts, strict=True))
+        states = sum(sequence.num_new_states(*each) for sequence, each in zip(sequences, rows, strict=True))
         others = sorted((each for each in self._sequences if each not in sequences), key=lambda each: each.last_used)
         for other in others:
-            if missing <= self.pool.num_available:
+            if missing <= self.pool.num_available and states <= self._memory.num_states_available:
                 break
             other.evict()
+        if states > self._memory.num_states_available:
+            raise OutOfBlocksError(
+                f"A forward pass over {len(sequences)} requests needs {states} recurrent states, and "
+                f"{self._memory.num_states_available} are available; give the engine more memory (memory=...), or "
+                "decode fewer requests at once."
+            )
         if missing > self.pool.num_available:
-            tokens = sum(len(sequence.tokens) + count for sequence, count in zip(sequences, rows, strict=True))
+            tokens = sum(len(sequence.tokens) + count for sequence, count in zip(sequences, counts, strict=True))
             raise OutOfBlocksError(
                 f"A forward pass over {len(sequences)} requests needs {tokens} tokens of KV cache, and the engine's "
                 f"memory holds {self.capacity}; give it more (memory=...), decode fewer requests at once, or shorten "
                 "them."
             )
-        for sequence, count in zip(sequences, rows, strict=True):
+        for sequence, count in zip(sequences, counts, strict=True):
             sequence.reserve(count)
 
 

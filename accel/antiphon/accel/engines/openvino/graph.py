@@ -16,6 +16,7 @@ from antiphon.accel.engines.openvino.mlp import FUSED, fuse_products, keep_produ
 from antiphon.accel.engines.openvino.paged_attention import CacheShape, set_cache_shapes
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage
 from antiphon.accel.engines.openvino.runtime import core
+from antiphon.accel.engines.openvino.state_layers import STATE_TABLES, state_shapes
 from antiphon.accel.engines.openvino.weights import Owners, TemporaryWeights
 
 if TYPE_CHECKING:
@@ -32,6 +33,21 @@ thread this is a division by zero, which ends the process.
 
 
 @dataclass(frozen=True, slots=True)
+class StatePath:
+    """A chain of rows of one sequence that starts from the sequence's state; see `state_layers`.
+
+    Attributes:
+        rows: Indices of the sequence's rows.
+        blocks: The block to read the state from, and those to write states to, each of one path only.
+        interval: A state is written where the number of tokens is a multiple of it, and after the last row.
+    """
+
+    rows: Sequence[int]
+    blocks: Sequence[int]
+    interval: int
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceRows:
     """The rows of one sequence in a forward pass.
 
@@ -42,6 +58,7 @@ class SequenceRows:
             ones the operation would write out of bounds.
         num_logits: Number of rows, counted from the last one, whose logits are returned.
         tree_mask: Which rows each row attends to, shape (rows * rows,), row by row; None for all rows before it.
+        paths: Paths that together have all rows; none if the model has no state.
     """
 
     tokens: Sequence[int]
@@ -50,6 +67,7 @@ class SequenceRows:
     blocks: Sequence[int]
     num_logits: int
     tree_mask: NDArray[np.uint8] | None = None
+    paths: Sequence[StatePath] = ()
 
 
 class PagedGraph:
@@ -82,6 +100,7 @@ class PagedGraph:
         self.precision = precision
         self.threads = threads
         self.cache_shapes: list[CacheShape] = set_cache_shapes(graph)
+        self.state_shapes = state_shapes(graph)
         weights = [] if weights is None else weights
         head = split_head(graph) if splits_head and weights and not is_compressed else None
         self.lm_head = None if head is None else LMHead(head, precision=precision, threads=threads)
@@ -148,8 +167,8 @@ class PagedGraph:
         )
         masks = [_CAUSAL if rows.tree_mask is None else rows.tree_mask for rows in sequences]
         inputs: dict[str, NDArray[Any]] = {
-            "input_ids": np.array([[token for rows in sequences for token in rows.tokens]], dtype=np.int64),
-            "position_ids": np.concatenate([rows.positions for rows in sequences])[None],
+            "input_ids": np.array([[token] for rows in sequences for token in rows.tokens], dtype=np.int64),
+            "position_ids": np.concatenate([rows.positions for rows in sequences])[:, None],
             "rows": logit_rows.astype(np.int64),
             "past_lens": np.array([rows.past for rows in sequences], dtype=np.int32),
             "subsequence_begins": starts,
@@ -161,6 +180,8 @@ class PagedGraph:
             "qq_bias": np.concatenate(masks),
             "qq_bias_begins": _offsets([len(mask) for mask in masks]),
         }
+        if self.state_shapes:
+            inputs |= _state_inputs(sequences, starts)
         for name, numbers in inputs.items():
             self._request.set_tensor(self._ports[name], openvino.Tensor(numbers))
         output = np.empty((1, len(logit_rows), self._output_size), dtype=np.float32)
@@ -175,6 +196,25 @@ class PagedGraph:
         if needs_best:
             pass_logits.known()
         return [HeadLogits(pass_logits, part) for part in parts]
+
+
+def _state_inputs(sequences: Sequence[SequenceRows], starts: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+    """Return the inputs of `STATE_TABLES`.
+
+    Args:
+        starts: Where the rows of each sequence begin.
+    """
+    paths = [(path, start, rows.past) for rows, start in zip(sequences, starts, strict=False) for path in rows.paths]
+    indices = np.concatenate([np.array(path.rows, dtype=np.int64) + start for path, start, _ in paths])
+    outputs = np.empty(starts[-1], dtype=np.int64)
+    outputs[indices] = np.arange(len(indices))
+    tables = (
+        *(indices, outputs, _offsets([len(path.rows) for path, _, _ in paths])),
+        *(np.concatenate([path.blocks for path, _, _ in paths]), _offsets([len(path.blocks) for path, _, _ in paths])),
+        *([past for _, _, past in paths], [path.interval for path, _, _ in paths]),
+    )
+    kinds = [np.int64, np.int64, *[np.int32] * 5]
+    return {name: np.array(table, dtype=kind) for name, table, kind in zip(STATE_TABLES, tables, kinds, strict=True)}
 
 
 def _offsets(counts: Sequence[int]) -> NDArray[np.int32]:

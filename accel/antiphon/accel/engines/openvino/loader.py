@@ -24,10 +24,10 @@ from antiphon.accel.engines.openvino import compression, lm_head
 from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
-from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+from antiphon.accel.engines.openvino.engine import STATE_ONLY_BLOCK_BYTES, OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
-from antiphon.accel.engines.openvino.paged_memory import block_bytes
+from antiphon.accel.engines.openvino.paged_memory import block_bytes, state_bytes
 from antiphon.accel.engines.openvino.reduced_model import reduced_model
 from antiphon.accel.engines.openvino.runtime import (
     PRECISIONS,
@@ -38,13 +38,14 @@ from antiphon.accel.engines.openvino.runtime import (
     version,
 )
 from antiphon.accel.engines.openvino.self_test import run_self_test
+from antiphon.accel.engines.openvino.state_pool import MIN_STATES
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
 from antiphon.accel.engines.openvino.weights import Owners, attach_weights, large_weights
 from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.cost_store import is_credible
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
-from antiphon.accel.engines.torch.traits import declared_traits
+from antiphon.accel.engines.torch.traits import Traits, declared_traits
 from antiphon.accel.processor import processor_flags
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
     if stored is not None:
         return stored.failure
     try:
-        tested = reduced_model(model, declared_traits(model).layer_kinds)
+        tested = reduced_model(model, _traits(model).layer_kinds)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # it cannot be reduced
         tested = model
     result = load_engine(tested, memory=SELF_TEST_MEMORY)
@@ -238,7 +239,7 @@ def _description(engine: OpenVINOEngine, result: Compatibility, weights: str) ->
 
 
 def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compatibility:
-    windows = windows_of(declared_traits(model))
+    windows = windows_of(_traits(model))
     found = run_self_test(engine, model, windows, max_compression=compression.MAX_DISTANCE.get(weights))
     wrong = [each for each in found if not each.agrees]
     return Compatibility(f"OpenVINO's logits differ from this model's; {wrong[0]}." if wrong else "")
@@ -260,7 +261,7 @@ def _compile(
     model: PreTrainedModel, key: str, weights: str, memory: int | None, report: ProgressCallback
 ) -> tuple[OpenVINOEngine, bool]:
     """Return the engine of the stored or newly converted graph, and whether it was converted now."""
-    traits, model_ref, is_converted = declared_traits(model), ref(model), Event()
+    traits, model_ref, is_converted = _traits(model), ref(model), Event()
     checkpoint = checkpoint_of(model)
     files = [] if checkpoint is None else [each.path for each in checkpoint.files]
 
@@ -290,23 +291,32 @@ def _compile(
         fuses_mlp=not weights and _fuses_mlp(model),
         is_compressed=bool(weights),
     )
+    max_length = None if traits.rope is None else traits.rope.position
     engine = OpenVINOEngine(
         graph,
-        memory=_default_memory(graph, traits.max_positions) if memory is None else memory,
+        memory=_default_memory(graph, max_length or traits.max_positions) if memory is None else memory,
         window=min((window for window in windows_of(traits) if window), default=None),
         max_positions=traits.max_positions,
+        max_length=max_length,
         lock=engine_of(model).lock,
         find_bigrams=find_bigrams,
     )
     return engine, is_converted.is_set()
 
 
+def _traits(model: PreTrainedModel) -> Traits:
+    """Return the model's traits; if layers keep a state, tested ones, because their classes do not show the level."""
+    traits = declared_traits(model)
+    return engine_of(model).traits if traits.state_kinds else traits
+
+
 def _default_memory(graph: PagedGraph, max_positions: int | None) -> int:
-    """Return the default size of the KV cache in bytes: at least two blocks, the engine's minimum."""
-    block = block_bytes(graph.cache_shapes, graph.precision)
-    full_context = block * (1 + (max_positions or 0) // BLOCK_SIZE)
+    """Return the default size of the KV cache in bytes: at least two blocks and `MIN_STATES`, the engine's minimum."""
+    block = block_bytes(graph.cache_shapes, graph.precision) or STATE_ONLY_BLOCK_BYTES
+    states = MIN_STATES * state_bytes(graph.state_shapes, graph.precision)
+    full_context = states + block * (1 + (max_positions or 0) // BLOCK_SIZE)
     most = int(MAX_MEMORY_SHARE * available_memory())
-    return max(min(max(DEFAULT_MEMORY, full_context), most), 2 * block)
+    return max(min(max(DEFAULT_MEMORY, full_context), most), 2 * block + states)
 
 
 def _setting(model: PreTrainedModel) -> str:

@@ -24,6 +24,9 @@ PAGED = "antiphon_openvino"
 OPERATION = "antiphon::paged_attention"
 """Name of the operation in the traced graph."""
 
+ATTENTION = "PagedAttentionExtension"
+"""OpenVINO's name of the operation."""
+
 TABLES = (
     "past_lens",
     "subsequence_begins",
@@ -93,14 +96,14 @@ def paged_attention(
     Windows are taken from the model's configuration, because not every model passes them on.
 
     Args:
-        query: Queries, shape (1, heads, rows, size).
-        key: Keys, shape (1, key heads, rows, size).
-        value: Values, shape (1, key heads, rows, value size).
+        query: Queries, shape (rows, heads, 1, size).
+        key: Keys, shape (rows, key heads, 1, size).
+        value: Values, shape (rows, key heads, 1, value size).
         attention_mask: Ignored: the tables determine which rows each row attends to.
         options: Options of attention functions, such as ``scaling`` and ``s_aux`` (attention sinks).
 
     Returns:
-        The output, shape (1, rows, heads, value size), and None for the attention weights.
+        The output, shape (rows, 1, heads, value size), and None for the attention weights.
 
     Raises:
         ValueError: The model uses an option that the operation does not have.
@@ -125,7 +128,7 @@ def paged_attention(
         size**-0.5 if scaling is None else float(scaling),
         now.windows[layer] if now.windows else 0,
     )
-    return attended.reshape(1, -1, heads, shape.value_size), None
+    return attended.reshape(-1, 1, heads, shape.value_size), None
 
 
 def to_openvino(context: Any) -> list[Any]:
@@ -163,7 +166,7 @@ def set_cache_shapes(graph: Any) -> list[CacheShape]:
     """
     layers: dict[int, CacheShape] = {}
     for operation in graph.get_ops():
-        if operation.get_type_name() != "PagedAttentionExtension":
+        if operation.get_type_name() != ATTENTION:
             continue
         keys, values = (operation.input_value(index).get_partial_shape() for index in (3, 4))
         shape = CacheShape(*(each.get_length() for each in (keys[1], keys[3], values[3])))
@@ -175,8 +178,8 @@ def set_cache_shapes(graph: Any) -> list[CacheShape]:
 
 
 def _flatten_heads(states: Tensor) -> Tensor:
-    """Return states of shape (1, heads, rows, size) as (rows, heads * size)."""
-    return states.transpose(1, 2).reshape(-1, int(states.shape[1]) * int(states.shape[3]))
+    """Return states of shape (rows, heads, 1, size) as (rows, heads * size)."""
+    return states.reshape(-1, int(states.shape[1]) * int(states.shape[3]))
 
 
 def _shape_only(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:

@@ -1,34 +1,47 @@
-"""The KV cache memory of the engine: arrays of blocks, and the state that all of its sequences share."""
+"""The KV cache memory of the engine: arrays of blocks, and what all of its sequences share."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from threading import RLock
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.accel.engines.openvino.block_pool import BlockPool
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE, CacheShape
+from antiphon.accel.engines.openvino.state_layers import STATES
+from antiphon.accel.engines.openvino.state_pool import StatePool
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
 """numpy's dtype for each precision. numpy has no bfloat16, so its bits are stored as uint16: values are only copied."""
 
 
 class BlockStorage:
-    """Keys and values of all layers, in blocks of `BLOCK_SIZE` tokens.
+    """Keys and values of all layers in blocks of `BLOCK_SIZE` tokens, and states of all layers in blocks of one each.
 
     The operating system provides the memory page by page when a block is first written to.
 
     Args:
         shapes: Shape of each layer's cache.
         precision: "f32" or "bf16".
+        state_shapes: Shape of each recurrent or convolutional state.
+        num_states: Number of blocks of states.
     """
 
-    def __init__(self, shapes: Sequence[CacheShape], num_blocks: int, precision: str) -> None:
+    def __init__(
+        self,
+        shapes: Sequence[CacheShape],
+        num_blocks: int,
+        precision: str,
+        state_shapes: Sequence[tuple[int, ...]] = (),
+        num_states: int = 0,
+    ) -> None:
         self._precision = precision
         self._names: dict[tuple[int, int], list[str]] = {}
         for layer, shape in enumerate(shapes):
@@ -40,16 +53,21 @@ class BlockStorage:
             (heads, size): np.zeros((len(names), num_blocks, heads, BLOCK_SIZE, size), dtype=DTYPES[precision])
             for (heads, size), names in self._names.items()
         }
+        self._recurrent = [np.zeros((num_states, *shape), dtype=DTYPES[precision]) for shape in state_shapes]
 
     def tensors(self) -> dict[str, Any]:
         """Return OpenVINO tensors that share this memory, by the names of the graph's inputs."""
         import openvino
 
         dtype = getattr(openvino.Type, self._precision)
-        return {
-            name: openvino.Tensor(states, openvino.Shape(list(states.shape)), dtype)
+        arrays = {
+            name: states
             for shape, names in self._names.items()
             for name, states in zip(names, self._states[shape], strict=True)
+        }
+        arrays |= {f"{STATES}{number}": states for number, states in enumerate(self._recurrent)}
+        return {
+            name: openvino.Tensor(states, openvino.Shape(list(states.shape)), dtype) for name, states in arrays.items()
         }
 
     def clear(self, block: int) -> None:
@@ -87,27 +105,48 @@ class PagedMemory:
     Attributes:
         pool: Allocates blocks and caches prefixes.
         storage: Contents of the blocks.
+        states: Allocates blocks of recurrent states; None if the model has none.
         window: Smallest sliding window of the model's layers, in tokens; None without windows.
         max_positions: Length of the model's context, in tokens; None if unlimited.
         lock: Guards pool and storage.
         abandoned_blocks: Blocks of sequences that were garbage-collected; the engine frees them later.
+        abandoned_states: The same for blocks of states.
         ended_tenants: Tenants that were garbage-collected; the engine drops their prefixes later.
+        stateful: Sequences that hold a state.
     """
 
     pool: BlockPool
     storage: BlockStorage
+    states: StatePool | None = None
     window: int | None = None
     max_positions: int | None = None
     lock: RLock = field(default_factory=RLock)
     abandoned_blocks: deque[list[int]] = field(default_factory=deque)
+    abandoned_states: deque[list[int]] = field(default_factory=deque)
     ended_tenants: deque[Hashable] = field(default_factory=deque)
+    stateful: WeakSet[Any] = field(default_factory=WeakSet)
+
+    @property
+    def num_states_available(self) -> int:
+        """Number of blocks of states that can be allocated now."""
+        return 0 if self.states is None else self.states.num_available
 
     def collect(self) -> None:
         """Free the blocks of garbage-collected sequences, and drop the prefixes of garbage-collected tenants."""
         while self.abandoned_blocks:
             self.pool.free(self.abandoned_blocks.popleft())
+        while self.states is not None and self.abandoned_states:
+            self.states.free(self.abandoned_states.popleft())
         while self.ended_tenants:
-            self.pool.forget_tenant(self.ended_tenants.popleft())
+            tenant = self.ended_tenants.popleft()
+            self.pool.forget_tenant(tenant)
+            if self.states is not None:
+                self.states.forget_tenant(tenant)
+
+
+def state_bytes(shapes: Sequence[tuple[int, ...]], precision: str) -> int:
+    """Return the bytes of one block of states: those of all layers."""
+    return sum(map(prod, shapes)) * int(np.dtype(DTYPES[precision]).itemsize)
 
 
 def block_bytes(shapes: Sequence[CacheShape], precision: str) -> int:

@@ -10,11 +10,12 @@ from weakref import finalize, ref
 
 import numpy as np
 
-from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim, without_probes
+from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, path_to, trim, without_probes
 from antiphon.accel.drafting.tree import build_tree
-from antiphon.accel.engines.openvino.graph import SequenceRows
+from antiphon.accel.engines.openvino.graph import SequenceRows, StatePath
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import PagedMemory
+from antiphon.accel.engines.openvino.state_pool import EMPTY_STATE
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.protocol import Level
@@ -29,6 +30,8 @@ class PagedSequence:
         tenant: Owner of the text; cached prefixes are shared within one tenant only.
         can_batch: Whether the sequence may share forward passes with others.
         blocks: Block table: numbers of the blocks that hold the tokens, in their order.
+        states: Blocks of recurrent states: first that of the state after the cached tokens, then between a forward pass
+            and `keep` those that it has written. Empty if there is no cached token, or the model has no state.
         last_used: Number of the last forward pass that the sequence took part in.
     """
 
@@ -37,14 +40,18 @@ class PagedSequence:
         self.can_batch = True
         self.tokens: list[int] = []
         self.blocks: list[int] = []
+        self.states: list[int] = []
         self.last_used = 0
         self._memory = memory
         self._cache_key = _weak(tenant, memory.ended_tenants)
         self._num_cached = 0  # index of the first block that may still be added to the prefix cache
+        self._state_of_row: dict[int, int] = {}  # blocks of the states that the last forward pass has written
+        self._cached_state = 0  # length of the text after which a state was last cached while decoding
         self._is_evicted = False
         self._is_prefilled = False
         self._input: tuple[Tokens, Draft] = ((), EMPTY)  # pending tokens and draft between a forward pass and `keep`
         finalize(self, memory.abandoned_blocks.append, self.blocks)
+        finalize(self, memory.abandoned_states.append, self.states)
 
     @property
     def length(self) -> int:
@@ -81,10 +88,10 @@ class PagedSequence:
         root = len(self.tokens) + pending - 1
         positions = self._memory.max_positions
         depth = min(depth, sys.maxsize if positions is None else max(positions - 1 - root, 0))
-        fitted = trim(draft, rows, depth)
+        fitted = self._trim_to_states(draft, rows, depth)
         window = self._memory.window
         if window is not None and root + 1 + len(fitted) > window:
-            return trim(most_likely_chain(draft), rows, depth)
+            return self._trim_to_states(most_likely_chain(draft), rows, depth)
         return fitted
 
     def keep(self, path: Sequence[int]) -> None:
@@ -100,10 +107,13 @@ class PagedSequence:
                 sources, targets = zip(*((self._slot(a), self._slot(b)) for a, b in moved), strict=True)
                 self._memory.storage.move_rows(sources, targets)
             self._confirm([*pending, *(draft.tokens[row] for row in path)])
+            self._keep_state([*range(len(pending)), *(len(pending) + row for row in path)], has_draft=len(draft) > 0)
 
     def discard(self) -> None:
         """See `CachedSequence.discard`."""
         self._input = ((), EMPTY)
+        with self._memory.lock:
+            self._drop_states()
 
     def reset(self) -> None:
         """See `CachedSequence.reset`."""
@@ -121,6 +131,11 @@ class PagedSequence:
         """Start with the longest cached prefix of the text. The last token of the text is always left to compute."""
         with self._memory.lock:
             blocks, count = self._memory.pool.find_prefix(self._cache_key, text[:-1])
+            if (states := self._memory.states) is not None:
+                state, count = states.find(self._cache_key, text[:count])
+                del blocks[count // BLOCK_SIZE :]
+                states.share(state)
+                self.states[:] = [state]
             self._memory.pool.share(blocks)
         self.blocks[:] = blocks
         self.tokens[:] = text[:count]
@@ -167,6 +182,7 @@ class PagedSequence:
         rows = len(pending) + len(draft)
         tree = None if _is_chain(draft) else build_tree(len(pending), draft.parents)
         past = len(self.tokens)
+        self._memory.stateful.add(self)
         return SequenceRows(
             tokens=[*pending, *draft.tokens],
             positions=past + (np.arange(rows) if tree is None else tree.depths),
@@ -174,7 +190,88 @@ class PagedSequence:
             blocks=self.blocks[: _num_blocks(past + rows)],
             num_logits=1 + len(draft) if needs_logits else 0,
             tree_mask=None if tree is None else tree.ancestor_mask.astype(np.uint8).reshape(-1),
+            paths=self._paths(len(pending), draft),
         )
+
+    def num_new_states(self, pending: int, draft: Draft) -> int:
+        """Return how many blocks of states the next forward pass writes at most.
+
+        Args:
+            pending: Number of pending tokens.
+        """
+        if self._memory.states is None:
+            return 0
+        return sum(pending + len(path) for path in _paths_to_leaves(draft)) if draft else 2
+
+    def _trim_to_states(self, draft: Draft, rows: int, depth: int) -> Draft:
+        """Trim a draft so that there are blocks for its states, if all sequences with a state have as many."""
+        fitted, states = trim(draft, rows, depth), self._memory.states
+        if states is None:
+            return fitted
+        sequences = len(self._memory.stateful) + (self not in self._memory.stateful)
+        # Each sequence has one state already; one block is empty, and the prefill of another sequence needs three.
+        available = (states.num_blocks - 4) // sequences - 1
+        while len(fitted) and (missing := self.num_new_states(1, fitted) - available) > 0:
+            fitted = trim(draft, len(fitted) - 1 - missing // 4, depth)
+        return fitted
+
+    def _paths(self, pending: int, draft: Draft) -> Sequence[StatePath]:
+        """Allocate blocks for the states of the next forward pass, and return its paths.
+
+        With a draft every row of a path has a block, and rows above a branch one in each path. A prefill writes the
+        state after the last full block, which can be cached, and that after the last token.
+        """
+        states = self._memory.states
+        if states is None:
+            return ()
+        if not self.states:
+            states.share(EMPTY_STATE)
+            self.states.append(EMPTY_STATE)
+        self._drop_states()
+        past = len(self.tokens)
+        if not draft:
+            boundary = _last_boundary(past + pending)
+            is_inside = past < boundary < past + pending
+            self.states += states.allocate(1 + is_inside)
+            self._state_of_row = {pending - 1: self.states[-1]}
+            if is_inside:
+                self._state_of_row[boundary - past - 1] = self.states[1]
+            return [StatePath(range(pending), self.states[:], boundary if is_inside else past + pending)]
+        paths: list[StatePath] = []
+        self._state_of_row = {}
+        for path in _paths_to_leaves(draft):
+            rows = [*range(pending), *(pending + row for row in path)]
+            blocks = states.allocate(len(rows))
+            self.states += blocks
+            self._state_of_row |= dict(zip(rows, blocks, strict=True))
+            paths.append(StatePath(rows, [self.states[0], *blocks], 1))
+        return paths
+
+    def _keep_state(self, rows: Sequence[int], *, has_draft: bool) -> None:
+        """Keep the state after the last kept row, and cache that after the last full block if it was written.
+
+        While decoding, it replaces the one that was cached before.
+        """
+        states = self._memory.states
+        if states is None:
+            return
+        boundary = _last_boundary(len(self.tokens))
+        index = boundary - 1 - (len(self.tokens) - len(rows))
+        if index >= 0:
+            states.cache(self._cache_key, self.tokens[:boundary], self._state_of_row[rows[index]])
+            if self._cached_state:
+                states.uncache(self._cache_key, self.tokens[: self._cached_state])
+            self._cached_state = boundary if has_draft or len(rows) == 1 else 0
+        last = self._state_of_row[rows[-1]]
+        states.share(last)
+        states.free(self.states)
+        self.states[:] = [last]
+
+    def _drop_states(self) -> None:
+        """Free the blocks of states that were not kept."""
+        if self._memory.states is not None:
+            self._memory.states.free(self.states[1:])
+            del self.states[1:]
 
     def _confirm(self, tokens: Tokens) -> None:
         """Append confirmed tokens, free the blocks behind them, and add full blocks to the prefix cache."""
@@ -190,9 +287,13 @@ class PagedSequence:
     def _clear(self, *, is_evicted: bool) -> None:
         with self._memory.lock:
             self._memory.pool.free(self.blocks)
+            if self._memory.states is not None:
+                self._memory.states.free(self.states)
+            self._memory.stateful.discard(self)
+            self.states.clear()
             self.blocks.clear()
             self.tokens.clear()
-            self._input, self._num_cached = ((), EMPTY), 0
+            self._input, self._num_cached, self._cached_state = ((), EMPTY), 0, 0
             self._is_evicted, self._is_prefilled = is_evicted, False
 
     def _writes_to_shared(self, rows: int) -> bool:
@@ -219,6 +320,16 @@ def _weak(tenant: Hashable, ended: deque[Hashable]) -> Hashable:
 def _num_blocks(num_tokens: int) -> int:
     """Return how many blocks hold ``num_tokens`` tokens."""
     return -(-num_tokens // BLOCK_SIZE)
+
+
+def _last_boundary(num_tokens: int) -> int:
+    """Return how many tokens the full blocks of a text hold."""
+    return num_tokens // BLOCK_SIZE * BLOCK_SIZE
+
+
+def _paths_to_leaves(draft: Draft) -> list[list[int]]:
+    """Return the path to each row that has no child, without the root."""
+    return [path_to(draft, leaf) for leaf in range(len(draft)) if leaf not in draft.parents]
 
 
 def _is_chain(draft: Draft) -> bool:

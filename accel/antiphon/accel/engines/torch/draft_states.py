@@ -9,11 +9,12 @@ state before the draft until `DraftStates.keep` writes that after the last accep
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from threading import local
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -165,11 +166,8 @@ class DraftStates(Cache):
         Raises:
             RuntimeError: A convolution took the branches of the draft for one text.
         """
-        before, _thread_state.ancestry = _thread_state.ancestry, self.ancestry
-        try:
+        with replaced_functions({name: partial(each, self.ancestry) for name, each in _FUNCTIONS.items()}):
             yield
-        finally:
-            _thread_state.ancestry = before
         if self.ancestry.branches and self.ancestry.convolutions < len(self._inputs):
             raise RuntimeError(
                 "The convolutions of this model did not follow the branches of a draft, perhaps because it was "
@@ -188,9 +186,9 @@ class DraftStates(Cache):
 
 
 class _ThreadState(local):
-    """The rows of this thread's forward pass, if it verifies a draft."""
+    """The functions that this thread's forward pass calls in place of those of the state layers, by name."""
 
-    ancestry: Ancestry | None = None
+    functions: Mapping[str, Function] = MappingProxyType({})
 
 
 _thread_state = _ThreadState()
@@ -201,17 +199,30 @@ def follow_drafts(model: PreTrainedModel) -> None:
     for name in {type(module).__module__ for module in model.modules()}:
         namespace = vars(sys.modules[name]) if name in sys.modules else {}
         for function in _FUNCTIONS.keys() & namespace.keys():
-            if not hasattr(namespace[function], "follows_drafts"):
-                namespace[function] = _following(namespace[function], _FUNCTIONS[function])
+            if not hasattr(namespace[function], "is_replaceable"):
+                namespace[function] = _replaceable(function, namespace[function])
 
 
-def _following(plain: Function, of_rows: Function) -> Function:
+@contextmanager
+def replaced_functions(functions: Mapping[str, Function]) -> Iterator[None]:
+    """Let state layers call these functions in place of their own, by name, in this thread inside the context.
+
+    `follow_drafts` has to be called for the model before.
+    """
+    before, _thread_state.functions = _thread_state.functions, functions
+    try:
+        yield
+    finally:
+        _thread_state.functions = before
+
+
+def _replaceable(name: str, plain: Function) -> Function:
     @wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
-        ancestry = None if torch.compiler.is_compiling() else _thread_state.ancestry
-        return plain(*args, **kwargs) if ancestry is None else of_rows(ancestry, *args, **kwargs)
+        function = plain if torch.compiler.is_compiling() else _thread_state.functions.get(name, plain)
+        return function(*args, **kwargs)
 
-    call.follows_drafts = True  # type: ignore[attr-defined]
+    call.is_replaceable = True  # type: ignore[attr-defined]
     return call
 
 

@@ -57,6 +57,7 @@ class TorchEngine:
 
     name = "torch"
     prefill_batch_tokens = 0
+    max_length: int | None = None
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = ref(model)
