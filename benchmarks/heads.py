@@ -93,14 +93,13 @@ def draft_states(head: Head) -> Head:
         first, known = known, len(head.text) - 1
         return [HiddenStates(first, (range(first, known),))]
 
-    head.take_states = take
+    head.connect(take, lambda function: function())
     return head
 
 
-def drafters_of(recording: Recording, acceptance: Sequence[float], seed: int) -> dict[str, Drafter]:
-    """Return the compared drafters of one answer; passes of the head take no time."""
-    text, stats = (*recording.prompt, *recording.answer), (HeadStats(is_timed=False), HeadStats(is_timed=False))
-    alone, both = (RecordedHead(text, acceptance, stats=own, random=Random(seed)) for own in stats)
+def drafters_of(recording: Recording, alone: RecordedHead, both: RecordedHead) -> dict[str, Drafter]:
+    """Return the compared drafters of one answer."""
+    alone.text = both.text = (*recording.prompt, *recording.answer)
     blend = Blend(head=both)
     assert blend.head is not None
     draft_states(blend.head)
@@ -115,8 +114,9 @@ def tokens_per_step(recordings: Sequence[Recording], rows: int, acceptance: Sequ
         acceptance: Acceptance rate of the head by depth.
     """
     tokens, steps = Counter[str](), Counter[str]()
-    for seed, recording in enumerate(recordings):
-        for name, drafter in drafters_of(recording, acceptance, seed).items():
+    alone, both = (RecordedHead(acceptance=acceptance, stats=HeadStats(is_timed=False)) for _ in range(2))
+    for recording in recordings:
+        for name, drafter in drafters_of(recording, alone, both).items():
             taken = list(replay_steps(recording, drafter, rows))
             tokens[name] += sum(len(step.tokens) for step in taken)
             steps[name] += len(taken)

@@ -155,14 +155,23 @@ class Head:
         head: The head of the model that decodes.
 
     Attributes:
-        take_states: Returns the hidden states of the tokens that were kept since its last call; set by the request.
         text: Prompt and confirmed tokens.
     """
 
     def __init__(self, head: DraftHead) -> None:
         self.model = head
-        self.take_states: Callable[[], Sequence[HiddenStates]] = list
+        self._take_states: Callable[[], Sequence[HiddenStates]] = list
+        self._run: Callable[[Callable[[], Draft]], Draft] = lambda function: function()
         self.begin((), ())
+
+    def connect(self, take_states: Callable[[], Sequence[HiddenStates]], run: Callable[[Any], Any]) -> None:
+        """Connect the part with the sequence of its request.
+
+        Args:
+            take_states: Returns the hidden states of the tokens that were kept since its last call.
+            run: Calls a function while no other thread uses the engine.
+        """
+        self._take_states, self._run = take_states, run
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
         """Forget the previous request."""
@@ -187,10 +196,9 @@ class Head:
             budget: Maximum number of rows; without any, the head does not run.
         """
         self._started = perf_counter()
-        self._collect()
         if len(tree):
             tree = Draft.unchecked(tree.tokens, tree.parents, tuple(self._others.calibrate(tree)))
-        own = self._guesses(tree, min(budget, MAX_DEPTH)) if self._unread else EMPTY
+        own = self._run(lambda: self._guesses(tree, min(budget, MAX_DEPTH)))
         return merge(tree, own) if len(own) else tree
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
@@ -213,7 +221,7 @@ class Head:
         After an eviction the engine computes known ones again. It computes none for a prefix that it had cached: the
         head then knows only what follows.
         """
-        for start, layers in self.take_states():
+        for start, layers in self._take_states():
             known = self._end - start
             if known < 0:
                 self._session, self._unread, known = self.model.session(), [], 0
@@ -223,6 +231,7 @@ class Head:
 
     def _guesses(self, tree: Draft, depth: int) -> Draft:
         """Run the head while that pays; return its chain with the alternatives of each pass."""
+        self._collect()
         stats = self.model.stats
         tokens: list[int] = []
         parents: list[int] = []
@@ -230,12 +239,12 @@ class Head:
         row, above, given_above = ROOT, 1.0, 1.0  # the chain's last row, its chance, and its chance as the head gave it
         other = ROOT  # the tree's row of the same path
         self._best = []
-        for level in range(depth):
+        for level in range(depth if self._unread else 0):
             is_due = level == 0 and stats.skipped_steps >= EXPLORE_EVERY
             gain = above * (1 - _covered(tree, other)) * stats.acceptance(level)
             if not is_due and not stats.pays(gain):
                 break
-            found = [each for each in self._pass(level) if isfinite(each[1]) and 0 < each[1]]
+            found = [each for each in self._pass(level) if isfinite(each[1]) and each[1] > 0]
             if not found:  # the head computes NaN
                 break
             self._best.append(found[0][0])

@@ -11,13 +11,15 @@ from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_st
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocksError
-from antiphon.accel.engines.openvino.graph import PagedGraph
+from antiphon.accel.engines.openvino.graph import PagedGraph, SequenceRows
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage, PagedMemory, block_bytes
 from antiphon.accel.engines.openvino.sequence import PagedSequence
 from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions, ThreadSettings
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from antiphon.accel.drafting.budget import Budget
@@ -172,15 +174,19 @@ class OpenVINOEngine:
                 if self.pool.is_free(block):
                     self._memory.storage.clear(block)
 
-    def sequence(self, text: Tokens = (), *, tenant: Hashable = None) -> PagedSequence:
+    def sequence(
+        self, text: Tokens = (), *, tenant: Hashable = None, hidden_states: tuple[int, ...] = ()
+    ) -> PagedSequence:
         """Return a new sequence, which starts with the tenant's longest cached prefix of the text.
 
         Args:
             text: Token ids of the prompt.
             tenant: Owner of the text. Its cached prefixes are dropped when the object is garbage-collected; those of
                 names and numbers stay.
+            hidden_states: Indices of the hidden states that a draft head reads. The graph gives the last ones only.
         """
-        sequence = PagedSequence(self._memory, tenant)
+        is_given = self.graph.hidden_size > 0 and hidden_states == (-1,)
+        sequence = PagedSequence(self._memory, tenant, hidden_states if is_given else ())
         with self._memory.lock:
             self._memory.collect()
             sequence.adopt_prefix(text)
@@ -189,7 +195,7 @@ class OpenVINOEngine:
 
     def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> PagedSequence:
         """See `ModelEngine.new_sequence`."""
-        return self.sequence(tokens, tenant=options.tenant)
+        return self.sequence(tokens, tenant=options.tenant, hidden_states=options.hidden_states)
 
     def cache_of(self, sequence: CachedSequence) -> None:
         """Return None: the KV cache is not one of transformers."""
@@ -229,7 +235,7 @@ class OpenVINOEngine:
         with self._memory.lock:
             self._reserve(sequences, [len(left) + len(each.draft) for each, left in zip(inputs, pending, strict=True)])
             rows = [s.begin_forward(left, i.draft) for s, i, left in zip(sequences, inputs, pending, strict=True)]
-        return self.graph.run(rows, needs_best=any(each.needs_best for each in inputs))
+        return self._run(sequences, rows, needs_best=any(each.needs_best for each in inputs))
 
     def _forward_new_sequence(self, draft: Draft, root: int) -> Tensor:
         """Return the logits of a draft below a root token, without any context: (1 + rows, vocab)."""
@@ -258,9 +264,20 @@ class OpenVINOEngine:
         with self._memory.lock:
             self._reserve(sequences, [len(chunk) for chunk in chunks])
             rows = [sequence.begin_forward(chunk, EMPTY, needs_logits=False) for sequence, chunk in prefilled]
-        self.graph.run(rows)
+        self._run([sequence for sequence, _ in prefilled], rows)
         for sequence, _ in prefilled:
             sequence.keep(())
+
+    def _run(
+        self, sequences: Sequence[PagedSequence], rows: Sequence[SequenceRows], *, needs_best: bool = False
+    ) -> list[Logits]:
+        """Run the graph, and note the hidden states for the sequences that collect them."""
+        states: list[NDArray[np.float32]] = []
+        logits = self.graph.run(rows, needs_best=needs_best, hidden_states=states)
+        for sequence, own in zip(sequences, states, strict=False):
+            if sequence.hidden_states.layers:
+                sequence.hidden_states.note([own])
+        return logits
 
     def _reserve(self, sequences: Sequence[PagedSequence], rows: Sequence[int]) -> None:
         """Allocate blocks for new rows of each sequence; evict sequences outside this forward pass if necessary."""

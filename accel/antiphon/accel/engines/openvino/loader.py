@@ -288,6 +288,7 @@ def _compile(
         threads=torch.get_num_threads(),
         splits_head=_head_bytes(model) >= lm_head.MIN_BYTES,
         fuses_mlp=not weights and _fuses_mlp(model),
+        gives_hidden_states=engine_of(model).head is not None,
         is_compressed=bool(weights),
     )
     engine = OpenVINOEngine(
