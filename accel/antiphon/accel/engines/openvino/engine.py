@@ -18,8 +18,6 @@ from antiphon.accel.engines.openvino.sequence import PagedSequence
 from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions, ThreadSettings
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from antiphon.accel.drafting.budget import Budget
@@ -272,9 +270,8 @@ class OpenVINOEngine:
         self, sequences: Sequence[PagedSequence], rows: Sequence[SequenceRows], *, needs_best: bool = False
     ) -> list[Logits]:
         """Run the graph, and note the hidden states for the sequences that collect them."""
-        states: list[NDArray[np.float32]] = []
-        logits = self.graph.run(rows, needs_best=needs_best, hidden_states=states)
-        for sequence, own in zip(sequences, states, strict=False):
+        logits = self.graph.run(rows, needs_best=needs_best)
+        for sequence, own in zip(sequences, self.graph.hidden_states, strict=True):
             if sequence.hidden_states.layers:
                 sequence.hidden_states.note([own])
         return logits

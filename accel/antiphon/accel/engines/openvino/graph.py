@@ -66,6 +66,10 @@ class PagedGraph:
         is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.
             Activations are not quantized: a difference in their last bit could become a difference of a token.
 
+    Attributes:
+        hidden_size: Size of the hidden states; 0 if the graph does not return them.
+        hidden_states: Those of each sequence in the last forward pass, shape (rows, hidden_size).
+
     Raises:
         RuntimeError: OpenVINO cannot compile the graph.
     """
@@ -87,6 +91,7 @@ class PagedGraph:
         self.cache_shapes: list[CacheShape] = set_cache_shapes(graph)
         weights = [] if weights is None else weights
         self.hidden_size = add_hidden_states(graph) if gives_hidden_states else 0
+        self.hidden_states: list[NDArray[np.float32]] = []
         head = split_head(graph) if splits_head and weights and not is_compressed else None
         self.lm_head = None if head is None else LMHead(head, precision=precision, threads=threads)
         self._output_size = int(graph.outputs[0].get_partial_shape()[2].get_length())
@@ -134,19 +139,11 @@ class PagedGraph:
         if self.lm_head is not None:
             self.lm_head.release_exact()
 
-    def run(
-        self,
-        sequences: Sequence[SequenceRows],
-        *,
-        needs_best: bool = False,
-        hidden_states: list[NDArray[np.float32]] | None = None,
-    ) -> list[Logits]:
+    def run(self, sequences: Sequence[SequenceRows], *, needs_best: bool = False) -> list[Logits]:
         """Run one forward pass over the rows of several sequences.
 
         Args:
             needs_best: Whether the caller needs the most likely tokens, which are then prepared in this call.
-            hidden_states: A list to which each sequence's hidden states are appended, shape (rows, hidden), if the
-                graph gives them.
 
         Returns:
             The requested logits of each sequence.
@@ -182,8 +179,7 @@ class PagedGraph:
             self._request.set_output_tensor(1, openvino.Tensor(states, shared_memory=True))
         self._request.start_async()  # unlike `infer`, which hides the error if a kernel refuses its inputs
         self._request.wait()
-        if self.hidden_size and hidden_states is not None:
-            hidden_states += np.split(states[0], starts[1:-1])
+        self.hidden_states = np.split(states[0], starts[1:-1])
         ends = np.cumsum([rows.num_logits for rows in sequences]).tolist()
         parts = [range(end - rows.num_logits, end) for rows, end in zip(sequences, ends, strict=True)]
         if self.lm_head is None:

@@ -212,7 +212,11 @@ class Eagle3Module:
 
     def _build(self, weights: dict[str, Tensor]) -> Any:
         """Return a model of the head's family with one layer, whose attention reads embeddings and hidden states."""
-        own = AutoConfig.for_model(**self.config.to_dict() | {"vocab_size": 1, "pad_token_id": None})
+        own = AutoConfig.for_model(
+            **self.config.to_dict()
+            | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+            | {"vocab_size": 1}
+        )
         body: Any = AutoModel.from_config(own)
         self.config = body.config
         layer, size = body.layers[0], own.hidden_size
