@@ -15,6 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from antiphon.accel.drafting.draft import Accepted
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.drafting.drafters.head import EXPLORE_EVERY, MAX_DEPTH, Head, HeadStats, HiddenStates
+from antiphon.accel.engines.hidden_states import MAX_TOKENS, KeptStates
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch.compiled_sequence import CompiledSequence
@@ -41,9 +42,9 @@ def model_with_head(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def load(kind: str) -> LanguageModel:
         folder = tmp_path_factory.mktemp(kind)
         if kind != "eagle3":
-            return LanguageModel.from_pretrained(save_mtp_checkpoint(kind, folder), engine="torch")
+            return LanguageModel.from_pretrained(save_mtp_checkpoint(kind, folder), engine="torch", recycling=False)
         model = tiny_model()
-        return LanguageModel(model, byte_tokenizer(), head=save_eagle3(model, folder))
+        return LanguageModel(model, byte_tokenizer(), head=save_eagle3(model, folder), recycling=False)
 
     return load
 
@@ -57,8 +58,7 @@ def hidden_states(model: Any, tokens: list[int], layers: tuple[int, ...] = (-1,)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_with_a_head_equal_plain_decoding(kind: str, model_with_head: Any) -> None:
-    language_model = model_with_head(kind)
-    model = language_model.model
+    model = model_with_head(kind).model
     head: Any = engine_of(model).head
     expected = model.generate(prompt_of(3), max_new_tokens=32, do_sample=False, eos_token_id=None)[0].tolist()
     head.stats.pays = lambda gain: True
@@ -68,10 +68,14 @@ def test_texts_with_a_head_equal_plain_decoding(kind: str, model_with_head: Any)
     assert output[0].tolist() == expected
     expect_plain_logits(model, expected, recorder.records)
     assert sum(head.stats._trials) > 0  # the head has guessed
-    sampled: Any = {"temperature": 0.8, "seed": 5, "max_new_tokens": 24, "presence_penalty": 0.5}
-    for more in ({"stop": ["e"]}, {"json_schema": {"type": "string"}}, {"response_prefix": "It is"}):
-        plain = language_model.generate("A prompt", num_draft_tokens=0, **sampled, **more)
-        assert language_model.generate("A prompt", num_draft_tokens=8, **sampled, **more).text == plain.text
+
+
+@pytest.mark.parametrize("more", [{"stop": ["e"]}, {"json_schema": {"type": "string"}}, {"response_prefix": "It is"}])
+def test_a_head_changes_no_sampled_text(more: dict[str, Any], model_with_head: Any) -> None:
+    language_model = model_with_head("eagle3")
+    sampled = {"temperature": 0.8, "seed": 5, "max_new_tokens": 24, "presence_penalty": 0.5} | more
+    plain = language_model.generate("A prompt", num_draft_tokens=0, **sampled)
+    assert language_model.generate("A prompt", num_draft_tokens=8, **sampled).text == plain.text
 
 
 @pytest.mark.parametrize("kind", ["qwen3_5", "glm4_moe"])
@@ -253,3 +257,22 @@ def test_a_head_that_costs_more_than_it_brings_rests(stats: HeadStats, passes: i
         drafted += len(draft)
         head.observe(draft, Accepted((), (5,)), None)
     assert drafted == passes if passes == 1 else drafted > EXPLORE_EVERY
+
+
+def test_only_the_newest_states_are_held() -> None:
+    kept = KeptStates((-1,))
+    for start in range(0, 6000, 2000):
+        kept.note([torch.zeros(2000, 1)])
+        kept.keep(start, range(2000))
+    kept.note([torch.arange(5000.0)[:, None]])
+    kept.keep(6000, range(5000))
+    [part] = kept.take()
+    assert (part.start, len(part.layers[0]), float(part.layers[0][0])) == (11000 - MAX_TOKENS, MAX_TOKENS, 904.0)
+
+
+def test_a_head_that_the_engine_cannot_feed_is_said(tmp_path: Path) -> None:
+    if not is_installed():
+        pytest.skip("OpenVINO is not installed: pip install openvino")
+    model = tiny_model()
+    with pytest.warns(UserWarning, match=r"EAGLE-3 head .* is not used: .* openvino .* \(0, 1, 2\)"):
+        LanguageModel(model, byte_tokenizer(), head=save_eagle3(model, tmp_path), engine="openvino", memory=2**20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
@@ -81,7 +82,14 @@ class LanguageModel:
         check_drafter(self.options.drafter)
         if head is not None:
             engine_of(model).head, engine_of(model).head_reason = load_head(model, head)
-        select_engine(model, self.options.engine_choice, memory=memory, report=report)
+        selected = select_engine(model, self.options.engine_choice, memory=memory, report=report).engine
+        own = engine_of(model).head
+        if own is not None and not selected.gives_hidden_states(own.layers):
+            warnings.warn(
+                f"The {own.name} of {self.name!r} is not used: the engine {selected.name} does not give the hidden "
+                f"states {own.layers} that it reads. Load the model with engine='torch', or with head=None.",
+                stacklevel=2,
+            )
         self.recycling_table = RecyclingTable(self.name) if recycling is True else self._recycling_table(recycling)
         self._requests = RequestBuilder(model, tokenizer, self.name)
         if self.options.reproducible:

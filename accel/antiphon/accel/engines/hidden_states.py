@@ -7,6 +7,9 @@ from typing import Any
 
 from antiphon.accel.drafting.drafters.head import HiddenStates
 
+MAX_TOKENS = 4096
+"""Maximum number of tokens whose hidden states are held; a head loses little if it does not know the oldest ones."""
+
 
 class KeptStates:
     """Collects the hidden states of one sequence; those of rejected rows are neither kept nor copied.
@@ -27,7 +30,11 @@ class KeptStates:
     def keep(self, start: int, rows: Sequence[int]) -> None:
         """Copy the states of these rows of the last forward pass; the first row has the position ``start``."""
         if self._computed:
-            self._kept.append(HiddenStates(start, tuple(states[list(rows)] for states in self._computed)))
+            newest = rows[-MAX_TOKENS:]
+            states = tuple(each[list(newest)] for each in self._computed)
+            self._kept.append(HiddenStates(start + len(rows) - len(newest), states))
+            while sum(len(part.layers[0]) for part in self._kept[1:]) >= MAX_TOKENS:
+                del self._kept[0]
         self._computed = ()
 
     def take(self) -> list[HiddenStates]:

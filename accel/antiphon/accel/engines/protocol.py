@@ -292,6 +292,9 @@ class ModelEngine(Engine, Protocol):
                 that holds the beginning of the prompt already.
         """
 
+    def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
+        """Return whether its sequences can collect the hidden states of these layers."""
+
     def cache_of(self, sequence: CachedSequence) -> Cache | None:
         """Return the KV cache as a cache of transformers; None if the engine keeps its own format."""
 

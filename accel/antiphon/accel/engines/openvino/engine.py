@@ -181,10 +181,10 @@ class OpenVINOEngine:
             text: Token ids of the prompt.
             tenant: Owner of the text. Its cached prefixes are dropped when the object is garbage-collected; those of
                 names and numbers stay.
-            hidden_states: Indices of the hidden states that a draft head reads. The graph gives the last ones only.
+            hidden_states: Indices of the hidden states that a draft head reads; ignored if the graph does not give
+                them.
         """
-        is_given = self.graph.hidden_size > 0 and hidden_states == (-1,)
-        sequence = PagedSequence(self._memory, tenant, hidden_states if is_given else ())
+        sequence = PagedSequence(self._memory, tenant, hidden_states if self.gives_hidden_states(hidden_states) else ())
         with self._memory.lock:
             self._memory.collect()
             sequence.adopt_prefix(text)
@@ -194,6 +194,10 @@ class OpenVINOEngine:
     def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> PagedSequence:
         """See `ModelEngine.new_sequence`."""
         return self.sequence(tokens, tenant=options.tenant, hidden_states=options.hidden_states)
+
+    def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
+        """See `ModelEngine.gives_hidden_states`. The graph gives the last ones, if it was compiled for a head."""
+        return self.graph.hidden_size > 0 and layers == (-1,)
 
     def cache_of(self, sequence: CachedSequence) -> None:
         """Return None: the KV cache is not one of transformers."""

@@ -310,6 +310,10 @@ class TorchEngine:
             return [TorchLogits(rows) for rows in batched_forward(fed, self.batch_mode)]
         return [self._forward_alone(inputs[0])]
 
+    def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
+        """See `ModelEngine.gives_hidden_states`."""
+        return True
+
     def cache_of(self, sequence: CachedSequence) -> Cache:
         """Return the cached tokens of a sequence as a cache of transformers."""
         assert isinstance(sequence, TorchSequence | CompiledSequence)
