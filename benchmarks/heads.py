@@ -42,6 +42,7 @@ class RecordedHead:
         text: Prompt and recorded answer of the current request.
         acceptance: Probability of a right guess by depth; the last one also holds for deeper guesses.
         layers: Indices of the hidden states that a head of this shape reads.
+        passes: Number of passes so far.
         run: Called for each pass with its number of tokens, to spend the time of a real head's pass.
     """
 
@@ -52,6 +53,7 @@ class RecordedHead:
     run: Callable[[int], object] = lambda tokens: None
     random: Random = field(default_factory=lambda: Random(1))
     name: str = "recorded"
+    passes: int = 0
 
     def session(self) -> RecordedSession:
         """Return the session of a new text."""
@@ -78,6 +80,7 @@ class RecordedSession:
     def _guesses(self, tokens: int) -> Guesses:
         head = self.head
         head.run(tokens)
+        head.passes += 1
         chance = head.acceptance[min(self.depth, len(head.acceptance) - 1)]
         self.depth, self.place = self.depth + 1, self.place + 1
         self.is_right = self.is_right and head.random.random() < chance and self.place < len(head.text)
