@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 from transformers import GenerationConfig
 from transformers.generation.candidate_generator import MTPCandidateGenerator
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from antiphon.accel.drafting.draft import Accepted
 from antiphon.accel.drafting.drafters import Blend
@@ -105,28 +104,31 @@ def test_the_chain_of_an_mtp_layer_equals_that_of_transformers(kind: str, model_
         end += kept
 
 
-def eagle3_reference(path: Path, states: Tensor, embeddings: Tensor, tokens: list[int], steps: int) -> list[int]:
+def eagle3_reference(path: Path, read: Tensor, embeddings: Tensor, tokens: list[int], steps: int) -> list[int]:
     """Return the chain of an EAGLE-3 head, computed without a cache from the formulas of vLLM's implementation."""
     from safetensors.torch import load_file
 
     weights = load_file(path / "model.safetensors")
     layer = {name.removeprefix("layers.0."): weight for name, weight in weights.items()}
-    config: Any = tiny_model().config
-    config.head_dim = 16
+
+    def rotated(heads: Tensor) -> Tensor:
+        angles = torch.arange(heads.shape[1])[:, None] * 10000.0 ** (-torch.arange(0, 16, 2) / 16)
+        first, second = heads.chunk(2, dim=-1)
+        cosine, sine = angles.cos(), angles.sin()
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
 
     def norm(hidden: Tensor, name: str) -> Tensor:
         return rms_norm(hidden, hidden.shape[-1:], layer[f"{name}.weight"], 1e-6)
 
-    hidden, tokens, chain = linear(states, weights["fc.weight"]), list(tokens), list[int]()
+    hidden, tokens, chain = linear(read, weights["fc.weight"]), list(tokens), list[int]()
     for _ in range(steps):
         joined = torch.cat([norm(embeddings[tokens], "input_layernorm"), norm(hidden, "hidden_norm")], -1)
         names = [f"self_attn.{name}_proj.weight" for name in "qkv"]
         queries, keys, values = (
             linear(joined, layer[name]).view(len(tokens), -1, 16).transpose(0, 1) for name in names
         )
-        cosine, sine = LlamaRotaryEmbedding(config)(joined, torch.arange(len(tokens))[None])
-        queries, keys = apply_rotary_pos_emb(queries[None], keys[None], cosine, sine)
-        attended = scaled_dot_product_attention(queries, keys, values[None], is_causal=True, enable_gqa=True)
+        states = rotated(queries)[None], rotated(keys)[None], values[None]
+        attended = scaled_dot_product_attention(*states, is_causal=True, enable_gqa=True)
         output = hidden + linear(attended[0].transpose(0, 1).flatten(1), layer["self_attn.o_proj.weight"])
         inner = norm(output, "post_attention_layernorm")
         gated = silu(linear(inner, layer["mlp.gate_proj.weight"])) * linear(inner, layer["mlp.up_proj.weight"])
