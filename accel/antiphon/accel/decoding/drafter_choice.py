@@ -91,10 +91,10 @@ def drafter_factory(options: DecodingOptions, engine: ModelEngine, head: DraftHe
         ValueError: There is no drafter of that name.
     """
     drafter = options.drafter
+    if head is not None and drafter in (AUTO, "blend", Blend):
+        return partial(Blend, head=head)
     if not isinstance(drafter, str):
         return drafter
-    if head is not None and drafter in (AUTO, "blend"):
-        return partial(Blend, head=head)
     return _choose(engine, options).drafter if drafter == AUTO else make_drafter(drafter)
 
 
