@@ -38,7 +38,7 @@ class Blend:
 
     Args:
         bita: BiTA weights; if given, the masks are added.
-        head: A trained head of the model; if given, its guesses are added where they are worth their time.
+        head: A trained head of the model; if given, its guesses are added when they are worth their time.
         window: W, N and G of a `Lookahead` window; if given, it is added.
         recycling: As for `SuffixMatch`.
 

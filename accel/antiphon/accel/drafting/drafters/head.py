@@ -50,7 +50,7 @@ Guesses = Sequence[tuple[int, float]]
 
 
 class HeadSession(Protocol):
-    """The state of a head for one text: what it remembers of the tokens that it has read."""
+    """The state of a head for one text, such as the KV cache of its layer."""
 
     def read(self, states: Sequence[HiddenStates], tokens: Tokens, width: int) -> Guesses:
         """Read confirmed tokens after those of the last call, and forget guessed ones.
