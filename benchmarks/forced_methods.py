@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.accel.decoding.model_request import head_part
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.pipelines.benchmark.jobs import make_jobs
@@ -212,21 +213,32 @@ def without_logits(model: PreTrainedModel, method: AntiphonGenerate) -> Antiphon
 
     chosen: DrafterFactory | Literal["auto"] = method.drafter
     factory = choose_drafter(model, engine=method.engine).drafter if chosen == "auto" else chosen
-    return replace(method, drafter=lambda: _WithoutLogits(factory()))
+    return replace(method, drafter=lambda: WithoutLogits(factory()))
 
 
-class _WithoutLogits:
+class WithoutLogits:
+    """Wraps a drafter, which gets no logits.
+
+    Args:
+        drafter: The drafter.
+    """
+
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self.bita_weights = bita_weights_of(drafter)
+        self.head = head_part(drafter)
+        self.parts = (type(drafter), *getattr(drafter, "parts", ()))
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
+        """Begin a request."""
         return self._drafter.begin(prompt, references)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
+        """Return the other drafter's draft."""
         return self._drafter.propose(context, budget)
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        """Forward the step without its logits."""
         self._drafter.observe(draft, accepted, None)
 
 

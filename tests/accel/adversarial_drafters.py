@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from antiphon.accel.decoding.model_request import head_part
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter, Logits, Tokens, chain
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.accel.generate import generate
@@ -156,6 +157,7 @@ class RecordingDrafter:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.bita_weights = bita_weights_of(drafter)
+        self.head = head_part(drafter)
         self.records: list[RecordedStep] = []
         self.length = 0
 

@@ -17,6 +17,7 @@ from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.drafting.cost_model import CostModel
 from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
 from antiphon.accel.engines.fair_lock import FairLock
+from antiphon.accel.engines.hidden_states import KeptStates
 from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, ThreadSettings
 
 __all__ = ["GreedySampler", "TableEngine", "TableOutput", "TableSequence"]
@@ -27,6 +28,7 @@ class TableSequence:
 
     level: Level = "tree"
     can_batch = True
+    hidden_states = KeptStates()
 
     def __init__(self) -> None:
         self.tokens: list[int] = []

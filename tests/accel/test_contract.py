@@ -13,10 +13,11 @@ from torch import Tensor
 from antiphon.accel.drafting.draft import Draft, Drafter, DrafterFactory, Tokens
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Lookahead, Nothing, RecyclingTable
 from antiphon.accel.drafting.drafters.copying import Copying
+from antiphon.accel.drafting.drafters.head import Head
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName, select_engine
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
-from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.generate import generate
 from recipes.bita.initial import initial_bita_weights
 from tests.accel.adversarial_drafters import (
@@ -26,6 +27,7 @@ from tests.accel.adversarial_drafters import (
     RecordingDrafter,
     WrongDrafter,
 )
+from tests.accel.adversarial_heads import AdversarialHead
 from tests.accel.oracles import KINKED, expect_close, expect_plain_logits
 from tests.tiny import FAMILIES, VOCAB_SIZE, tiny_model
 
@@ -54,6 +56,9 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     "lookahead, 3, 4, 2": lambda text: Lookahead(3, 4, 2),
     "lookahead, 4, 2, 3, unread": lambda text: Lookahead(4, 2, 3, prompt_as_reference=False),
     "blend, warm": lambda text: Blend(recycling=WARM),
+    "blend, random head": lambda text: Blend(head=AdversarialHead("random")),
+    "blend, NaN head": lambda text: Blend(head=AdversarialHead("nan")),
+    "wrong head": lambda text: Head(AdversarialHead("wrong")),
     "oracle": partial(OracleDrafter, depth=5),
     "wrong": partial(WrongDrafter, depth=5),
     "random trees": partial(RandomTreeDrafter, seed=1, vocab_size=VOCAB_SIZE),
@@ -128,6 +133,7 @@ def model_of(family: str) -> Any:
 def prepared(family: str, engine: EngineName) -> Any:
     """Return the model after its engine's self-tests, which run on torch."""
     model = model_of(family)
+    engine_of(model).head = AdversarialHead()  # so that OpenVINO's graph gives hidden states
     if engine == "openvino":
         if not is_installed():
             pytest.skip("OpenVINO is not installed: pip install openvino")

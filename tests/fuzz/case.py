@@ -13,10 +13,16 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName
+from tests.accel.adversarial_heads import AdversarialHead
 from tests.families.table import STATES
 from tests.tiny import EOS, FAMILIES, VOCAB_SIZE
 
-FACTORIES: dict[str, DrafterFactory] = {**DRAFTERS, "blend+lookahead": partial(Blend, window=WINDOW)}
+HEADS = ("random", "nan", "wrong")
+FACTORIES: dict[str, DrafterFactory] = {
+    **DRAFTERS,
+    "blend+lookahead": partial(Blend, window=WINDOW),
+    **{f"blend+{kind} head": partial(Blend, head=AdversarialHead(kind)) for kind in HEADS},
+}
 """The drafters of the cases, by name."""
 
 TRUTH = -1

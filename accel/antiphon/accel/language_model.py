@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
@@ -17,6 +18,7 @@ from antiphon.accel.decoding.prefix_cache import PrefixCache
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.engines.selection import SelectedEngine, select_engine
 from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.engines.torch.heads import load_head
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.memory_estimate import check_memory
 from antiphon.accel.models.bundled import converted_model
@@ -54,6 +56,8 @@ class LanguageModel:
             are kept in ``recycling_table``, which can be cleared and saved. A table: use this one. False: keep none.
         memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
         report: Called with the progress of a conversion to OpenVINO, at a model's first start.
+        head: The model's trained draft head, whose guesses the default drafter adds: "auto" for the MTP layer of its
+            checkpoint, a folder or hub name of an EAGLE-3 head in the format of speculators, None for none.
         **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, compiled, cost, engine,
             reproducible, weights.
     """
@@ -67,6 +71,7 @@ class LanguageModel:
         recycling: bool | RecyclingTable = True,
         memory: int | None = None,
         report: ProgressCallback | None = None,
+        head: str | Path | None = None,
         **options: Unpack[DecodingKeywords],
     ) -> None:
         self.model = model
@@ -75,7 +80,16 @@ class LanguageModel:
         check_causal(model, self.name)
         self.options = DecodingOptions(**options)
         check_drafter(self.options.drafter)
-        select_engine(model, self.options.engine_choice, memory=memory, report=report)
+        if head is not None:
+            engine_of(model).head, engine_of(model).head_reason = load_head(model, head)
+        selected = select_engine(model, self.options.engine_choice, memory=memory, report=report).engine
+        own = engine_of(model).head
+        if own is not None and not selected.gives_hidden_states(own.layers):
+            warnings.warn(
+                f"The {own.name} of {self.name!r} is not used: the engine {selected.name} does not give the hidden "
+                f"states {own.layers} that it reads. Load the model with engine='torch', or with head=None.",
+                stacklevel=2,
+            )
         self.recycling_table = RecyclingTable(self.name) if recycling is True else self._recycling_table(recycling)
         self._requests = RequestBuilder(model, tokenizer, self.name)
         if self.options.reproducible:
@@ -93,6 +107,7 @@ class LanguageModel:
         recycling: bool | RecyclingTable = True,
         memory: int | None = None,
         report: ProgressCallback | None = None,
+        head: str | Path | None = "auto",
         **arguments: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers by its name.
@@ -103,6 +118,7 @@ class LanguageModel:
             device: A torch device; None: a GPU if there is one.
             dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
+            head: As for the class; "auto" takes the MTP layer of the checkpoint, if it has one.
             **arguments: `DecodingOptions`, of which ``engine`` is "auto" here: OpenVINO on x86 CPUs if it is installed,
                 agrees with torch and is faster; everything else, such as ``quantization_config``, goes to transformers.
 
@@ -124,7 +140,7 @@ class LanguageModel:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}
             check_memory(place, device=device, dtype=dtype, location=arguments, **runs)
         model, tokenizer = load_pretrained(place, device=device, dtype=dtype, device_map=device_map, **arguments)
-        more: Any = {"recycling": recycling, "memory": memory, "report": report} | options.keywords
+        more: Any = {"recycling": recycling, "memory": memory, "report": report, "head": head} | options.keywords
         return cls(model, tokenizer, name=str(name_or_path), **more)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -11,12 +12,16 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.decoding.drafter_choice import choose_drafter
 from antiphon.accel.drafting.cost_model import StepCost
+from antiphon.accel.drafting.drafters.head import WIDTH
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.protocol import Level
 from antiphon.accel.engines.selection import EngineChoice, SelectedEngine, select_engine
 from antiphon.accel.engines.torch.attention import HALF_DTYPES
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 from antiphon.accel.engines.torch.traits import MASKABLE, RopeSwitch, Traits
+
+TIMED_PASSES = 5
+"""Number of passes of a draft head; the fastest one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class ModelReport:
         compiling_reason: Why torch does not compile the steps; empty if it does.
         cost: Measured cost of the engine's forward passes.
         auto_drafter: The drafter that "auto" selects, and why.
+        draft_head: The model's trained draft head and the time of one of its passes, or why there is none.
     """
 
     model: str
@@ -76,6 +82,7 @@ class ModelReport:
     compiling_reason: str
     cost: StepCost
     auto_drafter: str
+    draft_head: str
     advice: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -115,8 +122,26 @@ def _inspect(engine: TorchEngine, selected: SelectedEngine, choice: EngineChoice
         compiling_reason=engine.why_not_compiled(),
         cost=cost,
         auto_drafter=str(choose_drafter(model, engine=choice)),
+        draft_head=_draft_head(engine),
         advice=tuple(_advice(model, traits)),
     )
+
+
+@torch.no_grad()
+def _draft_head(engine: TorchEngine) -> str:
+    head = engine.head
+    if head is None:
+        return f"none: {engine.head_reason}"
+    sequence, session = engine.sequence(hidden_states=head.layers), head.session()
+    sequence.prefill([0, 0])
+    sequence.keep(())
+    session.read(sequence.hidden_states.take(), [0, 0], WIDTH)
+    seconds: list[float] = []
+    for _ in range(TIMED_PASSES):
+        started = perf_counter()
+        session.guess(0, WIDTH)
+        seconds.append(perf_counter() - started)
+    return f"{head.name}, {1000 * min(seconds):.1f} ms a guess"
 
 
 def _mask(traits: Traits) -> str:

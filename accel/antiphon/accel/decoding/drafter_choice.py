@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from antiphon.accel.drafting.cost_model import StepCost
+    from antiphon.accel.drafting.drafters.head import DraftHead
     from antiphon.accel.engines.protocol import ModelEngine
 
 AUTO = "auto"
@@ -79,16 +80,19 @@ def check_drafter(drafter: str | DrafterFactory) -> None:
         make_drafter(drafter)
 
 
-def drafter_factory(options: DecodingOptions, engine: ModelEngine) -> DrafterFactory:
+def drafter_factory(options: DecodingOptions, engine: ModelEngine, head: DraftHead | None = None) -> DrafterFactory:
     """Return the drafter factory that these options select.
 
     Args:
         options: Their ``drafter`` is a name, `AUTO`, or a factory, which is returned unchanged.
+        head: The model's draft head, which `Blend` uses.
 
     Raises:
         ValueError: There is no drafter of that name.
     """
     drafter = options.drafter
+    if head is not None and drafter in (AUTO, "blend", Blend):
+        return partial(Blend, head=head)
     if not isinstance(drafter, str):
         return drafter
     return _choose(engine, options).drafter if drafter == AUTO else make_drafter(drafter)

@@ -35,6 +35,7 @@ from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory
 from antiphon.accel.drafting.drafters import RecyclingTable
+from antiphon.accel.drafting.drafters.head import Head
 from antiphon.accel.drafting.drafters.recycling_table import SharesTable, recycling_table_of
 from antiphon.accel.engines.protocol import AnonymousTenant, ModelEngine, SequenceOptions
 from antiphon.accel.engines.selection import select_engine
@@ -93,7 +94,8 @@ class ModelRequest(Request):
         self.model, self.config, options = model, generation_config, options or DecodingOptions()
         cache, padding = cache_of(model, arguments), left_padding(arguments.get("attention_mask"))
         selected = select_engine(model, options.engine_choice).engine
-        drafter = drafter_factory(options, selected)()
+        drafter = drafter_factory(options, selected, engine_of(model).head)()
+        head = head_part(drafter) if options.max_draft_rows != 0 else None
         is_filled = type(cache) is not DynamicCache or cached_length(cache) > 0
         needs_torch = bool(padding or (cache is not None and (is_cache_given or is_filled)))
         is_long = selected.max_length is not None and generation_config.max_length > selected.max_length
@@ -121,9 +123,13 @@ class ModelRequest(Request):
             bita=bita_weights_of(drafter),
             compiled=options.compiled,
             tenant=AnonymousTenant() if tenant is None else tenant,
+            hidden_states=() if head is None else head.model.layers,
         )
+        sequence = engine.new_sequence(self.history.tokens, wanted)
+        if head is not None:
+            head.connect(sequence.hidden_states.take, engine.lock.run)
         super().__init__(
-            sequence=engine.new_sequence(self.history.tokens, wanted),
+            sequence=sequence,
             drafter=drafter,
             sampler=sampler,
             # No reference to this request: a cycle would keep the KV cache until Python's garbage collector runs.
@@ -231,6 +237,12 @@ def _engine_for(
             "which the model's rotary frequencies change, or the model is in training."
         )
     return engine_of(model)
+
+
+def head_part(drafter: object) -> Head | None:
+    """Return the part of a drafter that runs the model's draft head; None if it has none."""
+    part = drafter if isinstance(drafter, Head) else getattr(drafter, "head", None)
+    return part if isinstance(part, Head) else None
 
 
 def _as_tuple(tensors: list[Tensor] | None) -> tuple[Tensor, ...] | None:

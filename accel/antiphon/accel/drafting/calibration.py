@@ -84,6 +84,17 @@ class RequestCalibration:
         self.hits = [0.0] * NUM_BINS
         self._pending: deque[_PendingDraft] = deque(maxlen=MAX_PENDING)
 
+    def chance(self, is_first: bool, given: float) -> tuple[int, float]:
+        """Return the bin of a row and the probability that the row is right if its parent is.
+
+        Args:
+            is_first: Whether it is directly below the root.
+            given: Probability that its drafter gave it.
+        """
+        index = 2 * bisect(BIN_EDGES, given) + (not is_first)
+        prior = self.prior.chance(index, given)
+        return index, (self.hits[index] + REQUEST_PRIOR_TRIALS * prior) / (self.trials[index] + REQUEST_PRIOR_TRIALS)
+
     def calibrate(self, draft: Draft) -> list[float]:
         """Return the calibrated probability that the path to each candidate is accepted; never above its parent's.
 
@@ -96,9 +107,7 @@ class RequestCalibration:
         for parent, chance in zip(draft.parents, draft.chances, strict=True):
             above = 1.0 if parent == ROOT else draft.chances[parent]
             given = min(chance / above, 1.0) if above > 0 else 0.0
-            index = 2 * bisect(BIN_EDGES, given) + (parent != ROOT)
-            prior = self.prior.chance(index, given)
-            own = (self.hits[index] + REQUEST_PRIOR_TRIALS * prior) / (self.trials[index] + REQUEST_PRIOR_TRIALS)
+            index, own = self.chance(parent == ROOT, given)
             chances.append(own if parent == ROOT else own * chances[parent])
             bins.append(index)
         is_pending = bool(self._pending) and self._pending[-1].row == ROOT and self._pending[-1].draft == draft

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from antiphon.accel.drafting.drafters.bita import MaskWeights
     from antiphon.accel.drafting.drafters.recycling_table import Bigrams
     from antiphon.accel.engines.fair_lock import FairLock
+    from antiphon.accel.engines.hidden_states import KeptStates
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
 """The verification level: the drafts that one forward pass can verify.
@@ -78,6 +79,10 @@ class CachedSequence(Protocol):
     @property
     def can_batch(self) -> bool:
         """Whether this sequence may share a forward pass with others."""
+
+    @property
+    def hidden_states(self) -> KeptStates:
+        """Hidden states of kept tokens that no draft head has taken yet, if the options ask for any."""
 
     def can_draft_at_prefill(self, context: Tokens) -> bool:
         """Return whether the prompt's last token may be computed together with a draft, after all other tokens."""
@@ -187,6 +192,7 @@ class SequenceOptions:
             bit.
         bita: Trained BiTA masks that the drafter uses, None for none.
         compiled: Whether to use compiled steps; None lets the engine decide.
+        hidden_states: Indices of the model's hidden states that the sequence collects for the drafter's head.
     """
 
     tenant: Hashable
@@ -195,6 +201,7 @@ class SequenceOptions:
     reproducible: bool = False
     bita: MaskWeights | None = None
     compiled: bool | None = False
+    hidden_states: tuple[int, ...] = ()
 
 
 class Engine(Protocol):
@@ -291,6 +298,9 @@ class ModelEngine(Engine, Protocol):
             tokens: Token ids of the prompt. An engine with a prefix cache may return a sequence
                 that holds the beginning of the prompt already.
         """
+
+    def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
+        """Return whether its sequences can collect the hidden states of these layers."""
 
     def cache_of(self, sequence: CachedSequence) -> Cache | None:
         """Return the KV cache as a cache of transformers; None if the engine keeps its own format."""

@@ -113,6 +113,7 @@ def diagnosis_facts(diagnosis: ModelReport) -> dict[str, str]:
         if (packing := diagnosis.packing_reason)
         else "yes: their keys are read once, not copied",
         "drafter auto": diagnosis.auto_drafter,
+        "draft head": diagnosis.draft_head,
         "compiling": f"no: {why}"
         if (why := diagnosis.compiling_reason)
         else "yes: steps of fixed shapes, by itself on a GPU",

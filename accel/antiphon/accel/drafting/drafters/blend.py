@@ -1,4 +1,4 @@
-"""Blend, the default drafter: one tree of a suffix match, BiTA's masks and Lookahead's window. Imports no model."""
+"""Blend, the default drafter: one tree of a suffix match, a draft head, BiTA's masks and Lookahead's window."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from antiphon.accel.drafting.draft import (
     without_probes,
 )
 from antiphon.accel.drafting.drafters.bita import Bita, MaskWeights
+from antiphon.accel.drafting.drafters.head import DraftHead, Head
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
@@ -37,6 +38,7 @@ class Blend:
 
     Args:
         bita: BiTA weights; if given, the masks are added.
+        head: A trained head of the model; if given, its guesses are added when they are worth their time.
         window: W, N and G of a `Lookahead` window; if given, it is added.
         recycling: As for `SuffixMatch`.
 
@@ -48,10 +50,12 @@ class Blend:
         self,
         bita: MaskWeights | None = None,
         *,
+        head: DraftHead | None = None,
         window: WindowSize | None = None,
         recycling: bool | RecyclingTable = True,
     ) -> None:
         self.drafter = SuffixMatch(recycling=recycling)
+        self.head = None if head is None else Head(head)
         self.bita_weights = bita
         self.bita = Bita(bita) if bita is not None else None
         # The window takes no n-grams from the prompt, because the suffix match drafts from it already.
@@ -70,11 +74,13 @@ class Blend:
     @property
     def parts(self) -> tuple[type, ...]:
         """Classes of the parts; drafters with equal parts share acceptance statistics."""
-        return tuple(type(part) for part in (self.drafter, self.bita, self._window) if part is not None)
+        return tuple(type(part) for part in (self.drafter, self.head, self.bita, self._window) if part is not None)
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
         """Begin a request in all parts; return masks and window for the first forward pass."""
         self.drafter.begin(prompt, references)
+        if self.head:
+            self.head.begin(prompt, references)
         self.lookahead = self._window if prompt and not references else None
         masks = self.bita.begin(prompt, references) if self.bita else EMPTY
         window = self.lookahead.begin(prompt, references) if self.lookahead else None
@@ -83,6 +89,8 @@ class Blend:
     def propose(self, context: Tokens, budget: int) -> Draft:
         """Return one tree of at most ``budget`` rows, masks and window included."""
         tree = self.drafter.propose(context, budget)
+        if self.head:
+            tree = self.head.extend(tree, budget)
         if self.bita:
             tree = merge(tree, self.bita.guesses())
         if self.lookahead is None:
@@ -99,6 +107,8 @@ class Blend:
         """Pass the step to all parts; the first part gets no probes."""
         own_logits = logits.head(draft.num_candidates) if logits is not None and draft.num_probes else logits
         self.drafter.observe(without_probes(draft), accepted, own_logits)
+        if self.head:
+            self.head.observe(draft, accepted, logits)
         if self.bita:
             self.bita.observe(draft, accepted, logits)
         if self.lookahead:

@@ -11,7 +11,7 @@ from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_st
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocksError
-from antiphon.accel.engines.openvino.graph import PagedGraph
+from antiphon.accel.engines.openvino.graph import PagedGraph, SequenceRows
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage, PagedMemory, block_bytes, state_bytes
 from antiphon.accel.engines.openvino.sequence import PagedSequence
@@ -195,15 +195,19 @@ class OpenVINOEngine:
                 if self.pool.is_free(block):
                     self._memory.storage.clear(block)
 
-    def sequence(self, text: Tokens = (), *, tenant: Hashable = None) -> PagedSequence:
+    def sequence(
+        self, text: Tokens = (), *, tenant: Hashable = None, hidden_states: tuple[int, ...] = ()
+    ) -> PagedSequence:
         """Return a new sequence, which starts with the tenant's longest cached prefix of the text.
 
         Args:
             text: Token ids of the prompt.
             tenant: Owner of the text. Its cached prefixes are dropped when the object is garbage-collected; those of
                 names and numbers stay.
+            hidden_states: Indices of the hidden states that a draft head reads; ignored if the graph does not give
+                them.
         """
-        sequence = PagedSequence(self._memory, tenant)
+        sequence = PagedSequence(self._memory, tenant, hidden_states if self.gives_hidden_states(hidden_states) else ())
         with self._memory.lock:
             self._memory.collect()
             sequence.adopt_prefix(text)
@@ -212,7 +216,11 @@ class OpenVINOEngine:
 
     def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> PagedSequence:
         """See `ModelEngine.new_sequence`."""
-        return self.sequence(tokens, tenant=options.tenant)
+        return self.sequence(tokens, tenant=options.tenant, hidden_states=options.hidden_states)
+
+    def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
+        """See `ModelEngine.gives_hidden_states`. The graph gives the last ones, if it was compiled for a head."""
+        return self.graph.hidden_size > 0 and layers == (-1,)
 
     def cache_of(self, sequence: CachedSequence) -> None:
         """Return None: the KV cache is not one of transformers."""
@@ -252,7 +260,7 @@ class OpenVINOEngine:
         with self._memory.lock:
             self._reserve(sequences, [(len(left), each.draft) for each, left in zip(inputs, pending, strict=True)])
             rows = [s.begin_forward(left, i.draft) for s, i, left in zip(sequences, inputs, pending, strict=True)]
-        return self.graph.run(rows, needs_best=any(each.needs_best for each in inputs))
+        return self._run(sequences, rows, needs_best=any(each.needs_best for each in inputs))
 
     def _forward_new_sequence(self, draft: Draft, root: int) -> Tensor:
         """Return the logits of a draft below a root token, without any context: (1 + rows, vocab)."""
@@ -282,9 +290,19 @@ class OpenVINOEngine:
         with self._memory.lock:
             self._reserve(sequences, [(len(chunk), EMPTY) for chunk in chunks])
             rows = [sequence.begin_forward(chunk, EMPTY, needs_logits=False) for sequence, chunk in prefilled]
-        self.graph.run(rows)
+        self._run([sequence for sequence, _ in prefilled], rows)
         for sequence, _ in prefilled:
             sequence.keep(())
+
+    def _run(
+        self, sequences: Sequence[PagedSequence], rows: Sequence[SequenceRows], *, needs_best: bool = False
+    ) -> list[Logits]:
+        """Run the graph, and note the hidden states for the sequences that collect them."""
+        logits = self.graph.run(rows, needs_best=needs_best)
+        for sequence, own in zip(sequences, self.graph.hidden_states, strict=True):
+            if sequence.hidden_states.layers:
+                sequence.hidden_states.note([own])
+        return logits
 
     def _reserve(self, sequences: Sequence[PagedSequence], rows: Sequence[tuple[int, Draft]]) -> None:
         """Allocate blocks for new rows of each sequence; evict sequences outside this forward pass if necessary.

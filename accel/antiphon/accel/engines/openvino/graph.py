@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from antiphon.accel.drafting.draft import Logits
 from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits, split_head
+from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits, add_hidden_states, split_head
 from antiphon.accel.engines.openvino.mlp import FUSED, fuse_products, keep_products_apart, merge_gate_and_up
 from antiphon.accel.engines.openvino.paged_attention import CacheShape, set_cache_shapes
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage
@@ -79,8 +79,14 @@ class PagedGraph:
         weights: Owners of the memory of the graph's constants, see `weights.attach_weights`.
         splits_head: Whether to compute the head apart, see `lm_head`.
         fuses_mlp: Whether to fuse the products of MLP blocks, which takes memory until the first forward pass.
+        gives_hidden_states: Whether forward passes also return the hidden states that the LM head reads, if the graph
+            allows it.
         is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.
             Activations are not quantized: a difference in their last bit could become a difference of a token.
+
+    Attributes:
+        hidden_size: Size of the hidden states; 0 if the graph does not return them.
+        hidden_states: Those of each sequence in the last forward pass, shape (rows, hidden_size).
 
     Raises:
         RuntimeError: OpenVINO cannot compile the graph.
@@ -95,6 +101,7 @@ class PagedGraph:
         weights: Owners | None = None,
         splits_head: bool = True,
         fuses_mlp: bool = False,
+        gives_hidden_states: bool = False,
         is_compressed: bool = False,
     ) -> None:
         self.precision = precision
@@ -102,6 +109,8 @@ class PagedGraph:
         self.cache_shapes: list[CacheShape] = set_cache_shapes(graph)
         self.state_shapes = state_shapes(graph)
         weights = [] if weights is None else weights
+        self.hidden_size = add_hidden_states(graph) if gives_hidden_states else 0
+        self.hidden_states: list[NDArray[np.float32]] = []
         head = split_head(graph) if splits_head and weights and not is_compressed else None
         self.lm_head = None if head is None else LMHead(head, precision=precision, threads=threads)
         self._output_size = int(graph.outputs[0].get_partial_shape()[2].get_length())
@@ -185,9 +194,13 @@ class PagedGraph:
         for name, numbers in inputs.items():
             self._request.set_tensor(self._ports[name], openvino.Tensor(numbers))
         output = np.empty((1, len(logit_rows), self._output_size), dtype=np.float32)
-        self._request.set_output_tensor(openvino.Tensor(output, shared_memory=True))
+        self._request.set_output_tensor(0, openvino.Tensor(output, shared_memory=True))
+        states = np.empty((1, starts[-1], self.hidden_size), dtype=np.float32)
+        if self.hidden_size:
+            self._request.set_output_tensor(1, openvino.Tensor(states, shared_memory=True))
         self._request.start_async()  # unlike `infer`, which hides the error if a kernel refuses its inputs
         self._request.wait()
+        self.hidden_states = np.split(states[0], starts[1:-1])
         ends = np.cumsum([rows.num_logits for rows in sequences]).tolist()
         parts = [range(end - rows.num_logits, end) for rows, end in zip(sequences, ends, strict=True)]
         if self.lm_head is None:

@@ -44,6 +44,10 @@ MIN_BYTES = 2**27
 """Smaller heads stay in the graph: the saved time would not pay for finding the candidates."""
 
 
+SELECTING = ("Gather", "Reshape", "Slice", "Transpose")
+"""Operations that select the rows whose logits are computed from all hidden states."""
+
+
 def split_head(graph: openvino.Model) -> HeadWeights | None:
     """Remove the head from a graph, which then returns the hidden states that the head reads, (1, rows, hidden).
 
@@ -61,6 +65,28 @@ def split_head(graph: openvino.Model) -> HeadWeights | None:
     result.input(0).replace_source_output(product.input_value(0))
     graph.validate_nodes_and_infer_types()
     return HeadWeights(constant_memory(weights), weights.get_element_type().get_type_name())
+
+
+def add_hidden_states(graph: openvino.Model) -> int:
+    """Add the hidden states of all rows, which the head reads for some rows, as a second output, (1, rows, hidden).
+
+    Returns:
+        Their size; 0 if the head is no plain product, and the graph is unchanged.
+    """
+    from openvino import opset13
+
+    product = graph.get_results()[0].input_value(0).get_node()
+    source, is_selected = product.input_value(0) if product.get_type_name() == "MatMul" else None, False
+    while source is not None and source.get_node().get_type_name() in SELECTING:
+        is_selected = is_selected or source.get_node().get_type_name() == "Gather"
+        source = source.get_node().input_value(0)
+    if source is None or not is_selected:
+        return 0
+    size = int(product.input_value(0).get_partial_shape()[2].get_length())
+    shape = opset13.constant(np.array([1, -1, size], dtype=np.int64))
+    graph.add_results([opset13.result(opset13.reshape(source, shape, special_zero=False))])
+    graph.validate_nodes_and_infer_types()
+    return size
 
 
 class LMHead:

@@ -289,6 +289,7 @@ def _compile(
         threads=torch.get_num_threads(),
         splits_head=_head_bytes(model) >= lm_head.MIN_BYTES,
         fuses_mlp=not weights and _fuses_mlp(model),
+        gives_hidden_states=engine_of(model).head is not None,
         is_compressed=bool(weights),
     )
     max_length = None if traits.rope is None else traits.rope.position

@@ -12,6 +12,7 @@ import numpy as np
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, path_to, trim, without_probes
 from antiphon.accel.drafting.tree import build_tree
+from antiphon.accel.engines.hidden_states import KeptStates
 from antiphon.accel.engines.openvino.graph import SequenceRows, StatePath
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import PagedMemory
@@ -32,11 +33,13 @@ class PagedSequence:
         blocks: Block table: numbers of the blocks that hold the tokens, in their order.
         states: Blocks of recurrent states: first that of the state after the cached tokens, then between a forward pass
             and `keep` those that it has written. Empty if there is no cached token, or the model has no state.
+        hidden_states: Hidden states of kept rows.
         last_used: Number of the last forward pass that the sequence took part in.
     """
 
-    def __init__(self, memory: PagedMemory, tenant: Hashable = None) -> None:
+    def __init__(self, memory: PagedMemory, tenant: Hashable = None, hidden_states: tuple[int, ...] = ()) -> None:
         self.tenant = tenant
+        self.hidden_states = KeptStates(hidden_states)
         self.can_batch = True
         self.tokens: list[int] = []
         self.blocks: list[int] = []
@@ -101,6 +104,8 @@ class PagedSequence:
             if self._is_evicted:
                 return  # the sequence was evicted during the forward pass
             self._is_prefilled = True
+            rows = [*range(len(pending)), *(len(pending) + row for row in path)]
+            self.hidden_states.keep(len(self.tokens), rows)
             start = len(self.tokens) + len(pending)
             moved = [(start + row, start + place) for place, row in enumerate(path) if row != place]
             if moved:

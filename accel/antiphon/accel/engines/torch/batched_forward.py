@@ -140,6 +140,8 @@ def batched_forward(fed: Sequence[tuple[TorchSequence, Tokens, Draft]], mode: Ba
     wanted = torch.tensor([row for own in rows for row in own], device=model.device)
     if traits.takes_logits_to_keep:
         arguments["logits_to_keep"] = wanted
+    if layers := sorted({layer for each in segments for layer in each.sequence.hidden_states.layers}):
+        arguments["output_hidden_states"] = layers
     # 3. Forward pass.
     attention = RAGGED if mode == "ragged" else implementation_of(model)
     with torch.inference_mode(False), torch.no_grad(), override_attention(model, attention), varying_shapes(model):
@@ -151,6 +153,8 @@ def batched_forward(fed: Sequence[tuple[TorchSequence, Tokens, Draft]], mode: Ba
         )
     logits = outputs.logits[0] if traits.takes_logits_to_keep else outputs.logits[0, wanted]
     for segment in segments:
+        states = segment.sequence.hidden_states
+        states.note([outputs.hidden_states[layer][0, segment.start : segment.end] for layer in states.layers])
         if not segment.sequence.is_prefilled:
             segment.sequence.inspect_cache()
     return list(logits.split([len(own) for own in rows]))

@@ -20,6 +20,7 @@ from transformers import Cache, PreTrainedModel
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.draft import Draft, Tokens, chain
 from antiphon.accel.drafting.tree import AttentionSpan, build_tree
+from antiphon.accel.engines.hidden_states import KeptStates
 from antiphon.accel.engines.protocol import Level
 from antiphon.accel.engines.torch.growing_cache import GrowingLayer
 from antiphon.accel.engines.torch.self_test import FAILURES as TESTED
@@ -35,6 +36,7 @@ from antiphon.accel.engines.torch.slot_cache import (
     TOKENS,
     SlotCache,
     SlotCachePool,
+    StepOutputs,
 )
 from antiphon.accel.engines.torch.traits import Traits
 
@@ -93,6 +95,11 @@ class CompiledSequence:
         return self.plain.model
 
     @property
+    def hidden_states(self) -> KeptStates:
+        """Hidden states of kept rows."""
+        return self.plain.hidden_states
+
+    @property
     def length(self) -> int:
         """Number of cached tokens."""
         return self.plain.length
@@ -149,6 +156,7 @@ class CompiledSequence:
             self.argmax = None
             return self.plain.forward(pending, draft)
         rows = slice(len(pending) - 1, count)
+        self.hidden_states.note(outputs[2])
         self.argmax = outputs[1][rows]
         return outputs[0][rows]
 
@@ -157,7 +165,9 @@ class CompiledSequence:
         if not self.is_mid_step:
             return self.plain.keep(path)
         pending, slots = self._fed
-        kept = [*slots[:pending], *(slots[pending + row] for row in path)]
+        rows = [*range(pending), *(pending + row for row in path)]
+        self.hidden_states.keep(self.plain.length, rows)
+        kept = [slots[row] for row in rows]
         self._order += kept
         self._used[kept] = True
         self._free += sorted(set(slots) - set(kept), reverse=True)
@@ -195,8 +205,8 @@ class CompiledSequence:
             self.plain.put_states(self._slot_cache.read(self._order))
         self._order = []
 
-    def _run(self, pending: Tokens, draft: Draft, bucket: int) -> tuple[Tensor, Tensor] | None:
-        """Run a compiled step and return logits and argmax; None if none is available."""
+    def _run(self, pending: Tokens, draft: Draft, bucket: int) -> StepOutputs | None:
+        """Run a compiled step and return its outputs; None if none is available."""
         model = self.plain.model
         if self.steps.failure:
             return None
@@ -221,7 +231,9 @@ class CompiledSequence:
         if self._slot_cache is None or self._slot_cache.size < plain.length + bucket:
             self.leave_slot_cache()
             tokens = plain.length + min(self._headroom, self.steps.max_headroom) + BUCKETS[-1]
-            self._slot_cache = self.steps.caches.get(plain.model, plain.traits, tokens, compiles=self.compiles)
+            self._slot_cache = self.steps.caches.get(
+                plain.model, plain.traits, tokens, compiles=self.compiles, hidden_states=plain.hidden_states.layers
+            )
         slot_cache = self._slot_cache
         if not slot_cache.acquire(self):
             return None

@@ -15,6 +15,7 @@ from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_st
 from antiphon.accel.drafting.budget import Budget, FixedBudget
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import Drafter, Logits, Tokens
+from antiphon.accel.drafting.drafters.head import DraftHead
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, SequenceOptions, ThreadSettings
@@ -52,6 +53,8 @@ class TorchEngine:
         lock: Held during every forward pass.
         scheduler: The scheduler that decodes on this engine; None before the first request.
         selected: Results of `antiphon.accel.engines.selection.select_engine` for the model.
+        head: The model's draft head; None if there is none.
+        head_reason: Why there is no head.
         checkpoint: Files that `loading.load_pretrained` read the weights from; None if they are unknown.
     """
 
@@ -76,6 +79,8 @@ class TorchEngine:
         self._bita: BitaWeights | None = None
         self._own_bita: tuple[BitaWeights | None, str] | None = None
         self._graphs_refusal: str | None = None
+        self.head: DraftHead | None = None
+        self.head_reason = "none was loaded"
 
     @property
     def model(self) -> PreTrainedModel:
@@ -230,6 +235,7 @@ class TorchEngine:
         reproducible: bool = False,
         bita: BitaWeights | None = None,
         compiled: bool | None = False,
+        hidden_states: tuple[int, ...] = (),
     ) -> TorchSequence | CompiledSequence:
         """Return a new sequence; see `SequenceOptions` for the arguments.
 
@@ -238,6 +244,7 @@ class TorchEngine:
             reproducible: Decode reproducibly; see `DecodingOptions`.
             bita: Weights of a drafter's mask tokens.
             compiled: Whether to use compiled steps; see `DecodingOptions`.
+            hidden_states: Indices of the hidden states that a draft head reads.
 
         Raises:
             ValueError: The model cannot be decoded reproducibly, or with these BiTA weights.
@@ -252,6 +259,7 @@ class TorchEngine:
             padding=padding,
             reproducible=reproducible,
             bita=bita,
+            hidden_states=hidden_states,
             shares=lambda: self.batch_mode is not None,
         )
         return plain if reproducible else self._compiled_or_plain(plain, compiled)
@@ -269,6 +277,7 @@ class TorchEngine:
             reproducible=options.reproducible,
             bita=cast("BitaWeights | None", options.bita),
             compiled=options.compiled,
+            hidden_states=options.hidden_states,
         )
 
     def usable_bita(self, *, reproducible: bool = False) -> tuple[BitaWeights | None, str]:
@@ -301,6 +310,10 @@ class TorchEngine:
             assert self.batch_mode is not None
             return [TorchLogits(rows) for rows in batched_forward(fed, self.batch_mode)]
         return [self._forward_alone(inputs[0])]
+
+    def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
+        """See `ModelEngine.gives_hidden_states`."""
+        return True
 
     def cache_of(self, sequence: CachedSequence) -> Cache:
         """Return the cached tokens of a sequence as a cache of transformers."""
@@ -340,6 +353,8 @@ class TorchEngine:
         reason = (
             why_not_compiled(model, plain.traits, plain.cache) if plain.bita is None else "its drafter has mask tokens"
         )
+        if plain.hidden_states.layers:
+            reason = "its draft head reads hidden states"
         if reason is not None:
             warnings.warn(f"{type(model).__name__} is decoded without compiled steps: {reason}", stacklevel=2)
         return plain if reason or steps.failure else CompiledSequence(plain, steps, compiles=True)

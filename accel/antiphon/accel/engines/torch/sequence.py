@@ -16,6 +16,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim
 from antiphon.accel.drafting.tree import Tree, build_tree
+from antiphon.accel.engines.hidden_states import KeptStates
 from antiphon.accel.engines.protocol import REPRODUCIBLE_ROWS
 from antiphon.accel.engines.torch.attention import EXACT, override_attention, varying_shapes
 from antiphon.accel.engines.torch.bita_cache import BitaCache
@@ -51,6 +52,7 @@ class TorchSequence:
         reproducible: Pad every forward pass after the prefill to `REPRODUCIBLE_ROWS` and attend to each row alone (see
             `antiphon.accel.engines.torch.attention`), so that rounding does not depend on the draft.
         bita: Weights of the mask tokens that a drafter drafts as negative tokens; None if it drafts none.
+        hidden_states: Indices of the hidden states that are collected for a draft head.
         shares: Returns whether the model can batch sequences; called when it matters.
 
     Attributes:
@@ -58,6 +60,7 @@ class TorchSequence:
         length: Cached tokens.
         capacity: Tokens that fit into the cache; None if it grows.
         is_prefilled: A forward pass has run for this sequence.
+        hidden_states: Hidden states of kept rows.
         argmax: None: `TorchLogits` computes the argmax of the logits. (Compiled sequences set it.)
     """
 
@@ -70,6 +73,7 @@ class TorchSequence:
         padding: int = 0,
         reproducible: bool = False,
         bita: BitaWeights | None = None,
+        hidden_states: tuple[int, ...] = (),
         shares: Callable[[], bool] = lambda: True,
     ) -> None:
         self.model = model
@@ -79,6 +83,7 @@ class TorchSequence:
         self.padding = padding
         self.reproducible = reproducible
         self.bita = bita and bita.to_model(model)
+        self.hidden_states = KeptStates(hidden_states)
         self._shares = shares
         self._is_simple = not reproducible and bita is None and only_appends(self.cache)
         self.argmax: Tensor | None = None
@@ -122,6 +127,7 @@ class TorchSequence:
         last = (len(prompt) - 1) // size * size
         for start in range(0, last, size):
             self._run(prompt[start : start + size], EMPTY)
+            self.hidden_states.keep(self.length, range(size))
             self.length += size
         logits = self._feed(prompt[last:], EMPTY, padding_rows=0)  # its shape never depends on the draft
         self.inspect_cache()
@@ -153,6 +159,7 @@ class TorchSequence:
         """See `CachedSequence.keep`."""
         pending, draft, others = self._last_input
         fed, kept = len(pending) + len(draft) + others, len(pending) + len(path)
+        self.hidden_states.keep(self.length, [*range(len(pending)), *(len(pending) + row for row in path)])
         if self._snapshot is not None and kept < fed:
             self._replay([*pending, *(draft.tokens[row] for row in path)], fed)
         elif kept < fed and self.level in ("tree", "linear"):
@@ -248,12 +255,15 @@ class TorchSequence:
         arguments = self._inputs(tokens)
         if self.traits.takes_logits_to_keep:
             arguments["logits_to_keep"] = rows
+        if self.hidden_states.layers:
+            arguments["output_hidden_states"] = list(self.hidden_states.layers)
         if self.traits.takes_positions:
             arguments["position_ids"] = self.positions(depths)[None].to(self.model.device)
         mask = self._mask(tree, tokens)
         # 3. Forward pass: logits (1 + draft rows, vocab).
         with self._attention(tree), self._states(tree, arguments), varying_shapes(self.model):
             outputs = self.model(attention_mask=mask, **arguments)
+        self.hidden_states.note([outputs.hidden_states[layer][0] for layer in self.hidden_states.layers])
         logits: Tensor = outputs.logits[0, -rows:][: rows - padding_rows]
         return logits
 

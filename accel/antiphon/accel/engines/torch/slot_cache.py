@@ -38,7 +38,10 @@ MAX_LOGIT_ERROR = 0.05
 TOKENS, POSITIONS, SLOTS, ANCESTORS = range(4)
 """The four lines of a step's input array ("plan"): each row's token id, position, slot and bit set of ancestors."""
 
-CompiledStep = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
+StepOutputs = tuple[Tensor, Tensor, tuple[Tensor, ...]]
+"""Logits (rows, vocab), argmax (rows,), and hidden states (rows, hidden) of the layers that a draft head reads."""
+
+CompiledStep = Callable[[PreTrainedModel], StepOutputs]
 
 
 class Occupant(Protocol):
@@ -78,14 +81,23 @@ class SlotCache:
     Args:
         traits: Its traits; it verifies trees.
         compiles: Compile steps by `torch.compile`, also before they are captured.
+        hidden_states: Indices of the hidden states that steps return.
     """
 
     def __init__(
-        self, model: PreTrainedModel, traits: Traits, size: int, *, compiles: bool, backend: Any = BACKEND
+        self,
+        model: PreTrainedModel,
+        traits: Traits,
+        size: int,
+        *,
+        compiles: bool,
+        hidden_states: tuple[int, ...] = (),
+        backend: Any = BACKEND,
     ) -> None:
         self.size = size
         self._traits = traits
         self._compiles = compiles
+        self._hidden_states = hidden_states
         self._backend = backend
         self._plan = torch.zeros((4, BUCKETS[-1]), dtype=torch.long, device=model.device)
         self._used = torch.zeros(size, dtype=torch.bool, device=model.device)
@@ -137,7 +149,7 @@ class SlotCache:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def run(self, model: PreTrainedModel, plan: NDArray[np.int64], used: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+    def run(self, model: PreTrainedModel, plan: NDArray[np.int64], used: NDArray[np.bool_]) -> StepOutputs:
         """Run one step.
 
         Args:
@@ -145,7 +157,7 @@ class SlotCache:
             used: Slots that every row attends to, of shape (size,).
 
         Returns:
-            Logits (rows, vocab) and argmax (rows,), in memory that the next step overwrites.
+            Outputs in memory that the next step overwrites.
         """
         rows = plan.shape[1]
         self._plan[:, :rows] = torch.from_numpy(plan).to(self._plan.device)
@@ -162,7 +174,7 @@ class SlotCache:
             RuntimeError: The logits differ.
         """
         step: CompiledStep = self._step(rows)
-        expected, _ = step(model)
+        expected = step(model)[0]
         if self._compiles:
             step = torch.compile(step, fullgraph=True, dynamic=False, backend=self._backend)
         if self._plan.device.type == "cuda":
@@ -175,21 +187,25 @@ class SlotCache:
     def _step(self, rows: int) -> CompiledStep:
         # A CUDA graph reads these by their addresses and does not keep them alive: each belongs to this object.
         plan, used, shifts, cache = self._plan[:, :rows], self._used, self._shifts[:rows], self.cache
+        layers = self._hidden_states
+        wanted: dict[str, Any] = {"output_hidden_states": list(layers)} if layers else {}
 
-        def step(model: PreTrainedModel) -> tuple[Tensor, Tensor]:  # the closure outlives the model
+        def step(model: PreTrainedModel) -> StepOutputs:  # the closure outlives the model
             # 1. Mask (1, 1, rows, slots): used slots for all rows, and their ancestors among the new rows.
             ancestors = (plan[ANCESTORS][:, None] >> shifts) & 1 == 1
             sees = used.repeat(rows, 1).index_copy(1, plan[SLOTS], ancestors)[None, None]
             mask = torch.zeros_like(sees, dtype=model.dtype).masked_fill(~sees, torch.finfo(model.dtype).min)
             # 2. Forward pass: `SlotLayer.update` writes the rows to their slots.
-            logits = model(
+            outputs = model(
                 input_ids=plan[TOKENS][None],
                 position_ids=plan[POSITIONS][None],
                 attention_mask=mask,
                 past_key_values=cache,
                 use_cache=True,
-            ).logits[0]
-            return logits, logits.argmax(dim=-1)
+                **wanted,
+            )
+            logits = outputs.logits[0]
+            return logits, logits.argmax(dim=-1), tuple([outputs.hidden_states[layer][0] for layer in layers])
 
         # torch.compile counts recompilations by code object and stops at eight, so each step gets its own code object.
         return FunctionType(
@@ -211,7 +227,7 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = step(model)
 
-    def replay(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    def replay(model: PreTrainedModel) -> StepOutputs:
         graph.replay()
         return outputs
 
@@ -233,12 +249,23 @@ class SlotCachePool:
         return sorted(cache.size for cache in self._caches.values())
 
     @torch.inference_mode(False)  # the cache outlives the request
-    def get(self, model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> SlotCache:
+    def get(
+        self,
+        model: PreTrainedModel,
+        traits: Traits,
+        tokens: int,
+        *,
+        compiles: bool,
+        hidden_states: tuple[int, ...] = (),
+    ) -> SlotCache:
         """Return the smallest cache that fits."""
         size = self._min_slots
         while size < tokens:
             size *= 2
-        key = (size, traits.implementation, traits.uses_packed_attention, model.dtype, str(model.device), compiles)
+        setting = (traits.implementation, traits.uses_packed_attention, model.dtype, str(model.device))
+        key = (size, *setting, compiles, hidden_states)
         if key not in self._caches:
-            self._caches[key] = SlotCache(model, traits, size, compiles=compiles, backend=self._backend)
+            self._caches[key] = SlotCache(
+                model, traits, size, compiles=compiles, hidden_states=hidden_states, backend=self._backend
+            )
         return self._caches[key]

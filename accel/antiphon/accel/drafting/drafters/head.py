@@ -1,0 +1,280 @@
+"""A trained draft head, such as an MTP or EAGLE-3 layer: it guesses the next tokens from the model's hidden states.
+
+This module selects when the head runs and makes drafts of its guesses; `DraftHead` is implemented by the engines.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from math import isfinite
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens, merge, trim
+
+MAX_DEPTH, WIDTH = 8, 4
+"""Maximum number of passes of the head in a step, and number of guesses of each pass."""
+
+MIN_GAIN = 0.02
+"""A pass of a smaller expected gain, in tokens, is not run, however short it is."""
+
+INITIAL_ACCEPTANCE, PRIOR_TRIALS = 0.6, 4.0
+"""Assumed acceptance rate of the head's best guess, and the number of trials as which the assumption counts."""
+
+EXPLORE_EVERY = 32
+"""After this number of steps without the head it runs once, to measure its acceptance rate again."""
+
+MEMORY, MEMORY_SECONDS = 200.0, 32.0
+"""Acceptance rates are averages over about ``MEMORY`` guesses, times over about ``MEMORY_SECONDS`` passes and steps."""
+
+MAX_TIMED_TOKENS = 8
+"""Passes over more tokens than this, such as those over a prompt, are not counted in the time of a pass."""
+
+
+class HiddenStates(NamedTuple):
+    """Hidden states of consecutive tokens.
+
+    Attributes:
+        start: Position of the first token.
+        layers: For each layer that the head reads an array or tensor of shape (tokens, hidden).
+    """
+
+    start: int
+    layers: tuple[Any, ...]
+
+
+Guesses = Sequence[tuple[int, float]]
+"""The most likely tokens of one pass and their probabilities, best first."""
+
+
+class HeadSession(Protocol):
+    """The state of a head for one text, such as the KV cache of its layer."""
+
+    def read(self, states: Sequence[HiddenStates], tokens: Tokens, width: int) -> Guesses:
+        """Read confirmed tokens after those of the last call, and forget guessed ones.
+
+        Args:
+            states: Hidden states of consecutive tokens, in one or several parts.
+            tokens: For each of these tokens the token that follows it; the last one is the last confirmed token.
+            width: Number of guesses.
+
+        Returns:
+            The guesses at the token after the last confirmed one.
+        """
+
+    def guess(self, token: int, width: int) -> Guesses:
+        """Return the guesses at the token after ``token``, which was guessed by the last call of this session."""
+
+
+class DraftHead(Protocol):
+    """A trained head of one model."""
+
+    @property
+    def name(self) -> str:
+        """Kind of the head, for messages."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Indices of the model's hidden states that the head reads, as in ``hidden_states`` of transformers."""
+
+    @property
+    def stats(self) -> HeadStats:
+        """Measured times and acceptance rates, which all requests share."""
+
+    def session(self) -> HeadSession:
+        """Return the session of a new text."""
+
+
+class HeadStats:
+    """Measured times and acceptance rates of a head. They decide whether another pass of the head is run.
+
+    Args:
+        is_timed: Whether passes and steps are timed. False: passes cost nothing.
+
+    Attributes:
+        calibration: Acceptance rates of the head's guesses by their probabilities.
+        others: The same for rows that other drafters propose.
+        pass_seconds: Mean duration of a pass over a few tokens.
+        step_seconds: Mean duration of a decoding step, with drafting.
+        step_tokens: Mean number of tokens that a step emits.
+        skipped_steps: Number of steps since the head last ran.
+    """
+
+    def __init__(self, *, is_timed: bool = True) -> None:
+        self.is_timed = is_timed
+        self.calibration, self.others = Calibration(), Calibration()
+        self.pass_seconds = self.step_seconds = self.step_tokens = 0.0
+        self.skipped_steps = 0
+        self._trials, self._hits = [0.0] * MAX_DEPTH, [0.0] * MAX_DEPTH
+
+    def acceptance(self, depth: int) -> float:
+        """Return the acceptance rate of the best guess at a depth, from 0, if all guesses before it are right."""
+        return (self._hits[depth] + PRIOR_TRIALS * INITIAL_ACCEPTANCE) / (self._trials[depth] + PRIOR_TRIALS)
+
+    def pays(self, gain: float) -> bool:
+        """Return whether a pass of the head brings more tokens than its time is worth.
+
+        The time is worth the tokens that are otherwise emitted in it: seconds of a pass times tokens per second.
+
+        Args:
+            gain: Number of tokens by which the pass is expected to increase the tokens of the step.
+        """
+        rate = self.step_tokens / self.step_seconds if self.step_seconds else 0.0
+        return gain > max(MIN_GAIN, self.pass_seconds * rate)
+
+    def observe_guess(self, depth: int, is_hit: bool) -> None:
+        """Count the best guess at a depth."""
+        decay = 1 - 1 / MEMORY
+        self._trials[depth] = self._trials[depth] * decay + 1
+        self._hits[depth] = self._hits[depth] * decay + is_hit
+
+    def observe_pass(self, seconds: float) -> None:
+        """Learn the duration of a pass over a few tokens."""
+        if self.is_timed:
+            self.pass_seconds += (seconds - self.pass_seconds) / (MEMORY_SECONDS if self.pass_seconds else 1)
+
+    def observe_step(self, tokens: int, seconds: float) -> None:
+        """Learn the duration and the emitted tokens of a step."""
+        if self.is_timed:
+            share = 1 / MEMORY_SECONDS if self.step_seconds else 1
+            self.step_seconds += (seconds - self.step_seconds) * share
+            self.step_tokens += (tokens - self.step_tokens) * share
+
+
+class Head:
+    """A `Drafter` of the guesses of a trained head: a chain of its best guesses, and the alternatives of each pass.
+
+    Each pass of the head guesses one more token of the chain. Passes are run while the expected gain exceeds the
+    measured cost: the gain is the chance that the chain is right so far, times the chance that no other drafter has the
+    next token, times the head's acceptance rate. So the head rests while long passages are copied, and reads all
+    tokens of that time in its next pass.
+
+    Args:
+        head: The head of the model that decodes.
+
+    Attributes:
+        text: Prompt and confirmed tokens.
+    """
+
+    def __init__(self, head: DraftHead) -> None:
+        self.model = head
+        self._take_states: Callable[[], Sequence[HiddenStates]] = list
+        self._run: Callable[[Callable[[], Draft]], Draft] = lambda function: function()
+        self.begin((), ())
+
+    def connect(self, take_states: Callable[[], Sequence[HiddenStates]], run: Callable[[Any], Any]) -> None:
+        """Connect the part with the sequence of its request.
+
+        Args:
+            take_states: Returns the hidden states of the tokens that were kept since its last call.
+            run: Calls a function while no other thread uses the engine.
+        """
+        self._take_states, self._run = take_states, run
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+        """Forget the previous request."""
+        self.text = list(prompt)
+        self._session = self.model.session()
+        self._unread: list[HiddenStates] = []
+        self._end = 0  # position after the last known hidden state
+        self._best: list[int] = []
+        self._started = 0.0
+        stats = self.model.stats
+        self._calibration, self._others = RequestCalibration(stats.calibration), RequestCalibration(stats.others)
+
+    def propose(self, context: Tokens, budget: int) -> Draft:
+        """Return the head's guesses alone."""
+        return trim(self.extend(EMPTY, budget), budget, sys.maxsize)
+
+    def extend(self, tree: Draft, budget: int) -> Draft:
+        """Return a draft of other drafters, with calibrated chances, merged with the head's guesses.
+
+        Args:
+            tree: The draft of the other drafters, without probes.
+            budget: Maximum number of rows; without any, the head does not run.
+        """
+        self._started = perf_counter()
+        if len(tree):
+            tree = Draft.unchecked(tree.tokens, tree.parents, tuple(self._others.calibrate(tree)))
+        own = self._run(lambda: self._guesses(tree, min(budget, MAX_DEPTH)))
+        return merge(tree, own) if len(own) else tree
+
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        """Learn which guesses were right, and how long the step took."""
+        stats, tokens = self.model.stats, accepted.tokens
+        self.text += tokens
+        for depth, (guess, token) in enumerate(zip(self._best, tokens, strict=False)):
+            stats.observe_guess(depth, guess == token)
+            if guess != token:
+                break
+        self._best = []
+        self._calibration.observe(tokens)
+        self._others.observe(tokens)
+        if self._started:
+            stats.observe_step(len(tokens), perf_counter() - self._started)
+
+    def _collect(self) -> None:
+        """Take the hidden states of the tokens that were kept since the last call.
+
+        After an eviction the engine computes known ones again. It computes none for a prefix that it had cached: the
+        head then knows only what follows.
+        """
+        for start, layers in self._take_states():
+            known = self._end - start
+            if known < 0:
+                self._session, self._unread, known = self.model.session(), [], 0
+            if len(layers[0]) > known:
+                self._unread.append(HiddenStates(start + known, tuple(each[known:] for each in layers)))
+                self._end = start + len(layers[0])
+
+    def _guesses(self, tree: Draft, depth: int) -> Draft:
+        """Run the head while that pays; return its chain with the alternatives of each pass."""
+        self._collect()
+        stats = self.model.stats
+        tokens: list[int] = []
+        parents: list[int] = []
+        chances: list[float] = []
+        row, above, given_above = ROOT, 1.0, 1.0  # the chain's last row, its chance, and its chance as the head gave it
+        other = ROOT  # the tree's row of the same path
+        self._best = []
+        for level in range(depth if self._unread else 0):
+            is_due = level == 0 and stats.skipped_steps >= EXPLORE_EVERY
+            gain = above * (1 - _covered(tree, other)) * stats.acceptance(level)
+            if not is_due and not stats.pays(gain):
+                break
+            found = [each for each in self._pass(level) if isfinite(each[1]) and each[1] > 0]
+            if not found:  # the head computes NaN
+                break
+            self._best.append(found[0][0])
+            rows = range(len(tokens), len(tokens) + len(found))
+            tokens += [token for token, _ in found]
+            parents += [row] * len(found)
+            chances += [given_above * min(given, 1.0) for _, given in found]
+            above *= self._calibration.chance(row == ROOT, min(found[0][1], 1.0))[1]
+            row, given_above = rows[0], chances[rows[0]]
+            other = tree.children.get(other, {}).get(found[0][0], len(tree)) if other < len(tree) else other
+        stats.skipped_steps = 0 if self._best else stats.skipped_steps + 1
+        own = Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
+        return Draft.unchecked(own.tokens, own.parents, tuple(self._calibration.calibrate(own)))
+
+    def _pass(self, level: int) -> Guesses:
+        """Run one pass of the head, over the unread tokens or over its last guess, and time it."""
+        started, count = perf_counter(), 1
+        if level == 0:
+            first, count = self._unread[0].start, self._end - self._unread[0].start
+            states, self._unread = self._unread, []
+            found = self._session.read(states, self.text[first + 1 : first + 1 + count], WIDTH)
+        else:
+            found = self._session.guess(self._best[-1], WIDTH)
+        if count <= MAX_TIMED_TOKENS:
+            self.model.stats.observe_pass(perf_counter() - started)
+        return found
+
+
+def _covered(tree: Draft, row: int) -> float:
+    """Return the chance that the token after a row is in a tree, if the row is right; 0 for a row that is not in it."""
+    below = tree.children.get(row, {}) if row < len(tree) else {}
+    chance = 1.0 if row == ROOT else tree.chances[row] if row < len(tree) else 0.0
+    return min(sum(tree.chances[child] for child in below.values()) / chance, 1.0) if chance > 0 else 0.0

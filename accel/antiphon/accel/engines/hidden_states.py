@@ -1,0 +1,43 @@
+"""Hidden states of the rows that a sequence kept, until its draft head takes them. Imports no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.accel.drafting.drafters.head import HiddenStates
+
+MAX_TOKENS = 4096
+"""Maximum number of tokens whose hidden states are held; a head loses little if it does not know the oldest ones."""
+
+
+class KeptStates:
+    """Collects the hidden states of one sequence; those of rejected rows are neither kept nor copied.
+
+    Args:
+        layers: Indices of the model's hidden states that are collected; none: nothing is.
+    """
+
+    def __init__(self, layers: tuple[int, ...] = ()) -> None:
+        self.layers = layers
+        self._computed: tuple[Any, ...] = ()
+        self._kept: list[HiddenStates] = []
+
+    def note(self, states: Sequence[Any]) -> None:
+        """Note what the last forward pass computed: for each of the ``layers`` an array of shape (rows, hidden)."""
+        self._computed = tuple(states)
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Copy the states of these rows of the last forward pass; the first row has the position ``start``."""
+        if self._computed:
+            newest = rows[-MAX_TOKENS:]
+            states = tuple(each[list(newest)] for each in self._computed)
+            self._kept.append(HiddenStates(start + len(rows) - len(newest), states))
+            while sum(len(part.layers[0]) for part in self._kept[1:]) >= MAX_TOKENS:
+                del self._kept[0]
+        self._computed = ()
+
+    def take(self) -> list[HiddenStates]:
+        """Return the states of all rows that were kept since the last call."""
+        taken, self._kept = self._kept, []
+        return taken
