@@ -27,7 +27,8 @@ from antiphon.accel.engines.openvino.paged_attention import (
     to_openvino,
     tracing,
 )
-from antiphon.accel.engines.openvino.state_layers import STATE_TABLES, STATES, TRANSLATIONS, StateTracing
+from antiphon.accel.engines.openvino.state_inputs import STATE_TABLES, STATES
+from antiphon.accel.engines.openvino.state_layers import TRANSLATIONS, StateTracing
 from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, large_weights
 from antiphon.accel.engines.torch.draft_states import follow_drafts, replaced_functions
 from antiphon.accel.engines.torch.traits import Traits

@@ -16,7 +16,7 @@ from antiphon.accel.engines.openvino.mlp import FUSED, fuse_products, keep_produ
 from antiphon.accel.engines.openvino.paged_attention import CacheShape, set_cache_shapes
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage
 from antiphon.accel.engines.openvino.runtime import core
-from antiphon.accel.engines.openvino.state_layers import STATE_TABLES, state_shapes
+from antiphon.accel.engines.openvino.state_inputs import STATE_TABLES, state_shapes
 from antiphon.accel.engines.openvino.weights import Owners, TemporaryWeights
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ thread this is a division by zero, which ends the process.
 
 @dataclass(frozen=True, slots=True)
 class StatePath:
-    """A chain of rows of one sequence that starts from the sequence's state; see `state_layers`.
+    """A chain of rows of one sequence that starts from the sequence's state; see `state_inputs`.
 
     Attributes:
         rows: Indices of the sequence's rows.

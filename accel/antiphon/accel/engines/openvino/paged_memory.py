@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from antiphon.accel.engines.openvino.block_pool import BlockPool
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE, CacheShape
-from antiphon.accel.engines.openvino.state_layers import STATES
+from antiphon.accel.engines.openvino.state_inputs import STATES
 from antiphon.accel.engines.openvino.state_pool import StatePool
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}

@@ -31,8 +31,8 @@ class PagedSequence:
         tenant: Owner of the text; cached prefixes are shared within one tenant only.
         can_batch: Whether the sequence may share forward passes with others.
         blocks: Block table: numbers of the blocks that hold the tokens, in their order.
-        states: Blocks of recurrent states: first that of the state after the cached tokens, then between a forward pass
-            and `keep` those that it has written. Empty if there is no cached token, or the model has no state.
+        states: Blocks of recurrent states: first the state after the cached tokens, then between a forward pass and
+            `keep` the states that the pass has written. Empty if no token is cached, or the model has no state.
         hidden_states: Hidden states of kept rows.
         last_used: Number of the last forward pass that the sequence took part in.
     """
@@ -217,7 +217,7 @@ class PagedSequence:
         # Each sequence has one state already; one block is empty, and the prefill of another sequence needs three.
         available = (states.num_blocks - 4) // sequences - 1
         while len(fitted) and (missing := self.num_new_states(1, fitted) - available) > 0:
-            fitted = trim(draft, len(fitted) - 1 - missing // 4, depth)
+            fitted = trim(draft, max(len(fitted) - 1 - missing // 4, 0), depth)
         return fitted
 
     def _paths(self, pending: int, draft: Draft) -> Sequence[StatePath]:
@@ -258,7 +258,7 @@ class PagedSequence:
         While decoding, it replaces the one that was cached before.
         """
         states = self._memory.states
-        if states is None:
+        if states is None or not rows:
             return
         boundary = _last_boundary(len(self.tokens))
         index = boundary - 1 - (len(self.tokens) - len(rows))

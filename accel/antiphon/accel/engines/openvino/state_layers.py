@@ -1,8 +1,6 @@
 """Layers with recurrent or convolutional state: the functions that they call while a model is traced.
 
-Each becomes one of OpenVINO's operations on states in blocks. The rows of a forward pass are *paths*: chains of rows
-that start from a sequence's state. The operation reads the state from the first block of a path and writes the states
-after its rows to the following blocks. A tree is one path for each leaf, so rows above a branch occur several times.
+Each becomes one of OpenVINO's operations on states in blocks; `state_inputs` describes their rows and blocks.
 """
 
 from __future__ import annotations
@@ -11,35 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 from transformers.activations import ACT2FN
 
-if TYPE_CHECKING:
-    import openvino
-
-STATE_TABLES = (
-    "state_rows",
-    "state_outputs",
-    "state_begins",
-    "state_blocks",
-    "state_block_begins",
-    "state_past_lens",
-    "state_intervals",
-)
-"""Inputs that describe the paths of a forward pass to all layers with state.
-
-``state_rows``: the rows of all paths, one path after the other. ``state_outputs``: for each row of the forward pass a
-place in ``state_rows`` that has it. The others are inputs of the operations, in their order: where each path begins,
-the blocks of all paths, where the blocks of each path begin, the number of tokens before each path, and the interval of
-each path. A state is written where the number of tokens is a multiple of the interval, and after the last row.
-"""
-
-STATES = "state_cache."
-"""Start of the names of inputs that hold the states; the number of the function's call follows."""
+from antiphon.accel.engines.openvino.state_inputs import STATE_TABLES
 
 L2_EPSILON = 1e-6
 """Added to the squared norm of queries and keys, as in transformers."""
@@ -208,16 +185,6 @@ def _operation(name: str, shaped: int, **attributes: Any) -> Any:
             return True
 
     return type(name, (Operation,), {})
-
-
-def state_shapes(graph: openvino.Model) -> list[tuple[int, ...]]:
-    """Return the shape of each state of a graph, in the order of `STATES`; empty for a graph without states."""
-    ports = {port.get_any_name(): port for port in graph.inputs}
-    shapes: list[tuple[int, ...]] = []
-    while (port := ports.get(f"{STATES}{len(shapes)}")) is not None:
-        _, *dimensions = port.get_partial_shape()
-        shapes.append(tuple(each.get_length() for each in dimensions))
-    return shapes
 
 
 _TABLES = ", ".join(f"Tensor {name}" for name in STATE_TABLES[2:])

@@ -205,7 +205,7 @@ def follow_drafts(model: PreTrainedModel) -> None:
 
 @contextmanager
 def replaced_functions(functions: Mapping[str, Function]) -> Iterator[None]:
-    """Let state layers call these functions in place of their own, by name, in this thread inside the context.
+    """Let state layers call these functions, by name, in place of transformers' in this thread inside the context.
 
     `follow_drafts` has to be called for the model before.
     """

@@ -1,0 +1,43 @@
+"""Inputs of a graph with recurrent or convolutional states. Independent of torch.
+
+The rows of a forward pass are *paths*: chains of rows that start from a sequence's state. An operation reads the state
+from the first block of a path and writes the states after its rows to the following blocks. A tree is one path for each
+leaf, so rows above a branch occur several times.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import openvino
+
+STATE_TABLES = (
+    "state_rows",
+    "state_outputs",
+    "state_begins",
+    "state_blocks",
+    "state_block_begins",
+    "state_past_lens",
+    "state_intervals",
+)
+"""Inputs that describe the paths of a forward pass to all layers with state.
+
+``state_rows``: the rows of all paths, one path after the other. ``state_outputs``: for each row of the forward pass a
+place in ``state_rows`` that has it. The others are inputs of the operations, in their order: where each path begins,
+the blocks of all paths, where the blocks of each path begin, the number of tokens before each path, and the interval of
+each path. A state is written where the number of tokens is a multiple of the interval, and after the last row.
+"""
+
+STATES = "state_cache."
+"""Start of the names of inputs that hold the states; the number of the function's call follows."""
+
+
+def state_shapes(graph: openvino.Model) -> list[tuple[int, ...]]:
+    """Return the shape of each state of a graph, in the order of `STATES`; empty for a graph without states."""
+    ports = {port.get_any_name(): port for port in graph.inputs}
+    shapes: list[tuple[int, ...]] = []
+    while (port := ports.get(f"{STATES}{len(shapes)}")) is not None:
+        _, *dimensions = port.get_partial_shape()
+        shapes.append(tuple(each.get_length() for each in dimensions))
+    return shapes
