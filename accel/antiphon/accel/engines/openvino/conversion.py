@@ -15,16 +15,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from antiphon.accel.engines.openvino.paged_attention import (
-    BLOCK_SIZE,
-    OPERATION,
-    PAGED,
-    TABLES,
-    CacheShape,
-    Tracing,
-    to_openvino,
-    tracing,
-)
+from antiphon.accel.engines.openvino.paged_attention import OPERATION, PAGED, Tracing, to_openvino, tracing
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE, TABLES, CacheShape
 from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, large_weights
 from antiphon.accel.engines.torch.traits import Traits
 

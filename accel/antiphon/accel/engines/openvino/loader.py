@@ -26,7 +26,7 @@ from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, pa
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes
 from antiphon.accel.engines.openvino.reduced_model import reduced_model
 from antiphon.accel.engines.openvino.runtime import (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.accel.engines.openvino.block_pool import BlockPool
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE, CacheShape
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE, CacheShape
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
 """numpy's dtype for each precision. numpy has no bfloat16, so its bits are stored as uint16: values are only copied."""

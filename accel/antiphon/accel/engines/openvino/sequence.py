@@ -13,7 +13,7 @@ import numpy as np
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim, without_probes
 from antiphon.accel.drafting.tree import build_tree
 from antiphon.accel.engines.openvino.graph import SequenceRows
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import PagedMemory
 
 if TYPE_CHECKING:

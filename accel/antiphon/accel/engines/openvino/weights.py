@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
     import openvino
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 INPUT_PREFIX = "weight:"
 """Start of the names of inputs that stand for large weights; the name of the parameter follows."""
@@ -30,8 +29,8 @@ SMALL = 4096
 DECOMPRESSION = "decompression_0"
 """Mark of a conversion that OpenVINO leaves in the graph. Without it, the weights are unpacked to float32 in memory."""
 
-KINDS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
-"""OpenVINO's names of element types."""
+KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+"""OpenVINO's names of element types, by torch's."""
 
 SAMPLE = 4096
 """Number of values by which a weight is recognised in a checkpoint file."""
@@ -59,6 +58,8 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
     inputs = [port.get_node() for port in graph.inputs if port.get_any_name().startswith(INPUT_PREFIX)]
     if not inputs:
         return []
+    import torch
+
     parameters = large_weights(model)
     stored = _StoredWeights(files)
     owners: Owners = []
@@ -77,9 +78,11 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
 
 def _constant(weight: Tensor, name: str, owners: Owners) -> Any:
     """Return a float32 output whose constant shares the weight's memory, which is added to ``owners``."""
+    import torch
+
     array = (weight.view(torch.uint16) if weight.dtype != torch.float32 else weight).numpy()
     owners.append(array)
-    return shared_constant(array, KINDS[weight.dtype], name)
+    return shared_constant(array, KINDS[str(weight.dtype).removeprefix("torch.")], name)
 
 
 def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
@@ -150,6 +153,8 @@ def _as_half(weight: Tensor) -> Tensor:
 
 def _is_exact(half: Tensor, weight: Tensor) -> bool:
     """Return whether 16-bit values equal float32 ones, part by part, so that no whole copy is made."""
+    import torch
+
     parts = (slice(start, start + SMALL) for start in range(0, len(weight), SMALL))
     return all(torch.equal(half[part].float(), weight[part]) for part in parts)
 
@@ -200,6 +205,7 @@ class _StoredWeights:
         return _as_half(weight) if found is None or not _is_exact(found, weight) else found
 
     def _map(self) -> None:
+        import torch
         from safetensors import safe_open
 
         for path in self._files:

@@ -10,19 +10,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.drafting.draft import ROOT, Draft
 from antiphon.accel.drafting.drafters.recycling_table import TOP_K, Bigrams
-from antiphon.accel.engines.torch.argmax import top_k
-from antiphon.accel.engines.torch.self_test import FAILURES
 from antiphon.accel.files import write_cache_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 TOKENS = 8192
 """Maximum number of tokens with bigrams: those with the lowest ids, because tokenizers give frequent tokens low ids."""
@@ -36,7 +36,7 @@ FIRST, ROWS = 16, 128
 DISCOUNT = 0.6
 """Factor for the probabilities after a single token. Values from 0.35 to 0.7 were equally good for SmolLM2's chats."""
 
-Forward = Callable[[Draft, int], Tensor]
+Forward = Callable[[Draft, int], "Tensor"]
 """Runs a forward pass of a new sequence over a draft and its root token; returns logits of shape (1 + rows, vocab)."""
 
 
@@ -49,14 +49,16 @@ def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward, folder: Pa
     Returns:
         The bigrams, or None if the model fails; only speed depends on them.
     """
+    from antiphon.accel.engines.torch.self_test import FAILURES
+
     with suppress(*FAILURES):
         return _load_or_compute(model, forward, folder or cache_folder() / "bigrams")
     return None
 
 
 def _load_or_compute(model: PreTrainedModel, forward: Forward, folder: Path) -> Bigrams:
-    path = folder / f"{_fingerprint(model)[:32]}.safetensors"
-    bigrams = _read(path, _vocab_size(model))
+    path = folder / bigrams_file(model)
+    bigrams = read_bigrams(path, _vocab_size(model))
     if bigrams is None:
         from safetensors.numpy import save
 
@@ -65,7 +67,11 @@ def _load_or_compute(model: PreTrainedModel, forward: Forward, folder: Path) -> 
     return bigrams
 
 
-@torch.no_grad()
+def bigrams_file(model: PreTrainedModel) -> str:
+    """Return the name of the file with the model's bigrams."""
+    return f"{_fingerprint(model)[:32]}.safetensors"
+
+
 def compute_bigrams(model: PreTrainedModel, forward: Forward, *, seconds: float = SECONDS) -> Bigrams:
     """Compute bigrams for tokens 0, 1, 2, ... until the time is used up.
 
@@ -75,6 +81,10 @@ def compute_bigrams(model: PreTrainedModel, forward: Forward, *, seconds: float 
     Args:
         seconds: Time budget; the first forward pass is always run.
     """
+    import torch
+
+    from antiphon.accel.engines.torch.argmax import top_k
+
     vocab_size = _vocab_size(model)
     bos = model.config.get_text_config(decoder=True).bos_token_id
     root = bos if isinstance(bos, int) and 0 <= bos < vocab_size else 0
@@ -86,8 +96,8 @@ def compute_bigrams(model: PreTrainedModel, forward: Forward, *, seconds: float 
         before = perf_counter()
         roots = tuple(range(done, min(done + size, count)))
         draft = Draft(roots, (ROOT,) * len(roots), (1.0,) * len(roots))
-        logits = forward(draft, root)[1:]
-        best, probabilities = top_k(logits, TOP_K)
+        with torch.no_grad():
+            best, probabilities = top_k(forward(draft, root)[1:], TOP_K)
         tokens.append(best.cpu().numpy().astype(np.int32))
         # `top_k` overestimates probabilities: the sum of a row can exceed 1.
         probabilities = DISCOUNT * probabilities / probabilities.sum(-1, keepdim=True).clamp_(min=1)
@@ -112,7 +122,7 @@ def _fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, vocab_size: int) -> Bigrams | None:
+def read_bigrams(path: Path, vocab_size: int) -> Bigrams | None:
     """Return the bigrams in a file; None if it is missing, damaged, or of another vocabulary size."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
