@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
-
 from antiphon.accel.decoding.drafter_choice import check_drafter, check_table
-from antiphon.accel.decoding.model_request import ModelRequest, decode_together
+from antiphon.accel.decoding.engine_request import EngineRequest, decode_together
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, pop_options
 from antiphon.accel.decoding.prefix_cache import PrefixCache
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.engines.selection import SelectedEngine, select_engine
-from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.memory_estimate import check_memory
 from antiphon.accel.models.bundled import converted_model
 from antiphon.accel.remote.server import is_address
 from antiphon.accel.request_builder import OpenStream, RequestBuilder
+from antiphon.accel.stored_model import StoredModel, store_of
 from antiphon.accel.text.completion import Completion, Stream
 from antiphon.accel.text.messages import (
     PromptInput,
@@ -32,6 +29,7 @@ from antiphon.accel.text.messages import (
 from antiphon.accel.text.parameters import Parameters, Settings, split_batch
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from antiphon.accel.engines.openvino.loader import ProgressCallback
@@ -60,7 +58,7 @@ class LanguageModel:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | StoredModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
         name: str | None = None,
@@ -69,17 +67,22 @@ class LanguageModel:
         report: ProgressCallback | None = None,
         **options: Unpack[DecodingKeywords],
     ) -> None:
-        self.model = model
+        self._source = model
         self.tokenizer = tokenizer
         self.name = name or getattr(model.config, "name_or_path", "") or model.config.model_type
-        check_causal(model, self.name)
         self.options = DecodingOptions(**options)
-        check_drafter(self.options.drafter)
-        select_engine(model, self.options.engine_choice, memory=memory, report=report)
+        if not isinstance(model, StoredModel):
+            from antiphon.accel.engines.torch.loading import check_causal
+
+            check_causal(model, self.name)
+            check_drafter(self.options.drafter)
+            select_engine(model, self.options.engine_choice, memory=memory, report=report)
         self.recycling_table = RecyclingTable(self.name) if recycling is True else self._recycling_table(recycling)
         self._requests = RequestBuilder(model, tokenizer, self.name)
         if self.options.reproducible:
-            engine = engine_of(model)
+            from antiphon.accel.engines.torch.engine import engine_of
+
+            engine = engine_of(self.model)
             engine.lock.run(engine.reproducible_traits)
 
     @classmethod
@@ -123,13 +126,31 @@ class LanguageModel:
         if device_map is None and "quantization_config" not in arguments:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}
             check_memory(place, device=device, dtype=dtype, location=arguments, **runs)
-        model, tokenizer = load_pretrained(place, device=device, dtype=dtype, device_map=device_map, **arguments)
-        more: Any = {"recycling": recycling, "memory": memory, "report": report} | options.keywords
-        return cls(model, tokenizer, name=str(name_or_path), **more)
+        more: Any = {"name": str(name_or_path), "recycling": recycling, "memory": memory} | options.keywords
+        store, loading = store_of(place, device, dtype, device_map, options, arguments), partial(_load, place)
+        own = {"device": device, "dtype": dtype, "device_map": device_map} | arguments
+        if store is not None and (opened := store.open(memory, lambda: loading(**own)[0], partial(_tokenizer, place))):
+            return cls(*opened, **more)  # type: ignore[arg-type]  # it has what is used of transformers' tokenizer
+        model, tokenizer = loading(**own)
+        loaded = cls(model, tokenizer, report=report, **more)
+        if store is not None and loaded.engine.name == "openvino" and loaded._requests.decodes_plainly():
+            store.save(model, tokenizer)
+        return loaded
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model of transformers; if the language model was opened from the cache, it is loaded at first access.
+
+        Raises:
+            ValueError: Its files have changed since it was opened.
+        """
+        return self._source.loaded if isinstance(self._source, StoredModel) else self._source
 
     @property
     def selected(self) -> SelectedEngine:
         """The engine that runs the model, and why it was selected."""
+        if isinstance(self._source, StoredModel) and not self._source.is_loaded:
+            return self._source.selected
         return select_engine(self.model, self.options.engine_choice)
 
     @property
@@ -150,11 +171,13 @@ class LanguageModel:
     @property
     def prompt_format(self) -> str | None:
         """The prompt format that the model's configuration names; None if it names none."""
-        return getattr(self.model.config, "prompt_format", None)
+        return getattr(self._source.config, "prompt_format", None)
 
     @cached_property
     def num_parameters(self) -> int | None:
         """Number of the model's weights as they are stored, so that several packed ones count as one."""
+        if isinstance(self._source, StoredModel):
+            return self._source.num_parameters
         return sum(weights.numel() for weights in chain(self.model.parameters(), self.model.buffers()))
 
     def generate(
@@ -226,7 +249,7 @@ class LanguageModel:
 
     def _start(
         self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings, prefix: PrefixCache | None
-    ) -> tuple[ModelRequest, OpenStream]:
+    ) -> tuple[EngineRequest, OpenStream]:
         """Return a request that is ready to be decoded, and what makes a stream of its steps."""
         table = self._recycling_table(settings.recycling)
         return self._requests.start(prompt, references, settings, prefix, options=self.options, table=table)
@@ -244,3 +267,15 @@ class LanguageModel:
             ValueError: The prompt is empty, a message is malformed, or the tokenizer has no chat template.
         """
         return tokenize_prompt(prompt, self.tokenizer)
+
+
+def _load(place: str | Path, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from antiphon.accel.engines.torch.loading import load_pretrained
+
+    return load_pretrained(place, **options)
+
+
+def _tokenizer(place: str | Path) -> PreTrainedTokenizerBase:
+    from antiphon.accel.engines.torch.loading import load_tokenizer
+
+    return load_tokenizer(str(place))

@@ -22,7 +22,7 @@ from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, version
 from antiphon.accel.engines.openvino.weights import mark_decompression
-from antiphon.accel.verified_folder import verified_folder
+from antiphon.accel.verified_folder import is_intact, verified_folder
 
 if TYPE_CHECKING:
     import openvino
@@ -90,6 +90,13 @@ def load_or_convert(folder: Path, convert: Convert) -> openvino.Model:
     with tempfile.TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as temporary:
         store_graph(Path(temporary), converted())
         return _load(Path(temporary))
+
+
+def load_stored(folder: Path) -> openvino.Model | None:
+    """Return the graph in a folder; None if it is missing or damaged."""
+    with suppress(OSError, RuntimeError):
+        return _load(folder) if is_intact(folder) else None
+    return None
 
 
 def store_graph(folder: Path, graph: openvino.Model) -> None:

@@ -38,6 +38,10 @@ SAMPLE = 4096
 Owners = list[NDArray[Any]]
 """Arrays that own the memory of constants. OpenVINO does not keep them alive."""
 
+WeightArrays = dict[str, tuple[NDArray[Any], str]]
+"""Weights by the names of parameters: values, of which 16-bit ones are given as their bits in uint16, and OpenVINO's
+name of their type."""
+
 
 def large_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """Return the parameters that the graph does not contain, by name. Tied ones occur once."""
@@ -55,20 +59,31 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
     Returns:
         The owners of the memory, which the caller keeps as long as the graph or its compiled form is in use.
     """
-    inputs = [port.get_node() for port in graph.inputs if port.get_any_name().startswith(INPUT_PREFIX)]
-    if not inputs:
-        return []
+    return attach_arrays(graph, weight_arrays(model, files)) if _weight_inputs(graph) else []
+
+
+def weight_arrays(model: PreTrainedModel, files: Sequence[Path] = ()) -> WeightArrays:
+    """Return the large weights as the graph's constants have them; see `attach_weights` for the arguments."""
     import torch
 
-    parameters = large_weights(model)
-    stored = _StoredWeights(files)
-    owners: Owners = []
-    for node in inputs:
-        name = node.get_friendly_name().removeprefix(INPUT_PREFIX)
-        weight = parameters[name].detach().contiguous()
+    stored, arrays = _StoredWeights(files), WeightArrays()
+    for name, parameter in large_weights(model).items():
+        weight = parameter.detach().contiguous()
         if weight.dtype == torch.float32:
             weight = stored.find(weight) if files else _as_half(weight)
-        output = _constant(weight, name, owners)
+        bits = (weight.view(torch.uint16) if weight.dtype != torch.float32 else weight).numpy()
+        arrays[name] = bits, KINDS[str(weight.dtype).removeprefix("torch.")]
+    return arrays
+
+
+def attach_arrays(graph: openvino.Model, arrays: WeightArrays) -> Owners:
+    """Replace the inputs that stand for weights by constants that share the memory of these arrays, and return them."""
+    owners: Owners = []
+    for node in _weight_inputs(graph):
+        name = node.get_friendly_name().removeprefix(INPUT_PREFIX)
+        array, kind = arrays[name]
+        owners.append(array)
+        output = shared_constant(array, kind, name)
         for reader in list(node.output(0).get_target_inputs()):
             reader.replace_source_output(output)
         graph.remove_parameter(node)
@@ -76,13 +91,8 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
     return owners
 
 
-def _constant(weight: Tensor, name: str, owners: Owners) -> Any:
-    """Return a float32 output whose constant shares the weight's memory, which is added to ``owners``."""
-    import torch
-
-    array = (weight.view(torch.uint16) if weight.dtype != torch.float32 else weight).numpy()
-    owners.append(array)
-    return shared_constant(array, KINDS[str(weight.dtype).removeprefix("torch.")], name)
+def _weight_inputs(graph: openvino.Model) -> list[Any]:
+    return [port.get_node() for port in graph.inputs if port.get_any_name().startswith(INPUT_PREFIX)]
 
 
 def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
