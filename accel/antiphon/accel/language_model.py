@@ -18,7 +18,7 @@ from antiphon.accel.memory_estimate import check_memory
 from antiphon.accel.models.bundled import converted_model
 from antiphon.accel.remote.server import is_address
 from antiphon.accel.request_builder import OpenStream, RequestBuilder
-from antiphon.accel.stored_model import StoredModel, store_of
+from antiphon.accel.stored_model import NotCachedError, StoredModel, store_of
 from antiphon.accel.text.completion import Completion, Stream
 from antiphon.accel.text.messages import (
     PromptInput,
@@ -96,9 +96,14 @@ class LanguageModel:
         recycling: bool | RecyclingTable = True,
         memory: int | None = None,
         report: ProgressCallback | None = None,
+        only_cached: bool = False,
         **arguments: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers by its name.
+
+        If everything needed is in the user's cache, because an earlier process has loaded the model into OpenVINO, it
+        is opened from there without torch and transformers. What needs these imports them when it is asked for:
+        sampling, processors of scores, `model`.
 
         Args:
             name_or_path: A bundled model ("reader", "smollm2"), a folder, a GGUF file, a LoRA adapter for SmolLM2, or a
@@ -106,6 +111,7 @@ class LanguageModel:
             device: A torch device; None: a GPU if there is one.
             dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
+            only_cached: Raise an error if the model cannot be opened from the cache.
             **arguments: `DecodingOptions`, of which ``engine`` is "auto" here: OpenVINO on x86 CPUs if it is installed,
                 agrees with torch and is faster; everything else, such as ``quantization_config``, goes to transformers.
 
@@ -115,14 +121,15 @@ class LanguageModel:
             ImportError: The package of a bundled model is missing; the message has the command.
             OSError: Nothing is found there, or the hub cannot be reached.
             NotEnoughMemoryError: It needs more memory than this process may use.
+            NotCachedError: With ``only_cached``, something is not in the cache, or torch runs the model.
         """
         arguments.setdefault("engine", "auto")
         options = pop_options(arguments)
         check_drafter(options.drafter)  # before anything is loaded
-        place: str | Path = name_or_path
-        if isinstance(place, str) and is_address(place):
-            raise ValueError(f"{place} is the address of a server; load it with RemoteLanguageModel({place!r}).")
-        place = converted_model(place, progress=report) or place
+        if isinstance(name_or_path, str) and is_address(name_or_path):
+            message = f"{name_or_path} is the address of a server; load it with RemoteLanguageModel({name_or_path!r})."
+            raise ValueError(message)
+        place = converted_model(name_or_path, progress=report) or name_or_path
         if device_map is None and "quantization_config" not in arguments:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}
             check_memory(place, device=device, dtype=dtype, location=arguments, **runs)
@@ -131,6 +138,8 @@ class LanguageModel:
         own = {"device": device, "dtype": dtype, "device_map": device_map} | arguments
         if store is not None and (opened := store.open(memory, lambda: loading(**own)[0], partial(_tokenizer, place))):
             return cls(*opened, **more)  # type: ignore[arg-type]  # it has what is used of transformers' tokenizer
+        if only_cached:
+            raise NotCachedError(f"{name_or_path} cannot be opened from the cache.")
         model, tokenizer = loading(**own)
         loaded = cls(model, tokenizer, report=report, **more)
         if store is not None and loaded.engine.name == "openvino" and loaded._requests.decodes_plainly():

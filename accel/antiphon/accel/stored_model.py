@@ -18,6 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import psutil
+
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.engines.openvino.opening import GraphFacts, open_engine
 from antiphon.accel.engines.selection import MIN_PARAMETERS, SelectedEngine, adopt_engine
@@ -39,6 +41,10 @@ PACKAGES = ("antiphon", "torch", "transformers", "tokenizers", "jinja2", "openvi
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
 """Environment variables from which torch takes its number of threads."""
+
+
+class NotCachedError(LookupError):
+    """A model cannot be opened from the cache."""
 
 
 class StoredConfig(SimpleNamespace):
@@ -166,7 +172,7 @@ class ModelStore:
         from antiphon.accel.engines.openvino.loader import recorded_facts
 
         known, graph = tokenizer_facts(tokenizer), recorded_facts(model, self.options.weights or "")
-        if self._folder is None or known is None or graph is None:
+        if self._folder is None or known is None or graph is None or not _is_default(graph["facts"]["threads"]):
             return
         config, generation = model.config, model.generation_config
         text = config.get_text_config(decoder=True)
@@ -194,15 +200,23 @@ class ModelStore:
         """Return everything that the record depends on: files, libraries, processor, threads and precision."""
         found = [] if self._folder is None else sorted(self._folder.iterdir())
         facts = {each.name: each.stat() for each in found if each.is_file()}
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return {
             "format": FORMAT,
             "folder": str(self._folder),
             "files": {name: [each.st_size, each.st_mtime_ns, each.st_ino] for name, each in facts.items()},
             "packages": {name: _version(name) for name in PACKAGES},
-            "processor": [processor_name(), has_bfloat16_units(), cores, *map(os.environ.get, THREADS)],
+            "processor": [processor_name(), has_bfloat16_units(), _cores(), *map(os.environ.get, THREADS)],
             "dtype": self._dtype,
         }
+
+
+def refuse_conversion(stage: str, done: int, total: int) -> None:
+    """Stop a conversion at its first report of progress.
+
+    Raises:
+        NotCachedError: Always.
+    """
+    raise NotCachedError(f"{stage}: not done yet.")
 
 
 def store_of(
@@ -226,6 +240,16 @@ def _checkpoint_folder(place: str) -> Path | None:
 
         return Path(hf_hub_download(place, "config.json")).parent
     return None
+
+
+def _cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _is_default(threads: int) -> bool:
+    """Return whether torch has this number of threads in other processes too, where it may not have been changed."""
+    configured = [os.environ[name] for name in THREADS if name in os.environ]
+    return str(threads) in configured if configured else threads in (_cores(), psutil.cpu_count(logical=False))
 
 
 def _version(package: str) -> str | None:

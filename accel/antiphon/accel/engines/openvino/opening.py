@@ -87,6 +87,11 @@ class GraphFacts:
         return PRECISIONS[self.dtype]
 
     @property
+    def window(self) -> int | None:
+        """Smallest sliding window of the model's layers, in tokens; None without windows."""
+        return min((window for window in self.windows if window), default=None)
+
+    @property
     def setting(self) -> str:
         """The setting (precision and threads) for which a compatibility result is stored."""
         return f"{self.precision}-{self.threads}"
@@ -129,7 +134,7 @@ def build_engine(
     return OpenVINOEngine(
         graph,
         memory=_default_memory(graph, facts.max_positions) if memory is None else memory,
-        window=min((window for window in facts.windows if window), default=None),
+        window=facts.window,
         max_positions=facts.max_positions,
         lock=lock,
         find_bigrams=find_bigrams,
@@ -139,7 +144,7 @@ def build_engine(
 def open_engine(
     facts: GraphFacts,
     places: Places,
-    bigrams: tuple[str, int],
+    bigrams: tuple[str, int] | None,
     *,
     memory: int | None,
     if_faster: bool,
@@ -148,15 +153,15 @@ def open_engine(
 
     Args:
         places: Where the weights are; empty if the graph contains them.
-        bigrams: Name of the file with the model's bigrams, and the size of its vocabulary.
+        bigrams: Name of the file with the model's bigrams, and the size of its vocabulary; None if it has none.
         if_faster: Return no engine if its steps are slower than torch's, or were not compared.
     """
     result = load_compatibility(facts.key, facts.setting)
     if result is None or rejection(result, if_faster=if_faster) or (if_faster and result.speedup is None):
         return None
-    known = read_bigrams(cache_folder() / "bigrams" / bigrams[0], bigrams[1])
-    graph = load_stored(folder_of(facts.key))
-    if known is None or graph is None or (not facts.weights and memory_shortage(facts.dtype, facts.weight_bytes)):
+    known = None if bigrams is None else read_bigrams(cache_folder() / "bigrams" / bigrams[0], bigrams[1])
+    graph = None if known is None and bigrams is not None else load_stored(folder_of(facts.key))
+    if graph is None or (not facts.weights and memory_shortage(facts.dtype, facts.weight_bytes)):
         return None
     owners = attach_arrays(graph, mapped_weights(places))
     engine = build_engine(facts, graph, owners, memory=memory, find_bigrams=lambda _: known)
