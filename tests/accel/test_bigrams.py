@@ -90,7 +90,7 @@ def test_a_damaged_file_of_bigrams_is_computed_again(content: bytes | None, tmp_
     assert expected is not None
     assert found is not None
     assert np.array_equal(found.tokens, expected.tokens)
-    assert bigrams.read_bigrams(file, VOCAB_SIZE) is not None
+    assert bigrams._read(file, VOCAB_SIZE) is not None
 
 
 @pytest.mark.parametrize("start", [VOCAB_SIZE, -1, None])

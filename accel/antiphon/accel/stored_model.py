@@ -23,6 +23,7 @@ import psutil
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.engines.openvino.opening import GraphFacts, open_engine
 from antiphon.accel.engines.selection import MIN_PARAMETERS, SelectedEngine, adopt_engine
+from antiphon.accel.engines.torch.bigrams import BigramFacts
 from antiphon.accel.files import write_cache_file
 from antiphon.accel.memory_estimate import is_on_cpu
 from antiphon.accel.processor import has_bfloat16_units, processor_name
@@ -162,7 +163,9 @@ class ModelStore:
             if is_auto and record["num_parameters"] < MIN_PARAMETERS:
                 return None
             tokenizer = FileTokenizer(record["tokenizer"]["backend"], record["tokenizer"]["facts"], load_tokenizer)
-            opened = open_engine(facts, graph["places"], graph["bigrams"], memory=memory, if_faster=is_auto)
+            opened = open_engine(
+                facts, graph["places"], BigramFacts(**graph["bigrams"]), memory=memory, if_faster=is_auto
+            )
             if opened is not None:
                 return StoredModel(record, SelectedEngine(*opened), self.options, memory, load), tokenizer
         return None

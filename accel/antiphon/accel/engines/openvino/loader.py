@@ -44,7 +44,7 @@ from antiphon.accel.engines.openvino.runtime import (
 from antiphon.accel.engines.openvino.self_test import run_self_test
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
 from antiphon.accel.engines.openvino.weights import Owners, attach_weights, large_weights, weight_arrays
-from antiphon.accel.engines.torch import bigrams
+from antiphon.accel.engines.torch.bigrams import bigram_facts, load_or_compute_bigrams
 from antiphon.accel.engines.torch.cost_store import is_credible
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
@@ -221,7 +221,7 @@ def _compile(
 
     def find_bigrams(forward: Callable[[Draft, int], Tensor]) -> Bigrams | None:
         alive = model_ref()
-        return None if alive is None else bigrams.load_or_compute_bigrams(alive, forward)
+        return None if alive is None else load_or_compute_bigrams(alive, forward)
 
     converted = load_or_convert(folder_of(facts.key), convert)
     owners[:] = attach_weights(converted, model, files)
@@ -258,12 +258,7 @@ def recorded_facts(model: PreTrainedModel, weights: str = "") -> dict[str, Any] 
     places = {} if weights else places_of(weight_arrays(model, files), files)
     if places is None:
         return None
-    size: int = model.config.get_text_config(decoder=True).vocab_size
-    return {
-        "facts": asdict(graph_facts(model, weights)),
-        "places": places,
-        "bigrams": (bigrams.bigrams_file(model), size),
-    }
+    return {"facts": asdict(graph_facts(model, weights)), "places": places, "bigrams": asdict(bigram_facts(model))}
 
 
 def _files(model: PreTrainedModel) -> list[Path]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from antiphon.accel.available_memory import available_memory
-from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.engines.openvino import lm_head
 from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility
 from antiphon.accel.engines.openvino.cost import step_cost
@@ -25,7 +24,7 @@ from antiphon.accel.engines.openvino.paged_memory import block_bytes
 from antiphon.accel.engines.openvino.runtime import PRECISIONS, use_huge_pages, version
 from antiphon.accel.engines.openvino.store import folder_of, load_stored
 from antiphon.accel.engines.openvino.weights import Owners, WeightArrays, attach_arrays
-from antiphon.accel.engines.torch.bigrams import read_bigrams
+from antiphon.accel.engines.torch.bigrams import BigramFacts, recorded_bigrams
 from antiphon.accel.files import safetensors_header
 from antiphon.accel.processor import processor_flags
 
@@ -87,11 +86,6 @@ class GraphFacts:
         return PRECISIONS[self.dtype]
 
     @property
-    def window(self) -> int | None:
-        """Smallest sliding window of the model's layers, in tokens; None without windows."""
-        return min((window for window in self.windows if window), default=None)
-
-    @property
     def setting(self) -> str:
         """The setting (precision and threads) for which a compatibility result is stored."""
         return f"{self.precision}-{self.threads}"
@@ -134,7 +128,7 @@ def build_engine(
     return OpenVINOEngine(
         graph,
         memory=_default_memory(graph, facts.max_positions) if memory is None else memory,
-        window=facts.window,
+        window=min((window for window in facts.windows if window), default=None),
         max_positions=facts.max_positions,
         lock=lock,
         find_bigrams=find_bigrams,
@@ -144,7 +138,7 @@ def build_engine(
 def open_engine(
     facts: GraphFacts,
     places: Places,
-    bigrams: tuple[str, int] | None,
+    bigrams: BigramFacts,
     *,
     memory: int | None,
     if_faster: bool,
@@ -153,18 +147,17 @@ def open_engine(
 
     Args:
         places: Where the weights are; empty if the graph contains them.
-        bigrams: Name of the file with the model's bigrams, and the size of its vocabulary; None if it has none.
         if_faster: Return no engine if its steps are slower than torch's, or were not compared.
     """
     result = load_compatibility(facts.key, facts.setting)
     if result is None or rejection(result, if_faster=if_faster) or (if_faster and result.speedup is None):
         return None
-    known = None if bigrams is None else read_bigrams(cache_folder() / "bigrams" / bigrams[0], bigrams[1])
-    graph = None if known is None and bigrams is not None else load_stored(folder_of(facts.key))
+    graph = load_stored(folder_of(facts.key))
     if graph is None or (not facts.weights and memory_shortage(facts.dtype, facts.weight_bytes)):
         return None
     owners = attach_arrays(graph, mapped_weights(places))
-    engine = build_engine(facts, graph, owners, memory=memory, find_bigrams=lambda _: known)
+    find = partial(recorded_bigrams, bigrams)
+    engine = build_engine(facts, graph, owners, memory=memory, find_bigrams=find)
     engine.set_cost_measurement(lambda engine, remeasure: step_cost(engine, facts.key, remeasure=remeasure))
     arrange_memory(engine, facts)
     return engine, description(engine, result, facts.weights)
