@@ -49,8 +49,8 @@ def save(folder: Path, seed: int = 0, dtype: torch.dtype = torch.bfloat16, **con
 
 
 def load(folder: Path, **options: Any) -> LanguageModel:
-    options = {"engine": "openvino", "memory": 2**22, "dtype": "float32"} | options
-    return LanguageModel.from_pretrained(folder, **options)
+    given: dict[str, Any] = {"engine": "openvino", "memory": 2**22, "dtype": "float32"} | options
+    return LanguageModel.from_pretrained(folder, **given)
 
 
 def is_opened(language_model: LanguageModel) -> bool:
