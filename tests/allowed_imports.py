@@ -49,6 +49,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
         "models": {"cache_folder", "drafting", "files", "hub_download", "quiet_loading", "verified_folder"},
         ".": {
             "available_memory",
+            "cache_folder",
             "constraints",
             "decoding",
             "drafting",

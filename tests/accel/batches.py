@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.decoding.model_request import ModelRequest, decode_together, prepare
+from antiphon.accel.decoding.engine_request import decode_together
+from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.stats import Step
 
 

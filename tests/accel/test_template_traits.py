@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from antiphon.accel.text.chat_template import apply_chat_template
+from antiphon.accel.text.template_check import CASES, TemplateCase
+from antiphon.accel.text.template_renderer import render_template
 from antiphon.accel.text.template_traits import OMITTED, TemplateTraits, template_traits
 from tests.tiny import byte_tokenizer
 
@@ -110,6 +115,56 @@ def test_parts_and_empty_tool_calls_change_no_prompt(template: str) -> None:
     assert {name: apply_chat_template(messages, (), tokenizer) for name, messages in EQUAL.items()} == dict.fromkeys(
         EQUAL, plain
     )
+
+
+@pytest.mark.parametrize("template", [*OWN, *recorded()])
+def test_templates_are_rendered_as_by_transformers(template: str) -> None:
+    tokenizer = tokenizer_with(template)
+    cases: list[tuple[Any, dict[str, Any]]] = [(messages, {}) for messages in CONVERSATIONS.values()]
+    cases += [(case.messages, {"tools": [*case.tools] or None, "enable_thinking": case.thinking}) for case in CASES]
+    cases += [(PLAIN, {"documents": [{"title": "T", "text": "bees"}], "add_generation_prompt": False})]
+    cases.append(([{"role": "user", "content": "?"}, {"role": "assistant", "content": None, "reasoning": "hm"}], {}))
+
+    def outcome(render: Any, messages: Any, **variables: Any) -> Any:
+        try:
+            return render([dict(message) for message in messages], **{"add_generation_prompt": True} | variables)
+        except Exception as error:  # noqa: BLE001 - errors have to be equal as well
+            return type(error), str(error)
+
+    for messages, variables in cases:
+        expected = outcome(tokenizer.apply_chat_template, messages, tokenize=False, **variables)
+        given = variables | tokenizer.special_tokens_map
+        assert outcome(partial(render_template, template), messages, **given) == expected
+
+
+FUNCTIONS = {
+    "json": "{{ {'ü': [1, x]} | tojson(indent=2) }}{{ [1] | tojson(separators=(',', ':')) }}",
+    "namespace": "{% set n = namespace(a=1) %}{% set n.a = n.a + 1 %}{{ n.a }}{{ dict(b=2) }}{{ dict.fromkeys('a') }}",
+    "hidden": "{% set n = namespace(_a=1) %}",
+    "loops": "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% break %}{% endfor %}",
+    "generation": "{% generation %}{{ messages[0].content }}{% endgeneration %}",
+    "unsafe": "{{ messages.append(1) }}{{ ''.__class__ }}",
+    "values": "{{ x }}{{ y is mapping }}{{ z }}{{ messages[1].thinking }}{{ messages[1].reasoning_content }}",
+    "time": "{{ strftime_now('%Y') | length }}",
+}
+"""What templates may call."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_templates_are_those_of_transformers(name: str) -> None:
+    messages = [{"role": "user", "content": " hi\n"}, {"role": "assistant", "content": "", "thinking": "hm"}]
+    variables = {"x": np.float32(0.5), "y": MappingProxyType({"a": (1, object())}), "z": TemplateCase("n", ())}
+
+    def outcome(render: Any, **options: Any) -> Any:
+        try:
+            return render(messages, **variables, **options)
+        except Exception as error:  # noqa: BLE001 - errors have to be equal as well
+            return type(error), str(error)
+
+    tokenizer = tokenizer_with(FUNCTIONS[name])
+    expected = outcome(tokenizer.apply_chat_template, tokenize=False)
+    given = {"add_generation_prompt": False, **tokenizer.special_tokens_map}
+    assert outcome(partial(render_template, FUNCTIONS[name]), **given) == expected
 
 
 def test_an_answer_without_content_is_an_empty_one() -> None:

@@ -18,9 +18,10 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from antiphon.accel.decoding.engine_request import decode_together
 from antiphon.accel.decoding.generate_arguments import Reference
 from antiphon.accel.decoding.generate_batch import merge_results, requests_of_batch
-from antiphon.accel.decoding.model_request import ModelRequest, decode_together, prepare
+from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, pop_options
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.engines.torch.engine import engine_of

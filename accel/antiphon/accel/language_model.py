@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
-
 from antiphon.accel.decoding.drafter_choice import check_drafter, check_table
-from antiphon.accel.decoding.model_request import ModelRequest, decode_together
+from antiphon.accel.decoding.engine_request import EngineRequest, decode_together
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, pop_options
 from antiphon.accel.decoding.prefix_cache import PrefixCache
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.engines.selection import SelectedEngine, select_engine
-from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.heads import load_head
-from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.memory_estimate import check_memory
 from antiphon.accel.models.bundled import converted_model
 from antiphon.accel.remote.server import is_address
 from antiphon.accel.request_builder import OpenStream, RequestBuilder
+from antiphon.accel.stored_model import NotCachedError, StoredModel, store_of
 from antiphon.accel.text.completion import Completion, Stream
 from antiphon.accel.text.messages import (
     PromptInput,
@@ -34,8 +30,10 @@ from antiphon.accel.text.messages import (
 from antiphon.accel.text.parameters import Parameters, Settings, split_batch
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from antiphon.accel.drafting.drafters.head import DraftHead
     from antiphon.accel.engines.openvino.loader import ProgressCallback
     from antiphon.accel.engines.protocol import ModelEngine
 
@@ -64,7 +62,7 @@ class LanguageModel:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | StoredModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
         name: str | None = None,
@@ -74,26 +72,25 @@ class LanguageModel:
         head: str | Path | None = None,
         **options: Unpack[DecodingKeywords],
     ) -> None:
-        self.model = model
+        self._source = model
         self.tokenizer = tokenizer
         self.name = name or getattr(model.config, "name_or_path", "") or model.config.model_type
-        check_causal(model, self.name)
         self.options = DecodingOptions(**options)
-        check_drafter(self.options.drafter)
-        if head is not None:
-            engine_of(model).head, engine_of(model).head_reason = load_head(model, head)
-        selected = select_engine(model, self.options.engine_choice, memory=memory, report=report).engine
-        own = engine_of(model).head
-        if own is not None and not selected.gives_hidden_states(own.layers):
-            warnings.warn(
-                f"The {own.name} of {self.name!r} is not used: the engine {selected.name} does not give the hidden "
-                f"states {own.layers} that it reads. Load the model with engine='torch', or with head=None.",
-                stacklevel=2,
-            )
+        if not isinstance(model, StoredModel):
+            from antiphon.accel.engines.torch.loading import check_causal
+
+            check_causal(model, self.name)
+            check_drafter(self.options.drafter)
+            if head is not None:
+                _use_head(model, head)
+            selected = select_engine(model, self.options.engine_choice, memory=memory, report=report)
+            _warn_of_unused_head(model, selected.engine, self.name)
         self.recycling_table = RecyclingTable(self.name) if recycling is True else self._recycling_table(recycling)
         self._requests = RequestBuilder(model, tokenizer, self.name)
         if self.options.reproducible:
-            engine = engine_of(model)
+            from antiphon.accel.engines.torch.engine import engine_of
+
+            engine = engine_of(self.model)
             engine.lock.run(engine.reproducible_traits)
 
     @classmethod
@@ -108,9 +105,14 @@ class LanguageModel:
         memory: int | None = None,
         report: ProgressCallback | None = None,
         head: str | Path | None = "auto",
+        only_cached: bool = False,
         **arguments: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers by its name.
+
+        If everything needed is in the user's cache, because an earlier process has loaded the model into OpenVINO, it
+        is opened from there without torch and transformers. What needs these imports them when it is asked for:
+        sampling, processors of scores, `model`.
 
         Args:
             name_or_path: A bundled model ("reader", "smollm2"), a folder, a GGUF file, a LoRA adapter for SmolLM2, or a
@@ -119,6 +121,7 @@ class LanguageModel:
             dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
             head: As for the class; "auto" takes the MTP layer of the checkpoint, if it has one.
+            only_cached: Raise an error if the model cannot be opened from the cache.
             **arguments: `DecodingOptions`, of which ``engine`` is "auto" here: OpenVINO on x86 CPUs if it is installed,
                 agrees with torch and is faster; everything else, such as ``quantization_config``, goes to transformers.
 
@@ -128,24 +131,47 @@ class LanguageModel:
             ImportError: The package of a bundled model is missing; the message has the command.
             OSError: Nothing is found there, or the hub cannot be reached.
             NotEnoughMemoryError: It needs more memory than this process may use.
+            NotCachedError: With ``only_cached``, something is not in the cache, or torch runs the model.
         """
         arguments.setdefault("engine", "auto")
         options = pop_options(arguments)
         check_drafter(options.drafter)  # before anything is loaded
-        place: str | Path = name_or_path
-        if isinstance(place, str) and is_address(place):
-            raise ValueError(f"{place} is the address of a server; load it with RemoteLanguageModel({place!r}).")
-        place = converted_model(place, progress=report) or place
+        if isinstance(name_or_path, str) and is_address(name_or_path):
+            message = f"{name_or_path} is the address of a server; load it with RemoteLanguageModel({name_or_path!r})."
+            raise ValueError(message)
+        place = converted_model(name_or_path, progress=report) or name_or_path
         if device_map is None and "quantization_config" not in arguments:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}
             check_memory(place, device=device, dtype=dtype, location=arguments, **runs)
-        model, tokenizer = load_pretrained(place, device=device, dtype=dtype, device_map=device_map, **arguments)
-        more: Any = {"recycling": recycling, "memory": memory, "report": report, "head": head} | options.keywords
-        return cls(model, tokenizer, name=str(name_or_path), **more)
+        more: Any = {"name": str(name_or_path), "recycling": recycling, "memory": memory} | options.keywords
+        found = store_of(place, device, dtype, device_map, options, arguments)
+        store, loading = found if head in (None, "auto") else None, partial(_load, place)
+        own = {"device": device, "dtype": dtype, "device_map": device_map} | arguments
+        if store is not None and (opened := store.open(memory, lambda: loading(**own)[0], partial(_tokenizer, place))):
+            return cls(*opened, **more)  # type: ignore[arg-type]  # it has what is used of transformers' tokenizer
+        if only_cached:
+            raise NotCachedError(f"{name_or_path} cannot be opened from the cache.")
+        model, tokenizer = loading(**own)
+        loaded = cls(model, tokenizer, report=report, head=head, **more)
+        runs_plainly = loaded.engine.name == "openvino" and loaded._requests.decodes_plainly()
+        if store is not None and runs_plainly and head is not None and _head_of(model) is None:
+            store.save(model, tokenizer)
+        return loaded
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model of transformers; if the language model was opened from the cache, it is loaded at first access.
+
+        Raises:
+            ValueError: Its files have changed since it was opened.
+        """
+        return self._source.loaded if isinstance(self._source, StoredModel) else self._source
 
     @property
     def selected(self) -> SelectedEngine:
         """The engine that runs the model, and why it was selected."""
+        if isinstance(self._source, StoredModel) and not self._source.is_loaded:
+            return self._source.selected
         return select_engine(self.model, self.options.engine_choice)
 
     @property
@@ -166,11 +192,13 @@ class LanguageModel:
     @property
     def prompt_format(self) -> str | None:
         """The prompt format that the model's configuration names; None if it names none."""
-        return getattr(self.model.config, "prompt_format", None)
+        return getattr(self._source.config, "prompt_format", None)
 
     @cached_property
     def num_parameters(self) -> int | None:
         """Number of the model's weights as they are stored, so that several packed ones count as one."""
+        if isinstance(self._source, StoredModel):
+            return self._source.num_parameters
         return sum(weights.numel() for weights in chain(self.model.parameters(), self.model.buffers()))
 
     def generate(
@@ -242,7 +270,7 @@ class LanguageModel:
 
     def _start(
         self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings, prefix: PrefixCache | None
-    ) -> tuple[ModelRequest, OpenStream]:
+    ) -> tuple[EngineRequest, OpenStream]:
         """Return a request that is ready to be decoded, and what makes a stream of its steps."""
         table = self._recycling_table(settings.recycling)
         return self._requests.start(prompt, references, settings, prefix, options=self.options, table=table)
@@ -260,3 +288,38 @@ class LanguageModel:
             ValueError: The prompt is empty, a message is malformed, or the tokenizer has no chat template.
         """
         return tokenize_prompt(prompt, self.tokenizer)
+
+
+def _load(place: str | Path, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from antiphon.accel.engines.torch.loading import load_pretrained
+
+    return load_pretrained(place, **options)
+
+
+def _tokenizer(place: str | Path) -> PreTrainedTokenizerBase:
+    from antiphon.accel.engines.torch.loading import load_tokenizer
+
+    return load_tokenizer(str(place))
+
+
+def _head_of(model: PreTrainedModel) -> DraftHead | None:
+    from antiphon.accel.engines.torch.engine import engine_of
+
+    return engine_of(model).head
+
+
+def _use_head(model: PreTrainedModel, head: str | Path) -> None:
+    from antiphon.accel.engines.torch.engine import engine_of
+    from antiphon.accel.engines.torch.heads import load_head
+
+    engine_of(model).head, engine_of(model).head_reason = load_head(model, head)
+
+
+def _warn_of_unused_head(model: PreTrainedModel, selected: ModelEngine, name: str) -> None:
+    own = _head_of(model)
+    if own is not None and not selected.gives_hidden_states(own.layers):
+        warnings.warn(
+            f"The {own.name} of {name!r} is not used: the engine {selected.name} does not give the hidden states "
+            f"{own.layers} that it reads. Load the model with engine='torch', or with head=None.",
+            stacklevel=3,
+        )

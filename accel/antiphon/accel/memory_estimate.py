@@ -261,6 +261,11 @@ def _has_openvino() -> bool:
     return find_spec("openvino") is not None and platform.machine() in ("x86_64", "AMD64")
 
 
+def is_on_cpu(device: object) -> bool:
+    """Return whether a model for this device will be on the CPU, as far as it is known before torch is imported."""
+    return _place(device) == "CPU"
+
+
 def _place(device: object) -> str | None:
     """Return "CPU" or "GPU", where the model will be; None if that is unknown before torch is imported."""
     torch = sys.modules.get("torch")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import LogitsProcessorList
-
-from antiphon.accel.constraints.grammar import JsonGrammar
-from antiphon.accel.constraints.penalties import penalties
-from antiphon.accel.decoding.model_request import ModelRequest, prepare
+from antiphon.accel.decoding.drafter_choice import drafter_factory
+from antiphon.accel.decoding.engine_request import EngineRequest, greedy_request
+from antiphon.accel.decoding.generate_arguments import reference_tokens
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.prefix_cache import PrefixCache
 from antiphon.accel.decoding.stats import Step, TokenLogprob
-from antiphon.accel.decoding.tokens import collect_logprobs
 from antiphon.accel.drafting.draft import common_length
 from antiphon.accel.drafting.drafters import RecyclingTable
+from antiphon.accel.stored_model import StoredModel
 from antiphon.accel.text.completion import Stream
 from antiphon.accel.text.end_tokens import EndTokens
 from antiphon.accel.text.messages import (
@@ -31,10 +29,13 @@ from antiphon.accel.text.messages import (
 )
 from antiphon.accel.text.parameters import ContextLengthError, Settings
 from antiphon.accel.text.thinking import ThinkingStart
-from antiphon.accel.thinking_control import ThinkingControl
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    import torch
+    from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+
+    from antiphon.accel.constraints.grammar import JsonGrammar
+    from antiphon.accel.decoding.model_request import ModelRequest
 
 
 CONTEXT_TOKENS = 64
@@ -48,18 +49,28 @@ OpenStream = Callable[[Iterator[Step]], Stream]
 class RequestBuilder:
     """Builds requests for one model and its tokenizer."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-        self.model = model
+    def __init__(self, model: PreTrainedModel | StoredModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+        self.source = model
         self.tokenizer = tokenizer
         self.name = name
         self._vocab_size: int = model.config.get_text_config(decoder=True).vocab_size
         self._end = EndTokens(tokenizer, self._vocab_size)
-        self._json = JsonGrammar(tokenizer, self._vocab_size)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model of transformers."""
+        return self.source.loaded if isinstance(self.source, StoredModel) else self.source
+
+    @cached_property
+    def _json(self) -> JsonGrammar:
+        from antiphon.accel.constraints.grammar import JsonGrammar
+
+        return JsonGrammar(self.tokenizer, self._vocab_size)
 
     @property
     def context_window(self) -> int | None:
         """Maximum number of tokens, prompt and completion together; None if the model sets no limit."""
-        window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        window = getattr(self.source.config.get_text_config(), "max_position_embeddings", None)
         return window if isinstance(window, int) and window > 0 else None
 
     def start(
@@ -71,7 +82,7 @@ class RequestBuilder:
         *,
         options: DecodingOptions,
         table: RecyclingTable | None,
-    ) -> tuple[ModelRequest, OpenStream]:
+    ) -> tuple[EngineRequest, OpenStream]:
         """Return a request that is ready to be decoded, and what makes a stream of its steps.
 
         The caller holds the engine's lock.
@@ -88,16 +99,21 @@ class RequestBuilder:
         begun = begin_answer(read, settings.response_prefix, self.tokenizer)
         check_references(references)
         options = options.with_num_draft_tokens(settings.num_draft_tokens)
-        make = partial(
-            ModelRequest,
-            references=[read.tokens_of(reference) or reference for reference in references],
-            tokenizer=self.tokenizer,
-            generator=self.generator(settings.seed) if settings.is_sampled else None,
-            options=options if settings.drafter is None else replace(options, drafter=settings.drafter),
-            tenant=table if prefix is None else prefix.tenant,
-            recycling=False if table is None else table,
-        )
-        request = self.build(begun.tokens, settings, make, prefix, begun.thinking)
+        if settings.drafter is not None:
+            options = replace(options, drafter=settings.drafter)
+        own: dict[str, Any] = {
+            "references": [read.tokens_of(reference) or reference for reference in references],
+            "options": options,
+            "tenant": table if prefix is None else prefix.tenant,
+            "recycling": False if table is None else table,
+        }
+        request = self._greedy(begun.tokens, settings, begun.thinking, **own)
+        if request is None:
+            from antiphon.accel.decoding.model_request import ModelRequest
+
+            own["generator"] = self.generator(settings.seed) if settings.is_sampled else None
+            make = partial(ModelRequest, tokenizer=self.tokenizer, **own)
+            request = self.build(begun.tokens, settings, make, prefix, begun.thinking)
         open_stream = partial(self._open_stream, request, settings, prefix)
         added = begun.count - common_length(read.tokens, begun.tokens)
         return request, partial(
@@ -111,7 +127,7 @@ class RequestBuilder:
 
     def _open_stream(
         self,
-        request: ModelRequest,
+        request: EngineRequest,
         settings: Settings,
         prefix: PrefixCache | None,
         steps: Iterator[Step],
@@ -119,9 +135,12 @@ class RequestBuilder:
     ) -> Stream:
         """Return the stream of a request, given its steps."""
         logprobs: list[TokenLogprob] = []
-        sampler = request.sampler  # a stream that refers to the request would keep its KV cache
-        if settings.logprobs is not None and sampler.logits is not None:
-            steps = collect_logprobs(steps, sampler.logits, settings.logprobs, logprobs)
+        if settings.logprobs is not None:
+            from antiphon.accel.decoding.tokens import Sampler, collect_logprobs
+
+            sampler = request.sampler  # a stream that refers to the request would keep its KV cache
+            if isinstance(sampler, Sampler) and sampler.logits is not None:
+                steps = collect_logprobs(steps, sampler.logits, settings.logprobs, logprobs)
         return Stream(
             steps if prefix is None else prefix.keep_after(request, steps),
             self.tokenizer,
@@ -133,6 +152,58 @@ class RequestBuilder:
             end_tokens=self._end_tokens(settings),
             **arguments,
         )
+
+    def _greedy(
+        self,
+        tokens: Sequence[int],
+        settings: Settings,
+        thinking: ThinkingStart | None,
+        *,
+        references: Sequence[Any],
+        options: DecodingOptions,
+        **own: Any,
+    ) -> EngineRequest | None:
+        """Return a request that needs no torch; None if one of its settings does, or the model is loaded anyway."""
+        source, end = self.source, self._end_tokens(settings)
+        if not isinstance(source, StoredModel) or not source.decodes_greedily():
+            return None
+        limits_thinking = thinking is not None and settings.max_thinking_tokens is not None
+        if settings.changes_scores or settings.is_sampled or limits_thinking or not end:
+            return None
+        drafter = drafter_factory(options, source.selected.engine)()
+        if getattr(drafter, "bita_weights", None) is not None:
+            return None
+        return greedy_request(
+            source.selected.engine,
+            drafter,
+            tokens,
+            max_new_tokens=min(settings.max_new_tokens, self._remaining(len(tokens))),
+            end_tokens=end,
+            options=options,
+            references=reference_tokens(references, self.tokenizer, self._vocab_size),
+            **own,
+        )
+
+    def decodes_plainly(self) -> bool:
+        """Return whether the generation settings add nothing to greedy requests: no processors and no criteria.
+
+        Such requests end at their end tokens and maximum length only.
+        """
+        from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria
+
+        from antiphon.accel.decoding.generate_arguments import check_supported
+
+        def is_plain(model: Any, input_ids: Any, *, is_cache_given: bool, **given: Any) -> bool:
+            processors, criteria = given.pop("logits_processor"), given.pop("stopping_criteria")
+            config = given.pop("generation_config")
+            check_supported(model, input_ids, config, given)
+            ends = all(type(each) in (EosTokenCriteria, MaxLengthCriteria) for each in criteria)
+            return ends and not processors and config.prefill_chunk_size is None
+
+        with suppress(ValueError):
+            make: Any = is_plain
+            return bool(self._prepare([0], 1, LogitsProcessorList(), Settings(), make))
+        return False
 
     def build(
         self,
@@ -153,6 +224,9 @@ class RequestBuilder:
         Raises:
             ValueError: The prompt fills the context window, or a setting does not fit the model.
         """
+        from antiphon.accel.constraints.penalties import penalties
+        from antiphon.accel.thinking_control import ThinkingControl
+
         remaining, schema, most = self._remaining(len(tokens)), settings.answer_schema, settings.max_thinking_tokens
         limit, end = min(settings.max_new_tokens, remaining), self._end_tokens(settings)
         processors = penalties(
@@ -192,6 +266,8 @@ class RequestBuilder:
 
     def generator(self, seed: int | None) -> torch.Generator:
         """Return a new random generator with this seed; None: with a random seed."""
+        import torch
+
         generator = torch.Generator(self.model.device)
         return generator.manual_seed(generator.seed() if seed is None else seed)
 
@@ -204,8 +280,12 @@ class RequestBuilder:
         make: Callable[..., ModelRequest],
         **more: Any,
     ) -> ModelRequest:
+        import torch
+
+        from antiphon.accel.decoding.model_request import prepare
+
         ids = torch.tensor([list(tokens)], device=self.model.device)
-        end, config = self._end_tokens(settings), self.model.generation_config
+        end, config = self._end_tokens(settings), self.source.generation_config
         padding = config.pad_token_id if config else None
         return prepare(
             self.model,
@@ -235,6 +315,6 @@ class RequestBuilder:
 
     def _end_tokens(self, settings: Settings) -> tuple[int, ...]:
         """Return the tokens that end the text of a request."""
-        config = self.model.generation_config
+        config = self.source.generation_config
         configured = config.eos_token_id if config else None
         return () if settings.ignore_eos else self._end.ids(configured, settings.stop_token_ids)

@@ -22,7 +22,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install o
 from antiphon.accel.engines.openvino.conversion import paged_model, windows_of
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.paged_attention import set_cache_shapes
+from antiphon.accel.engines.openvino.paged_inputs import set_cache_shapes
 from antiphon.accel.engines.openvino.runtime import core
 from antiphon.accel.engines.openvino.sequence import PagedSequence
 from antiphon.accel.engines.openvino.store import load_or_convert

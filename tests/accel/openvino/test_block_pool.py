@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocksError
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 
 TEXT = list(range(3 * BLOCK_SIZE))
 

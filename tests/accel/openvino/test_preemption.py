@@ -15,7 +15,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install o
 
 from antiphon.accel.engines.openvino.block_pool import OutOfBlocksError
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes
 
 pytestmark = pytest.mark.slow

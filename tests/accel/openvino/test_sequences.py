@@ -13,7 +13,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install o
 from antiphon.accel.engines.openvino.block_pool import OutOfBlocksError
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 

@@ -85,7 +85,8 @@ class JsonGrammar:
         from llguidance.hf import from_tokenizer
 
         size = max(self._vocab_size, len(self._tokenizer))
-        return from_tokenizer(self._tokenizer, n_vocab=size, eos_token=end)  # type: ignore[arg-type]
+        own: Any = getattr(self._tokenizer, "loaded", self._tokenizer)  # transformers', which it checks for
+        return from_tokenizer(own, n_vocab=size, eos_token=end)
 
 
 class _SchemaProcessor(LogitsProcessor):

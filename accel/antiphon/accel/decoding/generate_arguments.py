@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-from antiphon.accel.engines.torch.sequence import cache_of, cached_length
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 Reference = str | Sequence[int]
 """A text that drafts may be copied from, or its token ids."""
@@ -77,6 +75,10 @@ def check_supported(
     Raises:
         ValueError: An option is not supported; the message names the first one.
     """
+    from transformers import DynamicCache
+
+    from antiphon.accel.engines.torch.sequence import cache_of, cached_length
+
     batch, length = input_ids.shape
     cache = cache_of(model, dict(arguments))
     kind = type(cache).__name__
@@ -133,6 +135,8 @@ def option(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> A
 
 def _has_default_positions(input_ids: Tensor, arguments: Mapping[str, Any]) -> bool:
     """Return whether positions are 0, 1, 2, ... from the first visible token, as without ``position_ids``."""
+    import torch
+
     positions = arguments.get("position_ids")
     batch, length = input_ids.shape
     if positions is None or positions.shape[-1] < length:

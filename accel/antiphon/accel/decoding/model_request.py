@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import (
-    Cache,
     DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
@@ -21,6 +20,7 @@ from transformers import (
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.drafter_choice import drafter_factory
+from antiphon.accel.decoding.engine_request import EngineRequest
 from antiphon.accel.decoding.generate_arguments import (
     Reference,
     check_passed_on,
@@ -30,13 +30,9 @@ from antiphon.accel.decoding.generate_arguments import (
     reference_tokens,
 )
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.decoding.request import Request
-from antiphon.accel.decoding.scheduler import Batch, scheduler_of
-from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.drafting.drafters.head import Head
-from antiphon.accel.drafting.drafters.recycling_table import SharesTable, recycling_table_of
 from antiphon.accel.engines.protocol import AnonymousTenant, ModelEngine, SequenceOptions
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
@@ -46,7 +42,7 @@ from antiphon.accel.engines.torch.sequence import CACHE_ARGUMENTS, cache_of, cac
 Made = TypeVar("Made")
 
 
-class ModelRequest(Request):
+class ModelRequest(EngineRequest):
     """One request to a model. The thread that creates it holds the engine's lock.
 
     The first arguments are those of a custom decoding function of transformers.
@@ -69,7 +65,7 @@ class ModelRequest(Request):
             not know; the model cannot be decoded reproducibly, or is not the one that a drafter was trained for.
     """
 
-    __slots__ = ("config", "engine", "history", "model")
+    __slots__ = ("config", "history", "model")
     sampler: Sampler
     output: RequestOutput
 
@@ -100,12 +96,7 @@ class ModelRequest(Request):
         needs_torch = bool(padding or (cache is not None and (is_cache_given or is_filled)))
         is_long = selected.max_length is not None and generation_config.max_length > selected.max_length
         needs_torch = needs_torch or is_long or bita_weights_of(drafter) is not None
-        self.engine = engine = _engine_for(model, selected, options, needs_torch=needs_torch)
-        if recycling is not True and isinstance(drafter, SharesTable):
-            drafter.use_table(recycling or None)
-        table = recycling_table_of(drafter)
-        if table is not None and options.max_draft_rows != 0:
-            table.prior = engine.bigrams
+        engine = _engine_for(model, selected, options, needs_torch=needs_torch)
         self.history = TokenHistory(input_ids)
         is_detailed = bool(generation_config.return_dict_in_generate)
         sampler = Sampler(
@@ -125,35 +116,20 @@ class ModelRequest(Request):
             tenant=AnonymousTenant() if tenant is None else tenant,
             hidden_states=() if head is None else head.model.layers,
         )
-        sequence = engine.new_sequence(self.history.tokens, wanted)
-        if head is not None:
-            head.connect(sequence.hidden_states.take, engine.lock.run)
         super().__init__(
-            sequence=sequence,
-            drafter=drafter,
-            sampler=sampler,
+            engine,
+            drafter,
+            sampler,
             # No reference to this request: a cycle would keep the KV cache until Python's garbage collector runs.
-            output=RequestOutput(self.history, stopping_criteria, lambda: _as_tuple(sampler.scores)),
-            budget=engine.budget(drafter, options.max_draft_rows, options.cost),
+            RequestOutput(self.history, stopping_criteria, lambda: _as_tuple(sampler.scores)),
+            options=options,
+            wanted=wanted,
             references=reference_tokens(references, tokenizer, model.config.get_text_config(decoder=True).vocab_size),
+            recycling=recycling,
             prefill_chunk=generation_config.prefill_chunk_size,
         )
-
-    def steps(self) -> Iterator[Step]:
-        """Yield the steps of this request; forward passes are shared with other requests to the same model."""
-        return self.release_after(scheduler_of(self.engine).steps(self))
-
-    def release_after(self, steps: Iterator[Step]) -> Iterator[Step]:
-        """Yield the given steps, and release the request's memory when they end or the iterator is closed."""
-        try:
-            yield from steps
-        finally:
-            scheduler_of(self.engine).after_forward(self, partial(self.engine.release, self.sequence))
-
-    @property
-    def cache(self) -> Cache | None:
-        """The KV cache of the request; None if the engine has no cache of transformers."""
-        return self.engine.cache_of(self.sequence)
+        if head is not None:
+            head.connect(self.sequence.hidden_states.take, engine.lock.run)
 
     def result(self) -> Tensor | GenerateDecoderOnlyOutput:
         """Return what `generate` returns, once every step is done."""
@@ -206,22 +182,6 @@ def prepare(
     custom = partial(make, is_cache_given=is_given)
     made: Made = generate(input_ids, stopping_criteria=criteria, custom_generate=custom, **arguments)
     return made
-
-
-def decode_together(requests: Sequence[ModelRequest], size: int | None = None) -> list[Iterator[Step]]:
-    """Return the steps of each request; they share forward passes if the model supports it.
-
-    Args:
-        size: Maximum number of requests that are decoded at the same time; None: all.
-    """
-    engines = {request.engine for request in requests}
-    engine = engines.pop() if len(engines) == 1 and len(requests) > 1 else None
-    if engine is None or not engine.lock.run(lambda: all(request.sequence.can_batch for request in requests)):
-        return [request.steps() for request in requests]
-    batch = Batch(scheduler_of(engine), size=size or len(requests))
-    return [
-        request.release_after(batch.add(request, partial(engine.release, request.sequence))) for request in requests
-    ]
 
 
 def _engine_for(

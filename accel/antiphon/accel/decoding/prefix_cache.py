@@ -6,17 +6,13 @@ from collections.abc import Hashable, Iterator
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from transformers import Cache, PreTrainedModel
-
 from antiphon.accel.drafting.draft import Tokens, common_length
 from antiphon.accel.engines.protocol import AnonymousTenant
-from antiphon.accel.engines.torch.cache_kinds import DUMMY
-from antiphon.accel.engines.torch.engine import traits_of
-from antiphon.accel.engines.torch.growing_cache import GrowingLayer
-from antiphon.accel.engines.torch.sequence import cached_length
 
 if TYPE_CHECKING:
-    from antiphon.accel.decoding.model_request import ModelRequest
+    from transformers import Cache, PreTrainedModel
+
+    from antiphon.accel.decoding.engine_request import EngineRequest
     from antiphon.accel.decoding.stats import Step
 
 
@@ -72,7 +68,7 @@ class PrefixCache:
             cache.crop(common - len(before))
         return cache
 
-    def keep_after(self, request: ModelRequest, steps: Iterator[Step]) -> Iterator[Step]:
+    def keep_after(self, request: EngineRequest, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield the given steps, and keep the request's KV cache when they end or the iterator is closed."""
         try:
             yield from steps
@@ -88,17 +84,28 @@ class PrefixCache:
             tokens: Token ids of the text; the cache may hold fewer.
             cache: The KV cache; None if the engine has a prefix cache for this tenant.
         """
-        if cache is None or not cached_length(cache):
+        if cache is None:
+            return
+        from antiphon.accel.engines.torch.engine import traits_of
+        from antiphon.accel.engines.torch.sequence import cached_length
+
+        if not cached_length(cache):
             return
         traits = traits_of(model)
         # Models of level "plain" (Jamba) may restart their recurrence whenever a forward pass has several tokens.
         if traits.rope is None and traits.level != "plain":
             self._kept = (model, list(tokens[: cached_length(cache)]), cache)
 
-    def _keep(self, request: ModelRequest) -> None:
-        if request.is_started:
-            self.keep(request.model, request.history.tokens, request.cache)
+    def _keep(self, request: EngineRequest) -> None:
+        if request.is_started and (cache := request.cache) is not None:
+            from antiphon.accel.decoding.model_request import ModelRequest
+
+            assert isinstance(request, ModelRequest)  # caches of transformers belong to its models
+            self.keep(request.model, request.output.tokens, cache)
 
 
 def _can_crop(cache: Cache) -> bool:
+    from antiphon.accel.engines.torch.cache_kinds import DUMMY
+    from antiphon.accel.engines.torch.growing_cache import GrowingLayer
+
     return all(type(layer) is GrowingLayer or type(layer).__name__ == DUMMY for layer in cache.layers)

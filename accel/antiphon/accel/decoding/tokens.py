@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 
-from antiphon.accel.decoding.stats import FinishReason, Step, TokenLogprob
+from antiphon.accel.decoding.engine_request import TokenOutput
+from antiphon.accel.decoding.stats import Step, TokenLogprob
 from antiphon.accel.drafting.draft import Logits
 
 NO_TOKEN = (
@@ -34,10 +35,6 @@ class TokenHistory:
         self.tokens: list[int] = prompt[0].tolist()
         self._buffer = prompt
         self._filled = len(self.tokens)
-
-    def append(self, token: int) -> None:
-        """Append one confirmed token."""
-        self.tokens.append(token)
 
     @property
     def ids(self) -> Tensor:
@@ -115,7 +112,7 @@ class Sampler:
         return int(torch.multinomial(probabilities, num_samples=1, generator=self.generator))
 
 
-class RequestOutput:
+class RequestOutput(TokenOutput):
     """Appends emitted tokens to the history and decides after each one whether generation stops.
 
     Transformers evaluates its stopping criteria once per forward pass. Here they are evaluated after every accepted
@@ -130,34 +127,17 @@ class RequestOutput:
     def __init__(
         self, history: TokenHistory, criteria: StoppingCriteriaList, scores: Callable[[], tuple[Tensor, ...] | None]
     ) -> None:
+        max_length = min((c.max_length for c in criteria if type(c) is MaxLengthCriteria), default=sys.maxsize)
+        eos_tokens = {int(i) for c in criteria if type(c) is EosTokenCriteria for i in c.eos_token_id.flatten()}
+        super().__init__(history.tokens, max_length, eos_tokens)
         self.history = history
-        self.finish: FinishReason | None = None
         self.scores = scores
-        self.max_length = min((c.max_length for c in criteria if type(c) is MaxLengthCriteria), default=sys.maxsize)
-        self.eos_tokens = {int(i) for c in criteria if type(c) is EosTokenCriteria for i in c.eos_token_id.flatten()}
         compared = (MaxLengthCriteria, EosTokenCriteria)
         self.other_criteria = StoppingCriteriaList([c for c in criteria if type(c) not in compared])
 
-    @property
-    def tokens(self) -> list[int]:
-        """Prompt and emitted tokens."""
-        return self.history.tokens
-
-    @property
-    def remaining_tokens(self) -> int:
-        """Number of tokens that may still be emitted."""
-        return max(self.max_length - len(self.history.tokens), 0)
-
-    def commit(self, token: int) -> bool:
-        """Append a token and return whether generation stops with it."""
-        self.history.append(token)
-        # Before the end-of-sequence check: plain decoding calls criteria for that token too, and they may keep counts.
-        is_stopped = bool(self.other_criteria) and bool(self.other_criteria(self.history.ids, self.scores()).all())
-        if is_stopped or token in self.eos_tokens:
-            self.finish = "stop"
-        elif not self.remaining_tokens:
-            self.finish = "length"
-        return self.finish is not None
+    def meets_criterion(self) -> bool:
+        """Return whether a criterion other than the length and the end-of-sequence tokens is met."""
+        return bool(self.other_criteria) and bool(self.other_criteria(self.history.ids, self.scores()).all())
 
 
 def collect_logprobs(

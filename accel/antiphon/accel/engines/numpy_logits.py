@@ -66,10 +66,21 @@ class NumpyLogits:
 
     def _float32(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """Return rows in float32, as a view of the array if possible; callers must not write to it."""
-        selected = self._array[places_of(rows)]
-        if selected.dtype == np.uint16:
-            return (selected.astype(np.uint32) << 16).view(np.float32)
-        return selected.astype(np.float32, copy=False)
+        return as_float32(self._array[places_of(rows)])
+
+
+def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return values in float32, of which bfloat16 is given as its bits in uint16; float32 is returned as it is."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32, copy=False)
+
+
+def round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return values rounded to the nearest bfloat16, ties to even, in float32."""
+    bits = values.view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    return np.where(np.isnan(values), values, rounded)
 
 
 def top_k(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeGuard, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast, get_args
 
-from transformers import PreTrainedModel
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-from antiphon.accel.engines.openvino.loader import ProgressCallback, load_engine
-from antiphon.accel.engines.protocol import ModelEngine
-from antiphon.accel.engines.torch.engine import engine_of
+    from antiphon.accel.engines.openvino.loader import ProgressCallback
+    from antiphon.accel.engines.protocol import ModelEngine
 
 EngineName: TypeAlias = Literal["auto", "torch", "openvino"]
 """Engines by name. "auto" is OpenVINO if it can run the model, agrees with torch and is faster; otherwise torch."""
@@ -55,6 +55,8 @@ class _CachedSelection:
     memory: int | None
 
     def resolve(self, model: PreTrainedModel) -> SelectedEngine:
+        from antiphon.accel.engines.torch.engine import engine_of
+
         return SelectedEngine(self.engine or engine_of(model), self.reason)
 
 
@@ -97,6 +99,8 @@ def select_engine(
     Raises:
         ValueError: There is no such engine, or OpenVINO was requested and cannot run the model.
     """
+    from antiphon.accel.engines.torch.engine import engine_of
+
     name, _, weights_name = choice.partition("-")
     parse_engine_name(name)
     if weights_name:
@@ -122,10 +126,25 @@ def select_engine(
     return cached.resolve(model) if is_current(cached) else engine_of(model).lock.run(find)
 
 
+def adopt_engine(model: PreTrainedModel, choice: EngineChoice, found: SelectedEngine, memory: int | None) -> None:
+    """Let a model that has just been loaded use an engine that was opened before it, with the lock of that engine.
+
+    Args:
+        memory: Requested size of the engine's KV cache in bytes; None for the default.
+    """
+    from antiphon.accel.engines.torch.engine import engine_of
+
+    own = engine_of(model)
+    own.lock = found.engine.lock
+    own.selected[choice] = _CachedSelection(found.engine, found.reason, _weights_version(model), memory)
+
+
 def _select(
     model: PreTrainedModel, choice: EngineChoice, memory: int | None, report: ProgressCallback | None
 ) -> tuple[ModelEngine | None, str]:
     """Return the OpenVINO engine, or None for torch, and the reason."""
+    from antiphon.accel.engines.openvino.loader import load_engine
+
     weights = choice.partition("-")[2]
     size, is_auto = model.num_parameters(), choice == "auto"
     if is_auto and size < MIN_PARAMETERS:

@@ -178,6 +178,12 @@ class Settings:
         return self.temperature >= MIN_TEMPERATURE
 
     @property
+    def changes_scores(self) -> bool:
+        """Whether greedy decoding needs more than the most likely token: changed scores, or logits."""
+        penalties = self.presence_penalty, self.frequency_penalty, self.repetition_penalty - 1, self.logit_bias
+        return any(penalties) or self.json_schema is not None or self.logprobs is not None or self.min_new_tokens > 0
+
+    @property
     def generate_kwargs(self) -> dict[str, Any]:
         """The parameters as arguments of `generate`; they override all defaults of the model's generation config."""
         return {

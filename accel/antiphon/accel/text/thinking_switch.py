@@ -148,6 +148,8 @@ def check_template_variables(given: Mapping[str, Any]) -> None:
     Raises:
         ValueError: A variable has the name of an argument of ``apply_chat_template``.
     """
+    if not given:
+        return
     reserved = {*_arguments(), "messages", "raise_exception", "strftime_now"} - {"documents", "kwargs"}
     if taken := sorted(reserved & given.keys()):
         raise ValueError(

@@ -12,6 +12,7 @@ from antiphon.accel.models.bundled import BUNDLED
 from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import (
+    EXTRACTIVE,
     LARGER,
     MODEL_HELP,
     MODEL_VARIABLE,
@@ -19,7 +20,7 @@ from antiphon.pipelines.cli.options import (
     EngineOption,
     FewBits,
 )
-from antiphon.pipelines.cli.preparation import connect, load_language_model, prepare_model
+from antiphon.pipelines.cli.preparation import check_model, connect, load_language_model
 
 
 def doctor(
@@ -42,7 +43,8 @@ def doctor(
 
         show_server(connect(model), as_json=as_json)
         return
-    prepare_model(model, device=device, engine=engine, weights=weights)
+    if model != EXTRACTIVE:
+        check_model(model, device=device, engine=engine, weights=weights)
     from antiphon.accel.memory_estimate import estimate_memory
     from antiphon.accel.model_report import inspect_model
     from antiphon.accel.text.template_check import describe_traits

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
+import sys
 import warnings
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -56,7 +61,23 @@ def main(
 def run() -> None:
     """Run the program `antiphon`: warnings are one line for users, without places in the source."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
-    app(prog_name="antiphon")
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # the first one is called last, after all threads have ended
+    try:
+        app(prog_name="antiphon")
+    except SystemExit as done:
+        codes += [done.code or 0] if isinstance(done.code, int | None) else []
+        raise
+
+
+def _leave(codes: list[int]) -> None:
+    """End the process with this code, without freeing what the system frees anyway: large models take seconds."""
+    with suppress(OSError, ValueError):  # a closed pipe: Python reports it
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for code in codes:
+            os._exit(code)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:

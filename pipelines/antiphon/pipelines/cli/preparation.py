@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -79,18 +81,51 @@ def prepare_model(
         return partial(_checked_server, connect(name))
     if name == EXTRACTIVE:
         return _extractive_model
+    check_model(name, device=device, dtype=dtype, engine=engine, weights=weights)
+    own: dict[str, Any] = {"device": device, "engine": engine, "weights": weights, "dtype": dtype_named(dtype)}
+    opened: Future[LanguageModel | None] = Future()
+    Thread(target=_open_cached, args=(opened, name, own), daemon=True).start()
+
+    def load(drafter: Any = "blend") -> TextModel:
+        with console.status(f"Loading {name}"):
+            language_model = opened.result()
+        if language_model is None:
+            return load_language_model(name, drafter=drafter, **own)
+        language_model.options = replace(language_model.options, drafter=drafter)
+        return language_model
+
+    return load
+
+
+def check_model(name: str, **options: Any) -> None:
+    """Check a local model's name and memory, without loading anything.
+
+    Args:
+        options: As of `check_memory`.
+
+    Raises:
+        ValueError: there is no such model.
+        NotEnoughMemoryError: the model does not fit.
+    """
     from antiphon.accel.memory_estimate import check_memory
     from antiphon.accel.models.bundled import BUNDLED, check_name
 
     check_name(name)
     if name not in BUNDLED and not is_gguf(name):
-        check_memory(name, device=device, dtype=dtype, engine=engine, weights=weights)
+        check_memory(name, **options)
 
-    def load(drafter: Any = "blend") -> TextModel:
-        own = {"device": device, "engine": engine, "weights": weights}
-        return load_language_model(name, dtype=dtype_named(dtype), drafter=drafter, **own)
 
-    return load
+def _open_cached(opened: Future[LanguageModel | None], name: str, options: dict[str, Any]) -> None:
+    """Open a model from the cache, while an index is read; the result is None if it has to be loaded or converted."""
+    from antiphon.accel.language_model import LanguageModel
+    from antiphon.accel.stored_model import NotCachedError, refuse_conversion
+
+    try:
+        opened.set_result(LanguageModel.from_pretrained(name, report=refuse_conversion, only_cached=True, **options))
+    except NotCachedError:
+        opened.set_result(None)
+    except BaseException as error:  # noqa: BLE001 - raised by `load`
+        opened.set_exception(error)
 
 
 def preload_encoders() -> None:

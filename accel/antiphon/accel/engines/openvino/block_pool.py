@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.accel.drafting.draft import Tokens, common_length
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 
 
 class OutOfBlocksError(MemoryError):

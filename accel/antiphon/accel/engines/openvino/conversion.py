@@ -16,17 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from antiphon.accel.engines.openvino.paged_attention import (
-    ATTENTION,
-    BLOCK_SIZE,
-    OPERATION,
-    PAGED,
-    TABLES,
-    CacheShape,
-    Tracing,
-    to_openvino,
-    tracing,
-)
+from antiphon.accel.engines.openvino.paged_attention import OPERATION, PAGED, Tracing, to_openvino, tracing
+from antiphon.accel.engines.openvino.paged_inputs import ATTENTION, BLOCK_SIZE, TABLES, CacheShape
 from antiphon.accel.engines.openvino.state_inputs import STATE_TABLES, STATES
 from antiphon.accel.engines.openvino.state_layers import TRANSLATIONS, StateTracing
 from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, large_weights

@@ -12,12 +12,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from antiphon.accel.drafting.draft import places_of
-from antiphon.accel.engines.numpy_logits import top_k
+from antiphon.accel.engines.numpy_logits import NumpyLogits, round_to_bfloat16, top_k
 from antiphon.accel.engines.openvino.quantized_head import (
     BLOCK,
     ApproximateLogits,
@@ -32,6 +30,7 @@ from antiphon.accel.engines.openvino.weights import constant_memory, shared_cons
 
 if TYPE_CHECKING:
     import openvino
+    from torch import Tensor
 
 MAX_CANDIDATES, CANDIDATES_RATE = 2048, 0.05
 """Mean number of candidates above which the exact head is used instead, and the rate at which the mean follows.
@@ -117,7 +116,7 @@ class LMHead:
 
     def as_read(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return hidden states rounded to the precision in which the exact head reads them."""
-        return torch.from_numpy(hidden).bfloat16().float().numpy() if self._precision == "bf16" else hidden
+        return round_to_bfloat16(hidden) if self._precision == "bf16" else hidden
 
     def approximate_logits(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
         """Return approximate logits of hidden states, shape (rows, hidden)."""
@@ -155,10 +154,10 @@ class LMHead:
         best = int(products.argmax())
         if not (np.isfinite(hidden).all() and np.isfinite(products[best] * scale)):
             return int(self.exact_logits(hidden[None])[0].argmax())
-        exact = torch.from_numpy(hidden).double()
-        least = float(self._weights.rows(np.array([best])).double() @ exact)
+        exact = hidden.astype(np.float64)
+        least = float(self._weights.rows(np.array([best]))[0].astype(np.float64) @ exact)
         quantized = self._known_quantized()
-        factors = np.array([float(exact.norm()), approximate.errors[row]])
+        factors = np.array([float(np.linalg.norm(exact)), approximate.errors[row]])
         # First with the largest error of all tokens: that reads the products once, and few tokens are left.
         threshold = np.nextafter(np.float32((least - factors @ quantized.largest_norms) / scale), np.float32(-np.inf))
         near = np.flatnonzero(products >= threshold)
@@ -167,8 +166,8 @@ class LMHead:
         if len(near) == 1:
             return best
         parts = (near[start : start + BLOCK] for start in range(0, len(near), BLOCK))
-        logits = torch.cat([self._weights.rows(part).double() @ exact for part in parts])
-        return int(near[int(logits.numpy().argmax())])
+        logits = np.concatenate([self._weights.rows(part).astype(np.float64) @ exact for part in parts])
+        return int(near[int(logits.argmax())])
 
     def _known_quantized(self) -> QuantizedHead:
         if self._quantized is None:
@@ -249,4 +248,4 @@ class HeadLogits:
 
     def tensor(self) -> Tensor:
         """See `Logits.tensor`."""
-        return torch.from_numpy(self.source.exact()[self.rows.start : self.rows.stop])
+        return NumpyLogits(self.source.exact()[self.rows.start : self.rows.stop]).tensor()

@@ -7,46 +7,48 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
-from threading import Event, Thread
-from typing import TYPE_CHECKING
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from antiphon.accel.available_memory import available_memory
 from antiphon.accel.drafting.draft import Draft
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
-from antiphon.accel.engines.openvino import compression, lm_head
+from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
-from antiphon.accel.engines.openvino.engine import STATE_ONLY_BLOCK_BYTES, OpenVINOEngine
-from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
-from antiphon.accel.engines.openvino.paged_memory import block_bytes, state_bytes
+from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+from antiphon.accel.engines.openvino.opening import (
+    GraphFacts,
+    arrange_memory,
+    build_engine,
+    description,
+    memory_shortage,
+    places_of,
+    rejection,
+)
 from antiphon.accel.engines.openvino.reduced_model import reduced_model
 from antiphon.accel.engines.openvino.runtime import (
     PRECISIONS,
     is_installed,
     return_freed_memory,
     supports_precision,
-    use_huge_pages,
-    version,
 )
 from antiphon.accel.engines.openvino.self_test import run_self_test
-from antiphon.accel.engines.openvino.state_pool import MIN_STATES
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
-from antiphon.accel.engines.openvino.weights import Owners, attach_weights, large_weights
-from antiphon.accel.engines.torch import bigrams
+from antiphon.accel.engines.openvino.weights import Owners, attach_weights, large_weights, weight_arrays
+from antiphon.accel.engines.torch.bigrams import bigram_facts, load_or_compute_bigrams
 from antiphon.accel.engines.torch.cost_store import is_credible
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.engines.torch.traits import Traits, declared_traits
-from antiphon.accel.processor import processor_flags
 
 if TYPE_CHECKING:
     import openvino
@@ -54,18 +56,8 @@ if TYPE_CHECKING:
 MACHINES = ("x86_64", "AMD64")
 """Processor architectures that OpenVINO's paged attention with tree masks supports."""
 
-DEFAULT_MEMORY, MAX_MEMORY_SHARE = 2**30, 0.25
-"""Default size of the KV cache: this many bytes, or one sequence of the model's full context if that is more, but at
-most this share of the available memory."""
-
-WORKING_MEMORY, SELF_TEST_MEMORY = 2 * 10**8, 2**28
-"""Bytes that compilation needs besides the weights; size of the KV cache in the self-test of a reduced model."""
-
-FUSING = "amx_bf16"
-"""Instruction set with which OpenVINO runs whole MLP blocks as one operation."""
-
-MIN_HUGE = 2**26
-"""Models with fewer bytes of weights stay on pages of the usual size: the processor's caches hold most of them."""
+SELF_TEST_MEMORY = 2**28
+"""Size of the KV cache in the self-test of a reduced model, in bytes."""
 
 COMPARED_ROWS, COMPARED_CONTEXT = (1, 8), 512
 """The steps whose times decide which engine is faster: a plain step and a step of 8 rows, after 512 tokens."""
@@ -112,15 +104,15 @@ def load_engine(
     """
     if (reason := unsupported_reason(model, weights)) is not None:
         return LoadResult(None, reason)
-    key, setting = fingerprint(model, weights), _setting(model)
-    result = stored_result = load_compatibility(key, setting)
-    if result is not None and (reason := _rejection(result, if_faster=if_faster)):
+    facts = graph_facts(model, weights)
+    result = stored_result = load_compatibility(facts.key, facts.setting)
+    if result is not None and (reason := rejection(result, if_faster=if_faster)):
         return LoadResult(None, reason)
-    if weights and result is None and (reason := _uncompressed_failure(model, setting)):
+    if weights and result is None and (reason := _uncompressed_failure(model, facts.setting)):
         return LoadResult(None, reason)
     report = report or _ignore_progress
     try:
-        engine, is_new = _compile(model, key, weights, memory, report)
+        engine, is_new = _compile(model, facts, memory, report)
         if is_new or result is None:
             report(STAGE, 1, NUM_STAGES)
             result = _test(engine, model, weights)
@@ -131,23 +123,17 @@ def load_engine(
     except (OSError, RuntimeError) as error:  # not stored: a full disk or short memory may be different next time
         return LoadResult(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
     if not result.failure:
-        engine.set_cost_measurement(lambda engine, remeasure: step_cost(engine, key, remeasure=remeasure))
+        engine.set_cost_measurement(lambda engine, remeasure: step_cost(engine, facts.key, remeasure=remeasure))
         if if_faster and result.speedup is None:
             result = replace(result, speedup=_speedup(engine, model))
             report(STAGE, NUM_STAGES, NUM_STAGES)
     if result != stored_result:
-        save_compatibility(key, setting, result)
+        save_compatibility(facts.key, facts.setting, result)
         return_freed_memory()
-    if reason := _rejection(result, if_faster=if_faster):
+    if reason := rejection(result, if_faster=if_faster):
         return LoadResult(None, reason)
-    Thread(target=_arrange_memory, args=(engine, _weight_bytes(model)), name="antiphon-memory", daemon=True).start()
-    return LoadResult(engine, _description(engine, result, weights))
-
-
-def _arrange_memory(engine: OpenVINOEngine, weight_bytes: int) -> None:
-    engine.preallocate()
-    if weight_bytes > MIN_HUGE:
-        use_huge_pages()
+    arrange_memory(engine, facts)
+    return LoadResult(engine, description(engine, result, weights))
 
 
 def _weight_bytes(model: PreTrainedModel) -> int:
@@ -174,7 +160,7 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
         return f"This CPU does not compute in {_dtype_name(model.dtype)} under OpenVINO."
     if getattr(model, "is_quantized", False):
         return "The model is quantized in a format that only torch runs."
-    return None if weights else _memory_shortage(model)
+    return None if weights else memory_shortage(_dtype_name(model.dtype), _weight_bytes(model))
 
 
 def _head_bytes(model: PreTrainedModel) -> int:
@@ -182,28 +168,6 @@ def _head_bytes(model: PreTrainedModel) -> int:
     head = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
     return 0 if weight is None else 2 * weight.numel()
-
-
-def _fuses_mlp(model: PreTrainedModel) -> bool:
-    """Return whether the CPU has the operation for whole MLP blocks, and memory for their weights in float16.
-
-    Fused blocks need one more copy of their weights until the first forward pass.
-    """
-    if model.dtype != torch.bfloat16 or FUSING not in processor_flags():
-        return False
-    return 2 * _weight_bytes(model) + WORKING_MEMORY <= available_memory()
-
-
-def _memory_shortage(model: PreTrainedModel) -> str | None:
-    """Return why the packed copy of the weights does not fit into memory, or None. Float32 weights are not packed."""
-    packed = _weight_bytes(model) if model.dtype != torch.float32 else 0
-    needed, available = packed + WORKING_MEMORY, available_memory()
-    if needed <= available:
-        return None
-    return (
-        f"OpenVINO needs {needed / 1e9:.1f} GB for its copy of the weights, and {available / 1e9:.1f} GB of memory "
-        "are available."
-    )
 
 
 def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
@@ -217,25 +181,6 @@ def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
         tested = model
     result = load_engine(tested, memory=SELF_TEST_MEMORY)
     return "" if result.engine is not None else result.reason
-
-
-def _rejection(result: Compatibility, *, if_faster: bool) -> str:
-    """Return why the engine is not used, or an empty string."""
-    if result.failure or not if_faster or result.speedup is None or result.speedup > 1:
-        return result.failure
-    return f"OpenVINO's steps take {1 / result.speedup:.2f} times as long as torch's here."
-
-
-def _description(engine: OpenVINOEngine, result: Compatibility, weights: str) -> str:
-    """Return why the engine is used."""
-    name = f"OpenVINO {version()} in {engine.graph.precision}"
-    if weights:
-        return (
-            f"{name} with {weights} weights, as requested: a different model than the loaded one. Its outputs are the "
-            "same with and without drafts."
-        )
-    speedup = "" if result.speedup is None else f"; its steps are {result.speedup:.1f} times as fast as torch's here"
-    return f"{name} agrees with torch{speedup}."
 
 
 def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compatibility:
@@ -258,47 +203,35 @@ def _speedup(engine: OpenVINOEngine, model: PreTrainedModel) -> float | None:
 
 
 def _compile(
-    model: PreTrainedModel, key: str, weights: str, memory: int | None, report: ProgressCallback
+    model: PreTrainedModel, facts: GraphFacts, memory: int | None, report: ProgressCallback
 ) -> tuple[OpenVINOEngine, bool]:
     """Return the engine of the stored or newly converted graph, and whether it was converted now."""
     traits, model_ref, is_converted = _traits(model), ref(model), Event()
-    checkpoint = checkpoint_of(model)
-    files = [] if checkpoint is None else [each.path for each in checkpoint.files]
-
+    files = _files(model)
     owners: Owners = []
 
     def convert() -> openvino.Model:
         is_converted.set()
         report(STAGE, 0, NUM_STAGES)
         graph = paged_model(model, traits)
-        if not weights:
+        if not facts.weights:
             return graph
         owners.extend(attach_weights(graph, model, files))
-        return compression.compress(graph, weights)
+        return compression.compress(graph, facts.weights)
 
     def find_bigrams(forward: Callable[[Draft, int], Tensor]) -> Bigrams | None:
         alive = model_ref()
-        return None if alive is None else bigrams.load_or_compute_bigrams(alive, forward)
+        return None if alive is None else load_or_compute_bigrams(alive, forward)
 
-    converted = load_or_convert(folder_of(key), convert)
+    converted = load_or_convert(folder_of(facts.key), convert)
     owners[:] = attach_weights(converted, model, files)
-    graph = PagedGraph(
+    engine = build_engine(
+        facts,
         converted,
-        weights=owners,
-        precision=PRECISIONS[_dtype_name(model.dtype)],
-        threads=torch.get_num_threads(),
-        splits_head=_head_bytes(model) >= lm_head.MIN_BYTES,
-        fuses_mlp=not weights and _fuses_mlp(model),
+        owners,
+        memory=memory,
+        max_length=None if traits.rope is None else traits.rope.position,
         gives_hidden_states=engine_of(model).head is not None,
-        is_compressed=bool(weights),
-    )
-    max_length = None if traits.rope is None else traits.rope.position
-    engine = OpenVINOEngine(
-        graph,
-        memory=_default_memory(graph, max_length or traits.max_positions) if memory is None else memory,
-        window=min((window for window in windows_of(traits) if window), default=None),
-        max_positions=traits.max_positions,
-        max_length=max_length,
         lock=engine_of(model).lock,
         find_bigrams=find_bigrams,
     )
@@ -311,18 +244,39 @@ def _traits(model: PreTrainedModel) -> Traits:
     return engine_of(model).traits if traits.state_kinds else traits
 
 
-def _default_memory(graph: PagedGraph, max_positions: int | None) -> int:
-    """Return the default size of the KV cache in bytes: at least two blocks and `MIN_STATES`, the engine's minimum."""
-    block = block_bytes(graph.cache_shapes, graph.precision) or STATE_ONLY_BLOCK_BYTES
-    states = MIN_STATES * state_bytes(graph.state_shapes, graph.precision)
-    full_context = states + block * (1 + (max_positions or 0) // BLOCK_SIZE)
-    most = int(MAX_MEMORY_SHARE * available_memory())
-    return max(min(max(DEFAULT_MEMORY, full_context), most), 2 * block + states)
+def graph_facts(model: PreTrainedModel, weights: str = "") -> GraphFacts:
+    """Return what is needed to compile the graph of a model."""
+    traits = _traits(model)
+    return GraphFacts(
+        key=fingerprint(model, weights),
+        dtype=_dtype_name(model.dtype),
+        threads=torch.get_num_threads(),
+        weights=weights,
+        weight_bytes=_weight_bytes(model),
+        head_bytes=_head_bytes(model),
+        windows=windows_of(traits),
+        max_positions=traits.max_positions,
+    )
 
 
-def _setting(model: PreTrainedModel) -> str:
-    """Return the setting (precision and threads) for which a compatibility result is stored."""
-    return f"{PRECISIONS[_dtype_name(model.dtype)]}-{torch.get_num_threads()}"
+def recorded_facts(model: PreTrainedModel, weights: str = "") -> dict[str, Any] | None:
+    """Return the arguments with which `opening.open_engine` opens this model later; None if it could not.
+
+    It could not if the weights were not read from safetensors files, or are not in them bit by bit, or if the model's
+    layers keep states or change their rotary frequencies.
+    """
+    traits, files = declared_traits(model), _files(model)
+    if not files or traits.state_kinds or traits.rope is not None:
+        return None
+    places = {} if weights else places_of(weight_arrays(model, files), files)
+    if places is None:
+        return None
+    return {"facts": asdict(graph_facts(model, weights)), "places": places, "bigrams": asdict(bigram_facts(model))}
+
+
+def _files(model: PreTrainedModel) -> list[Path]:
+    checkpoint = checkpoint_of(model)
+    return [] if checkpoint is None else [each.path for each in checkpoint.files]
 
 
 def _ignore_progress(stage: str, done: int, total: int) -> None:

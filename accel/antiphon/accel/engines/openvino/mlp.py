@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from antiphon.accel.engines.numpy_logits import as_float32
 from antiphon.accel.engines.openvino.weights import (
     Owners,
     TemporaryWeights,
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 FUSED = "LLMMLP"
 """OpenVINO's name of the operation of a whole MLP block."""
+
+BLOCK = 512
+"""Number of rows of weights that are converted at a time: they fit into the processor's cache."""
 
 ACTIVATIONS, UNREACHED = ("Swish", "Gelu"), 3e38
 """Activations of MLP blocks, and the bounds of a clamp that changes no value."""
@@ -95,10 +98,15 @@ def fuse_products(graph: openvino.Model, memory: TemporaryWeights) -> int:
 
 def _as_float16(constant: Any, memory: TemporaryWeights) -> NDArray[np.float16] | None:
     """Return a constant's bfloat16 values in float16, or None if one of them is too large."""
-    weights = torch.from_numpy(constant_memory(constant)).view(torch.bfloat16)
-    halves = memory.array(tuple(weights.shape), np.float16)
-    extremes = torch.from_numpy(halves).copy_(weights).aminmax()
-    return halves if all(torch.isfinite(each) for each in extremes) else None
+    weights = constant_memory(constant)
+    halves: NDArray[np.float16] = memory.array(weights.shape, np.float16)
+    with np.errstate(over="ignore"):
+        for start in range(0, len(weights), BLOCK):
+            part = slice(start, start + BLOCK)
+            halves[part] = as_float32(weights[part])
+            if not np.isfinite(halves[part]).all():
+                return None
+    return halves
 
 
 def keep_products_apart(graph: openvino.Model) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.accel.engines.openvino.block_pool import BlockPool
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE, CacheShape
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE, CacheShape
 from antiphon.accel.engines.openvino.state_inputs import STATES
 from antiphon.accel.engines.openvino.state_pool import StatePool
 

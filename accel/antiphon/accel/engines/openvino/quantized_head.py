@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from antiphon.accel.engines.numpy_logits import as_float32
 from antiphon.accel.engines.openvino.runtime import core
 from antiphon.accel.engines.openvino.weights import TemporaryWeights
 from antiphon.accel.processor import processor_flags
@@ -58,13 +58,10 @@ class HeadWeights:
     values: NDArray[Any]
     kind: str
 
-    def rows(self, tokens: NDArray[np.int64] | slice) -> Tensor:
+    def rows(self, tokens: NDArray[np.int64] | slice) -> NDArray[np.float32]:
         """Return the rows of some tokens in float32, shape (tokens, hidden)."""
         rows = self.values[tokens]
-        if self.kind == "f32":
-            return torch.from_numpy(rows)
-        half = torch.bfloat16 if self.kind == "bf16" else torch.float16
-        return torch.from_numpy(rows).view(half).float()
+        return as_float32(rows.view(np.float16) if self.kind == "f16" else rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,7 @@ class QuantizedHead:
     def _compile(self) -> Any:
         """Quantize the weights, and return an inference request of their product."""
         quantized = self._memory.array(self._weights.values.shape, np.int8)
-        scales, self.norms = _quantize(self._weights, quantized)
+        scales, self.norms = _quantize(self._weights, quantized, self._threads)
         self.largest_norms: NDArray[np.float64] = self.norms.max(1).astype(np.float64)
         model = _product(quantized, scales, is_integer=self.has_integer_units)
         group = None if self.has_integer_units else _group_size(self.hidden_size)
@@ -305,24 +302,27 @@ def _product(quantized: NDArray[np.int8], scales: NDArray[np.float32], *, is_int
     return head_model(unpacked.output(0), quantized.shape[1], is_integer=is_integer)
 
 
-def _quantize(weights: HeadWeights, quantized: NDArray[np.int8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _quantize(
+    weights: HeadWeights, quantized: NDArray[np.int8], threads: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Quantize the weights; return the scale of each row, and the norms of its error and of the quantized row.
 
     Args:
         quantized: Array for the weights in 8 bits.
     """
-    vocab, hidden = weights.values.shape
-    result = torch.from_numpy(quantized)
-    scales, bounds = torch.empty((vocab, 1)), torch.empty((2, vocab))
-    steps = torch.empty((BLOCK, hidden))
-    for start in range(0, vocab, BLOCK):
+    vocab = len(quantized)
+    scales, bounds = np.empty((vocab, 1), np.float32), np.empty((2, vocab), np.float32)
+
+    def quantize(start: int) -> None:
         part = slice(start, start + BLOCK)
         rows = weights.rows(part)
-        restored = steps[: len(rows)]
-        scale = rows.abs().amax(1, keepdim=True).div_(LARGEST).clamp_min_(torch.finfo(torch.float32).tiny)
-        torch.div(rows, scale, out=restored).round_().clamp_(-LARGEST, LARGEST)
-        result[part], scales[part] = restored, scale
-        restored.mul_(scale)
-        bounds[0, part] = torch.linalg.vector_norm(rows - restored, dim=1)
-        bounds[1, part] = torch.linalg.vector_norm(restored, dim=1)
-    return scales.numpy(), bounds.mul_(1 + ROUNDING).numpy()
+        scales[part] = scale = np.maximum(np.abs(rows).max(1, keepdims=True) / LARGEST, np.finfo(np.float32).tiny)
+        restored = np.rint(rows / scale)
+        np.clip(restored, -LARGEST, LARGEST, out=restored)
+        quantized[part] = restored
+        restored *= scale
+        bounds[:, part] = np.linalg.norm(rows - restored, axis=1), np.linalg.norm(restored, axis=1)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(quantize, range(0, vocab, BLOCK)))
+    return scales, bounds * np.float32(1 + ROUNDING)

@@ -14,7 +14,7 @@ from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chai
 from antiphon.accel.drafting.tree import build_tree
 from antiphon.accel.engines.hidden_states import KeptStates
 from antiphon.accel.engines.openvino.graph import SequenceRows, StatePath
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import PagedMemory
 from antiphon.accel.engines.openvino.state_pool import EMPTY_STATE
 

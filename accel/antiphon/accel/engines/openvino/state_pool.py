@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 
 from antiphon.accel.drafting.draft import Tokens
 from antiphon.accel.engines.openvino.block_pool import OutOfBlocksError
-from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 
 EMPTY_STATE = 0
 """The block with the state before the first token, which is zero and never written to."""

@@ -16,21 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import transformers
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, version
 from antiphon.accel.engines.openvino.weights import mark_decompression
-from antiphon.accel.engines.torch.loading import checkpoint_of
-from antiphon.accel.verified_folder import verified_folder
+from antiphon.accel.verified_folder import is_intact, verified_folder
 
 if TYPE_CHECKING:
     import openvino
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 FORMAT = 3
 """Version of the conversion. Raise it when the conversion changes: older folders are then not used any more."""
@@ -53,6 +50,11 @@ def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
     Args:
         weights: "int8" or "int4" for compressed weights, or empty.
     """
+    import torch
+    import transformers
+
+    from antiphon.accel.engines.torch.loading import checkpoint_of
+
     total = hashlib.sha256()
     settings = {name: each for name, each in model.config.to_dict().items() if not name.startswith("_")}
     libraries = {"openvino": version(), "torch": torch.__version__, "transformers": transformers.__version__}
@@ -88,6 +90,13 @@ def load_or_convert(folder: Path, convert: Convert) -> openvino.Model:
     with tempfile.TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as temporary:
         store_graph(Path(temporary), converted())
         return _load(Path(temporary))
+
+
+def load_stored(folder: Path) -> openvino.Model | None:
+    """Return the graph in a folder; None if it is missing or damaged."""
+    with suppress(OSError, RuntimeError):
+        return _load(folder) if is_intact(folder) else None
+    return None
 
 
 def store_graph(folder: Path, graph: openvino.Model) -> None:
@@ -134,5 +143,7 @@ def _sample(tensor: Tensor) -> Tensor:
 
 
 def _bytes(weights: Tensor) -> NDArray[np.uint8]:
+    import torch
+
     raw: NDArray[np.uint8] = weights.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return raw

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
     import openvino
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 INPUT_PREFIX = "weight:"
 """Start of the names of inputs that stand for large weights; the name of the parameter follows."""
@@ -30,14 +29,18 @@ SMALL = 4096
 DECOMPRESSION = "decompression_0"
 """Mark of a conversion that OpenVINO leaves in the graph. Without it, the weights are unpacked to float32 in memory."""
 
-KINDS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
-"""OpenVINO's names of element types."""
+KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+"""OpenVINO's names of element types, by torch's."""
 
 SAMPLE = 4096
 """Number of values by which a weight is recognised in a checkpoint file."""
 
 Owners = list[NDArray[Any]]
 """Arrays that own the memory of constants. OpenVINO does not keep them alive."""
+
+WeightArrays = dict[str, tuple[NDArray[Any], str]]
+"""Weights by the names of parameters: values, of which 16-bit ones are given as their bits in uint16, and OpenVINO's
+name of their type."""
 
 
 def large_weights(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -56,18 +59,31 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
     Returns:
         The owners of the memory, which the caller keeps as long as the graph or its compiled form is in use.
     """
-    inputs = [port.get_node() for port in graph.inputs if port.get_any_name().startswith(INPUT_PREFIX)]
-    if not inputs:
-        return []
-    parameters = large_weights(model)
-    stored = _StoredWeights(files)
-    owners: Owners = []
-    for node in inputs:
-        name = node.get_friendly_name().removeprefix(INPUT_PREFIX)
-        weight = parameters[name].detach().contiguous()
+    return attach_arrays(graph, weight_arrays(model, files)) if _weight_inputs(graph) else []
+
+
+def weight_arrays(model: PreTrainedModel, files: Sequence[Path] = ()) -> WeightArrays:
+    """Return the large weights as the graph's constants have them; see `attach_weights` for the arguments."""
+    import torch
+
+    stored, arrays = _StoredWeights(files), WeightArrays()
+    for name, parameter in large_weights(model).items():
+        weight = parameter.detach().contiguous()
         if weight.dtype == torch.float32:
             weight = stored.find(weight) if files else _as_half(weight)
-        output = _constant(weight, name, owners)
+        bits = (weight.view(torch.uint16) if weight.dtype != torch.float32 else weight).numpy()
+        arrays[name] = bits, KINDS[str(weight.dtype).removeprefix("torch.")]
+    return arrays
+
+
+def attach_arrays(graph: openvino.Model, arrays: WeightArrays) -> Owners:
+    """Replace the inputs that stand for weights by constants that share the memory of these arrays, and return them."""
+    owners: Owners = []
+    for node in _weight_inputs(graph):
+        name = node.get_friendly_name().removeprefix(INPUT_PREFIX)
+        array, kind = arrays[name]
+        owners.append(array)
+        output = shared_constant(array, kind, name)
         for reader in list(node.output(0).get_target_inputs()):
             reader.replace_source_output(output)
         graph.remove_parameter(node)
@@ -75,11 +91,8 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
     return owners
 
 
-def _constant(weight: Tensor, name: str, owners: Owners) -> Any:
-    """Return a float32 output whose constant shares the weight's memory, which is added to ``owners``."""
-    array = (weight.view(torch.uint16) if weight.dtype != torch.float32 else weight).numpy()
-    owners.append(array)
-    return shared_constant(array, KINDS[weight.dtype], name)
+def _weight_inputs(graph: openvino.Model) -> list[Any]:
+    return [port.get_node() for port in graph.inputs if port.get_any_name().startswith(INPUT_PREFIX)]
 
 
 def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
@@ -150,6 +163,8 @@ def _as_half(weight: Tensor) -> Tensor:
 
 def _is_exact(half: Tensor, weight: Tensor) -> bool:
     """Return whether 16-bit values equal float32 ones, part by part, so that no whole copy is made."""
+    import torch
+
     parts = (slice(start, start + SMALL) for start in range(0, len(weight), SMALL))
     return all(torch.equal(half[part].float(), weight[part]) for part in parts)
 
@@ -200,6 +215,7 @@ class _StoredWeights:
         return _as_half(weight) if found is None or not _is_exact(found, weight) else found
 
     def _map(self) -> None:
+        import torch
         from safetensors import safe_open
 
         for path in self._files:

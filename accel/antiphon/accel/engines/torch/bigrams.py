@@ -8,21 +8,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.drafting.draft import ROOT, Draft
 from antiphon.accel.drafting.drafters.recycling_table import TOP_K, Bigrams
-from antiphon.accel.engines.torch.argmax import top_k
-from antiphon.accel.engines.torch.self_test import FAILURES
 from antiphon.accel.files import write_cache_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 TOKENS = 8192
 """Maximum number of tokens with bigrams: those with the lowest ids, because tokenizers give frequent tokens low ids."""
@@ -36,12 +37,43 @@ FIRST, ROWS = 16, 128
 DISCOUNT = 0.6
 """Factor for the probabilities after a single token. Values from 0.35 to 0.7 were equally good for SmolLM2's chats."""
 
-Forward = Callable[[Draft, int], Tensor]
+Forward = Callable[[Draft, int], "Tensor"]
 """Runs a forward pass of a new sequence over a draft and its root token; returns logits of shape (1 + rows, vocab)."""
 
 
+@dataclass(frozen=True, slots=True)
+class BigramFacts:
+    """What identifies a model's bigrams, and what they are computed from.
+
+    Attributes:
+        file: Name of their file.
+        root: The BOS token, or token 0 if the model has none.
+    """
+
+    file: str
+    vocab_size: int
+    root: int
+
+
+def bigram_facts(model: PreTrainedModel) -> BigramFacts:
+    """Return what identifies the bigrams of a model."""
+    config = model.config.get_text_config(decoder=True)
+    bos, size = config.bos_token_id, config.vocab_size
+    root = bos if isinstance(bos, int) and 0 <= bos < size else 0
+    return BigramFacts(f"{_fingerprint(model)[:32]}.safetensors", size, root)
+
+
 def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward, folder: Path | None = None) -> Bigrams | None:
-    """Return the model's bigrams from their file, or compute and store them.
+    """Return the bigrams of a model, or None if it fails; see `recorded_bigrams`."""
+    from antiphon.accel.engines.torch.self_test import FAILURES
+
+    with suppress(*FAILURES):
+        return recorded_bigrams(bigram_facts(model), forward, folder)
+    return None
+
+
+def recorded_bigrams(facts: BigramFacts, forward: Forward, folder: Path | None = None) -> Bigrams | None:
+    """Return a model's bigrams from their file, or compute and store them.
 
     Args:
         folder: Folder of the file; None is the user's cache.
@@ -49,56 +81,48 @@ def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward, folder: Pa
     Returns:
         The bigrams, or None if the model fails; only speed depends on them.
     """
+    path = (folder or cache_folder() / "bigrams") / facts.file
+    if (known := _read(path, facts.vocab_size)) is not None:
+        return known
+    from safetensors.numpy import save
+
+    from antiphon.accel.engines.torch.self_test import FAILURES
+
     with suppress(*FAILURES):
-        return _load_or_compute(model, forward, folder or cache_folder() / "bigrams")
+        bigrams = compute_bigrams(facts, forward)
+        write_cache_file(path, save({"tokens": bigrams.tokens, "chances": bigrams.chances}))
+        return bigrams
     return None
 
 
-def _load_or_compute(model: PreTrainedModel, forward: Forward, folder: Path) -> Bigrams:
-    path = folder / f"{_fingerprint(model)[:32]}.safetensors"
-    bigrams = _read(path, _vocab_size(model))
-    if bigrams is None:
-        from safetensors.numpy import save
-
-        bigrams = compute_bigrams(model, forward)
-        write_cache_file(path, save({"tokens": bigrams.tokens, "chances": bigrams.chances}))
-    return bigrams
-
-
-@torch.no_grad()
-def compute_bigrams(model: PreTrainedModel, forward: Forward, *, seconds: float = SECONDS) -> Bigrams:
+def compute_bigrams(facts: BigramFacts, forward: Forward, *, seconds: float = SECONDS) -> Bigrams:
     """Compute bigrams for tokens 0, 1, 2, ... until the time is used up.
 
-    Many tokens share a forward pass, as siblings in a draft tree below the BOS token, or below token 0 if the model has
-    no BOS token.
+    Many tokens share a forward pass, as siblings in a draft tree below the root.
 
     Args:
         seconds: Time budget; the first forward pass is always run.
     """
-    vocab_size = _vocab_size(model)
-    bos = model.config.get_text_config(decoder=True).bos_token_id
-    root = bos if isinstance(bos, int) and 0 <= bos < vocab_size else 0
+    import torch
+
+    from antiphon.accel.engines.torch.argmax import top_k
+
     tokens: list[NDArray[np.int32]] = []
     chances: list[NDArray[np.float32]] = []
-    count = min(TOKENS, vocab_size)
+    count = min(TOKENS, facts.vocab_size)
     started, done, size, seconds_per_token = perf_counter(), 0, FIRST, 0.0
     while done < count and (not done or perf_counter() - started + size * seconds_per_token < seconds):
         before = perf_counter()
         roots = tuple(range(done, min(done + size, count)))
         draft = Draft(roots, (ROOT,) * len(roots), (1.0,) * len(roots))
-        logits = forward(draft, root)[1:]
-        best, probabilities = top_k(logits, TOP_K)
+        with torch.no_grad():
+            best, probabilities = top_k(forward(draft, facts.root)[1:], TOP_K)
         tokens.append(best.cpu().numpy().astype(np.int32))
         # `top_k` overestimates probabilities: the sum of a row can exceed 1.
         probabilities = DISCOUNT * probabilities / probabilities.sum(-1, keepdim=True).clamp_(min=1)
         chances.append(probabilities.nan_to_num_().cpu().numpy().astype(np.float32))
         done, size, seconds_per_token = done + len(roots), min(2 * size, ROWS), (perf_counter() - before) / len(roots)
     return Bigrams(np.concatenate(tokens), np.concatenate(chances))
-
-
-def _vocab_size(model: PreTrainedModel) -> int:
-    size: int = model.config.get_text_config(decoder=True).vocab_size
-    return size
 
 
 def _fingerprint(model: PreTrainedModel) -> str:

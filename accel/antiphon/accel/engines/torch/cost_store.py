@@ -9,17 +9,14 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from math import inf
 from pathlib import Path
-from typing import Any
-
-import torch
-import transformers
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.drafting.cost_model import StepCost
-from antiphon.accel.engines.torch.attention import implementation_of
-from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION
 from antiphon.accel.files import write_cache_file
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MIN_SECONDS = 5e-3
 """Costs whose plain step takes less than this many seconds are always credible: errors of this size do not matter."""
@@ -33,8 +30,14 @@ MAX_MEASUREMENTS = 3
 """Number of combined measurements that are credible whatever they say."""
 
 
-def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int = STEP_VERSION) -> dict[str, str]:
+def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int | None = None) -> dict[str, str]:
     """Return everything that the cost of a model's forward passes depends on."""
+    import torch
+    import transformers
+
+    from antiphon.accel.engines.torch.attention import implementation_of
+    from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION
+
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     return {
         "config": hashlib.sha256(model.config.to_json_string().encode()).hexdigest(),
@@ -45,7 +48,7 @@ def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int 
         "graphs": str(graphs),
         "training": str(model.training),
         "threads": str(torch.get_num_threads()),
-        "steps": str(step_version),
+        "steps": str(STEP_VERSION if step_version is None else step_version),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
@@ -127,6 +130,8 @@ def _least(row: Mapping[int, float], other: Mapping[int, float]) -> dict[int, fl
 
 
 def _hardware() -> list[str]:
+    import torch
+
     if torch.cuda.is_available():
         return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return [platform.processor() or platform.machine(), torch.backends.cpu.get_cpu_capability()]

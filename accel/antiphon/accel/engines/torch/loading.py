@@ -58,7 +58,7 @@ def load_pretrained(
         OSError: There is no such checkpoint, or the hub cannot be reached.
     """
     from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     if device is not None and device_map is not None:
         raise ValueError(f"device is {device!r} and device_map {device_map!r}; give one of the two.")
@@ -69,8 +69,7 @@ def load_pretrained(
         config = AutoConfig.from_pretrained(name, **shared)
         part = find_text_part(config)
         check_causal(config if part is None else part.config, name)
-        tokenizer = AutoTokenizer.from_pretrained(name, **shared)
-        _set_processor_template(tokenizer, name, shared)
+        tokenizer = load_tokenizer(name, **shared)
         if dtype == "auto":
             dtype = choose_dtype(config.get_text_config(decoder=True).dtype or config.dtype, placement)
         files = _checkpoint_files(name, shared)
@@ -93,6 +92,19 @@ def load_pretrained(
     if found and is_unchanged and set(model_kwargs) <= RECORDED_OPTIONS:
         engine_of(model).checkpoint = Checkpoint(found, _versions(model))
     return model, tokenizer
+
+
+def load_tokenizer(name: str, **location: Any) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a checkpoint by transformers.
+
+    Args:
+        location: Options that locate the checkpoint.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **location)
+    _set_processor_template(tokenizer, name, location)
+    return tokenizer
 
 
 def _set_processor_template(tokenizer: PreTrainedTokenizerBase, name: str, location: dict[str, Any]) -> None:

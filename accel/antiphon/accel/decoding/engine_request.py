@@ -1,0 +1,161 @@
+"""A request to an engine, with what requests of all kinds do; and greedy requests, which need no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from antiphon.accel.decoding.request import Output, Request, TokenSampler
+from antiphon.accel.decoding.scheduler import Batch, scheduler_of
+from antiphon.accel.decoding.stats import FinishReason, Step
+from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, SharesTable, recycling_table_of
+from antiphon.accel.engines.protocol import AnonymousTenant, ModelEngine, SequenceOptions
+
+if TYPE_CHECKING:
+    from transformers import Cache
+
+    from antiphon.accel.decoding.options import DecodingOptions
+    from antiphon.accel.drafting.draft import Drafter, Logits, Tokens
+
+
+class TokenOutput:
+    """The tokens of a request that ends with an end-of-sequence token, or at its maximum length.
+
+    Args:
+        tokens: Token ids of the prompt; emitted tokens are appended to this list.
+        max_length: Maximum number of tokens, prompt and completion together.
+    """
+
+    def __init__(self, tokens: list[int], max_length: int, eos_tokens: set[int]) -> None:
+        self.tokens = tokens
+        self.max_length = max_length
+        self.eos_tokens = eos_tokens
+        self.finish: FinishReason | None = None
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Number of tokens that may still be emitted."""
+        return max(self.max_length - len(self.tokens), 0)
+
+    def commit(self, token: int) -> bool:
+        """Append a token and return whether generation stops with it."""
+        self.tokens.append(token)
+        # Before the end-of-sequence check: plain decoding calls criteria for that token too, and they may keep counts.
+        if self.meets_criterion() or token in self.eos_tokens:
+            self.finish = "stop"
+        elif not self.remaining_tokens:
+            self.finish = "length"
+        return self.finish is not None
+
+    def meets_criterion(self) -> bool:
+        """Return whether one of the other stopping criteria is met; there are none."""
+        return False
+
+
+class GreedySampler:
+    """Chooses the most likely token."""
+
+    is_greedy = True
+    logits = None
+
+    def bind(self, logits: Logits) -> Callable[[int], int]:
+        """Return a function from a row of one forward pass to the most likely token after that row."""
+        return logits.argmax
+
+
+class EngineRequest(Request):
+    """One request to an engine. The thread that creates it holds the engine's lock.
+
+    Args:
+        wanted: Options of its sequence.
+        recycling: As in `antiphon.accel.decoding.model_request.ModelRequest`.
+    """
+
+    __slots__ = ("engine",)
+
+    def __init__(
+        self,
+        engine: ModelEngine,
+        drafter: Drafter,
+        sampler: TokenSampler,
+        output: Output,
+        *,
+        options: DecodingOptions,
+        wanted: SequenceOptions,
+        references: Sequence[Tokens] = (),
+        recycling: bool | RecyclingTable = True,
+        prefill_chunk: int | None = None,
+    ) -> None:
+        self.engine = engine
+        if recycling is not True and isinstance(drafter, SharesTable):
+            drafter.use_table(recycling or None)
+        table = recycling_table_of(drafter)
+        if table is not None and options.max_draft_rows != 0:
+            table.prior = engine.bigrams
+        super().__init__(
+            sequence=engine.new_sequence(output.tokens, wanted),
+            drafter=drafter,
+            sampler=sampler,
+            output=output,
+            budget=engine.budget(drafter, options.max_draft_rows, options.cost),
+            references=references,
+            prefill_chunk=prefill_chunk,
+        )
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps of this request; forward passes are shared with other requests to the same model."""
+        return self.release_after(scheduler_of(self.engine).steps(self))
+
+    def release_after(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """Yield the given steps, and release the request's memory when they end or the iterator is closed."""
+        try:
+            yield from steps
+        finally:
+            scheduler_of(self.engine).after_forward(self, partial(self.engine.release, self.sequence))
+
+    @property
+    def cache(self) -> Cache | None:
+        """The KV cache of the request; None if the engine has no cache of transformers."""
+        return self.engine.cache_of(self.sequence)
+
+
+def greedy_request(
+    engine: ModelEngine,
+    drafter: Drafter,
+    tokens: Sequence[int],
+    *,
+    max_new_tokens: int,
+    end_tokens: Sequence[int],
+    options: DecodingOptions,
+    tenant: Hashable,
+    references: Sequence[Tokens],
+    recycling: bool | RecyclingTable,
+) -> EngineRequest:
+    """Return a request that emits the most likely token until an end token, the same as `ModelRequest` does."""
+    return EngineRequest(
+        engine,
+        drafter,
+        GreedySampler(),
+        TokenOutput([*tokens], len(tokens) + max_new_tokens, set(end_tokens)),
+        options=options,
+        wanted=SequenceOptions(tenant=AnonymousTenant() if tenant is None else tenant),
+        references=references,
+        recycling=recycling,
+    )
+
+
+def decode_together(requests: Sequence[EngineRequest], size: int | None = None) -> list[Iterator[Step]]:
+    """Return the steps of each request; they share forward passes if the model supports it.
+
+    Args:
+        size: Maximum number of requests that are decoded at the same time; None: all.
+    """
+    engines = {request.engine for request in requests}
+    engine = engines.pop() if len(engines) == 1 and len(requests) > 1 else None
+    if engine is None or not engine.lock.run(lambda: all(request.sequence.can_batch for request in requests)):
+        return [request.steps() for request in requests]
+    batch = Batch(scheduler_of(engine), size=size or len(requests))
+    return [
+        request.release_after(batch.add(request, partial(engine.release, request.sequence))) for request in requests
+    ]
