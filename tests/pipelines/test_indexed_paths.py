@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from antiphon.pipelines.cli import app
+from tests.tiny import byte_tokenizer, tiny_model
 
 HEAVY = ("torch", "transformers", "sentence_transformers")
 SCRIPT = f"""
@@ -66,3 +67,17 @@ def test_a_quoted_answer_needs_neither_torch_nor_transformers(docs: Path) -> Non
     subprocess.run(command, check=True, capture_output=True)  # converts the encoders if no test has done so
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "0 []"
+
+
+@pytest.mark.slow
+def test_an_opened_language_model_needs_neither_torch_nor_transformers(docs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
+    folder = tmp_path / "model"
+    tiny_model(hidden_size=128, max_position_embeddings=4096).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    options = ["--model", str(folder), "--engine", "openvino", "--max-new-tokens", "8", "--no-quote"]
+    command = [sys.executable, "-c", SCRIPT, "ask", "How do bees live?", str(docs), *options]
+    first = subprocess.run(command, check=True, capture_output=True, text=True)
+    again = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert again.stdout.splitlines()[-1] == "0 []"
+    assert again.stdout.splitlines()[0] == first.stdout.splitlines()[0], "the answer is the same"

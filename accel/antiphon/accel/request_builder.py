@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.drafter_choice import drafter_factory
-from antiphon.accel.decoding.engine_request import EngineRequest, greedy_request
+from antiphon.accel.decoding.engine_request import EngineRequest, GreedySampler, TokenOutput
 from antiphon.accel.decoding.generate_arguments import reference_tokens
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.prefix_cache import PrefixCache
 from antiphon.accel.decoding.stats import Step, TokenLogprob
 from antiphon.accel.drafting.draft import common_length
 from antiphon.accel.drafting.drafters import RecyclingTable
+from antiphon.accel.engines.protocol import AnonymousTenant, SequenceOptions
 from antiphon.accel.stored_model import StoredModel
 from antiphon.accel.text.completion import Stream
 from antiphon.accel.text.end_tokens import EndTokens
@@ -161,7 +162,8 @@ class RequestBuilder:
         *,
         references: Sequence[Any],
         options: DecodingOptions,
-        **own: Any,
+        tenant: Hashable,
+        recycling: bool | RecyclingTable,
     ) -> EngineRequest | None:
         """Return a request that needs no torch; None if one of its settings does, or the model is loaded anyway."""
         source, end = self.source, self._end_tokens(settings)
@@ -173,15 +175,16 @@ class RequestBuilder:
         drafter = drafter_factory(options, source.selected.engine)()
         if getattr(drafter, "bita_weights", None) is not None:
             return None
-        return greedy_request(
+        limit = len(tokens) + min(settings.max_new_tokens, self._remaining(len(tokens)))
+        return EngineRequest(
             source.selected.engine,
             drafter,
-            tokens,
-            max_new_tokens=min(settings.max_new_tokens, self._remaining(len(tokens))),
-            end_tokens=end,
+            GreedySampler(),
+            TokenOutput([*tokens], limit, set(end)),
             options=options,
+            wanted=SequenceOptions(tenant=AnonymousTenant() if tenant is None else tenant),
             references=reference_tokens(references, self.tokenizer, self._vocab_size),
-            **own,
+            recycling=recycling,
         )
 
     def decodes_plainly(self) -> bool:

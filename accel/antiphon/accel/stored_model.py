@@ -48,16 +48,8 @@ class NotCachedError(LookupError):
     """A model cannot be opened from the cache."""
 
 
-class StoredConfig(SimpleNamespace):
-    """Settings of a model's configuration by the names of transformers."""
-
-    def get_text_config(self, decoder: bool = False) -> StoredConfig:
-        """Return the settings of the text model, which these are."""
-        return self
-
-
 class StoredModel:
-    """Stands for transformers' model until that is asked for.
+    """Stands for transformers' model until it is requested.
 
     Attributes:
         selected: The opened engine, and why it is used.
@@ -74,7 +66,8 @@ class StoredModel:
     ) -> None:
         self.selected = selected
         self.num_parameters: int = record["num_parameters"]
-        self._config = StoredConfig(**record["config"])
+        self._config = config = SimpleNamespace(**record["config"])
+        config.get_text_config = lambda decoder=False: config
         self._generation = SimpleNamespace(**record["generation"])
         self._key: str = record["graph"]["facts"]["key"]
         self._options, self._memory, self._load = options, memory, load

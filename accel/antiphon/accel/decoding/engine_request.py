@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from antiphon.accel.decoding.request import Output, Request, TokenSampler
 from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.decoding.stats import FinishReason, Step
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, SharesTable, recycling_table_of
-from antiphon.accel.engines.protocol import AnonymousTenant, ModelEngine, SequenceOptions
+from antiphon.accel.engines.protocol import ModelEngine, SequenceOptions
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -118,31 +118,6 @@ class EngineRequest(Request):
     def cache(self) -> Cache | None:
         """The KV cache of the request; None if the engine has no cache of transformers."""
         return self.engine.cache_of(self.sequence)
-
-
-def greedy_request(
-    engine: ModelEngine,
-    drafter: Drafter,
-    tokens: Sequence[int],
-    *,
-    max_new_tokens: int,
-    end_tokens: Sequence[int],
-    options: DecodingOptions,
-    tenant: Hashable,
-    references: Sequence[Tokens],
-    recycling: bool | RecyclingTable,
-) -> EngineRequest:
-    """Return a request that emits the most likely token until an end token, the same as `ModelRequest` does."""
-    return EngineRequest(
-        engine,
-        drafter,
-        GreedySampler(),
-        TokenOutput([*tokens], len(tokens) + max_new_tokens, set(end_tokens)),
-        options=options,
-        wanted=SequenceOptions(tenant=AnonymousTenant() if tenant is None else tenant),
-        references=references,
-        recycling=recycling,
-    )
 
 
 def decode_together(requests: Sequence[EngineRequest], size: int | None = None) -> list[Iterator[Step]]:

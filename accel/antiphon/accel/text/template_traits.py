@@ -47,7 +47,10 @@ def template_traits(tokenizer: PreTrainedTokenizerBase) -> TemplateTraits:
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: Messages, /, **variables: Any) -> str:
     """Return the text of messages as the chat template writes them."""
-    options = {"add_generation_prompt": True, "tokenize": False} | variables
+    options = {"add_generation_prompt": True} | variables
+    if (own := getattr(tokenizer, "render", None)) is not None:  # of a `FileTokenizer`
+        return str(own(messages, **options))
+    options["tokenize"] = False
     return str(tokenizer.apply_chat_template([dict(message) for message in messages], **options))
 
 
