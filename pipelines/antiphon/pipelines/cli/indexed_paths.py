@@ -9,10 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from antiphon.accel.cache_folder import cache_folder
-from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_location import find_index
-from antiphon.pipelines.cli.index_report import index_documents, show_index
-from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.pipelines.cli.index_report import index_documents, show_index, update_documents
 
 Files = dict[str, tuple[int, int]]
 """Size in bytes and time of the last change in nanoseconds of each file, by its path."""
@@ -34,7 +32,6 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
         return find_index(index)
     if index is not None:
         raise ValueError("Files and --index are given; name the files, or an index that has them already.")
-    from antiphon.retrieval import read_stored, remove_documents
     from antiphon.retrieval.file_discovery import find_files
     from antiphon.retrieval.index_folder.generations import index_version
 
@@ -47,15 +44,7 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         show_index(index_documents(places, location))
     elif now != before:
-        changed = [Path(path) for path in now if now[path] != before.get(path)]
-        gone = [path for path in read_stored(location).sources() if path in before and path not in now]
-        if changed:
-            try:
-                show_index(index_documents(changed, location, add=True))
-            except ValueError as error:  # no changed file can be read; the others are in the index
-                console.err.print(f"Not indexed: {sanitize_line(str(error))}", style="yellow", markup=False)
-        if gone:
-            remove_documents(location, gone)
+        show_index(update_documents(location))
     record.write_text(json.dumps(now), encoding="utf-8")
     return location
 
