@@ -19,6 +19,7 @@ import regex
 from antiphon.retrieval import Passage
 from antiphon.retrieval.keywords import with_plain_characters
 from antiphon.retrieval.passage import TRAIL
+from antiphon.retrieval.source_file import FileChange, file_change
 
 WORDS = 6
 """Minimum number of words of a citation, unless the answer is shorter or names the passage by its number."""
@@ -49,6 +50,7 @@ class Citation:
         section: the innermost heading above the quoted text; may be empty.
         kind: "verbatim", or "marker" for a number in brackets with which the model names a passage.
         unsupported: whether the passage of a marker shares no content word with the marker's sentence.
+        outdated: "changed" or "deleted", if that has happened to the file since it was indexed; else empty.
     """
 
     start: int
@@ -63,6 +65,7 @@ class Citation:
     section: str = ""
     kind: Literal["verbatim", "marker"] = "verbatim"
     unsupported: bool = False
+    outdated: FileChange = ""
 
 
 def cited_span(passage: Passage, number: int, first: int, last: int, **fields: Any) -> Citation:
@@ -80,6 +83,7 @@ def cited_span(passage: Passage, number: int, first: int, last: int, **fields: A
         "text": passage.text[first - passage.start : last - passage.start],
         "location": passage.location_of(first, last),
         "also_in": passage.also_in,
+        "outdated": file_change(passage.metadata),
         "section": str(passage.metadata.get("title") or "").rpartition(TRAIL)[2],
     }
     return Citation(**{"start": 0, "end": 0, "passage": number, **named, **fields})

@@ -72,7 +72,11 @@ def plan_change(
             dropped.append(source)
     if dropped and confirm is not None and not confirm(dropped):
         raise WouldDropDocuments(_refusal(location, dropped, len(before)))
-    return DocumentChange(tuple(_distinct(each, kept) for each in documents), frozenset(kept), tuple(dropped))
+    taken, new = {*kept}, list[Document]()
+    for document in documents:
+        new.append(_distinct(document, taken))
+        taken.add(new[-1].source)
+    return DocumentChange(tuple(new), frozenset(kept), tuple(dropped))
 
 
 def _distinct(document: Document, taken: Collection[str]) -> Document:

@@ -93,7 +93,7 @@ def find_files(
     left_out = [_real(path) for path in exclude]
     found: dict[Path, FoundFile] = {}
     skipped: dict[Path, SkippedFile] = {}
-    names: set[str] = set()
+    names: set[tuple[str, str]] = set()
     for root in given:
         path, walk = root.path, _Walk(inside, follow_links)
         files = sorted(walk.files(path)) if path.is_dir() else [path]
@@ -106,8 +106,8 @@ def find_files(
                 skipped.setdefault(file, SkippedFile(str(file), reason))
             elif real not in found:
                 name = root.name_of(file)
-                name = str(file) if name in names else name  # two names differ in the form of their letters only
-                names.add(name)
+                name = str(file) if (root.base, name) in names else name  # differs in the form of letters only
+                names.add((root.base, name))
                 found[real] = FoundFile(file, real, name, root, file is path)
     return FoundFiles(tuple(found.values()), tuple(skipped[path] for path in sorted(skipped)))
 

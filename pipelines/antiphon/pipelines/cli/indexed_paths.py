@@ -44,7 +44,10 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         show_index(index_documents(places, location))
     elif now != before:
-        show_index(update_documents(location))
+        try:
+            show_index(update_documents(location))
+        except ValueError:  # an earlier version made the index, or nothing would be left of it
+            show_index(index_documents(places, location, yes=True))
     record.write_text(json.dumps(now), encoding="utf-8")
     return location
 
