@@ -32,6 +32,7 @@ _WORD = regex.compile(rf"(?={_WITHOUT_SPACES})\X|(?![\p{{M}}\u200c\u200d]){_LETT
 _NUMBER = re.compile(r"\[(\d{1,4})\]")  # the number of a passage next to a quote; it is not a word
 _PIECE = re.compile(rf"{_NUMBER.pattern}|\n")
 _OPENING, _CLOSING = frozenset("`:*{<~#!-./$@"), frozenset("`*}>~_")  # marks next to a quote that belong to it
+_BRACKETS = {")": "(", "]": "[", "»": "«", "”": "“", "）": "（", "」": "「"}
 _OCCURRENCES = 64  # maximum number of occurrences of one window that are extended, for repetitive texts
 
 
@@ -270,8 +271,15 @@ def _citation(
         reversed(answer_words.text[after:start]), reversed(source.text[:source_start]), allowed=_OPENING
     )
     behind = _shared_markup(answer_words.text[stop:], source.text[source_stop:], allowed=_CLOSING)
+    if not behind and _closes(answer_words.text[start:stop], answer_words.text[stop : stop + 1]):
+        behind = int(source.text[source_stop : source_stop + 1] == answer_words.text[stop])
     place = {"start": start - before, "end": stop + behind}
     return cited_span(passage, number + 1, source_start - before, source_stop + behind, **place)
+
+
+def _closes(text: str, bracket: str) -> bool:
+    """Return whether a bracket after a text closes one in it."""
+    return bracket in _BRACKETS and text.count(_BRACKETS[bracket]) > text.count(bracket)
 
 
 def _shared_markup(one: Iterable[str], other: Iterable[str], *, allowed: Collection[str]) -> int:

@@ -6,6 +6,7 @@ model is needed. docs/answers.md says what each signal adds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -14,7 +15,7 @@ from statistics import fmean
 
 from antiphon.accel.text.messages import Message
 from antiphon.pipelines.citations import Citation, cite, cited_span
-from antiphon.pipelines.question import Question, content_stems
+from antiphon.pipelines.question import Question, content_stems, repeats_question
 from antiphon.pipelines.quotes import Quote, quotable_lines
 from antiphon.pipelines.relevance import LineScores, line_scores
 from antiphon.retrieval import Passage
@@ -29,6 +30,7 @@ MAX_BLOCK_LINES = 12
 MAX_LINES = 3
 """Maximum number of lines that are quoted, not counting the blocks that they introduce."""
 
+_YES_OR_NO = re.compile(r"[*_]*(?:\w+:\s+)?(?:yes|no|ja|nein|oui|non|sí)\b[\w ,’']{0,20}[.!]?[*_]*", re.IGNORECASE)
 _MAX_GAP = 2.0  # between the relevance of a quoted line and that of the best one, in nats
 _SAME_SECTION = 1.0  # added to the relevance of lines of the latest answer's sections to a follow-up
 _RECORD_PENALTY = 1.0  # subtracted from that of lines of changelogs, issue lists and tests
@@ -60,6 +62,8 @@ def select_lines(
     """
     # 1. Score all lines. A follow-up is also compared as it was asked, and prefers the latest answer's sections.
     lines = quotable_lines(passages)
+    if question.is_small_talk:
+        return (passages[0],), ()
     forms = [scores(form, passages) for form in dict.fromkeys((question.complete, question.text))]
     answers = [str(message.get("content") or "") for message in history if message.get("role") == "assistant"]
     cited = cite(answers[-1], passages) if answers and question.is_follow_up else ()
@@ -80,13 +84,18 @@ def select_lines(
         return (passages[ranked[0].number - 1],), ()
     # 3. Take the best lines, each with the block that it introduces, as far as they fit.
     selected, count, used = dict[str, Quote](), 0, 0
+    asked = content_stems(question.complete)
     for quote in takewhile(lambda quote: relevance[quote] >= best - _MAX_GAP, ranked):
-        if count < max_lines and quote.sentence not in selected:
+        found = answer_lines(question, quote, lines[quote.number - 1])
+        is_about = not count or asked & content_stems(quote.sentence)
+        if count < max_lines and found and is_about and not any(line.sentence in selected for line in found[:1]):
             count += 1
-            for line in quoted_block(quote, lines[quote.number - 1]):
+            for line in found:
                 used += count_tokens(line.line) + 1
                 if not selected or used <= max_tokens:
                     selected.setdefault(line.sentence, line)
+    if not selected:  # the question itself is at the end of its passage, and nothing else answers it
+        return (passages[ranked[0].number - 1],), ()
     # 4. Quote the lines of each passage in reading order.
     numbers = list(dict.fromkeys(quote.number for quote in selected.values()))
     ordered = sorted(selected.values(), key=lambda quote: (numbers.index(quote.number), quote.start))
@@ -104,6 +113,26 @@ def best_quote(question: Question, passages: Sequence[Passage], history: Sequenc
     if not lines:
         return None
     return cited_span(passage, passages.index(passage) + 1, lines[0].start, lines[-1].end)
+
+
+def answer_lines(question: Question, quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
+    """Return the lines to quote for one: with its block, and with the "Yes." or "No." before it.
+
+    In place of the question itself, the line after it is quoted; the result is empty if there is none.
+
+    Args:
+        quotes: The lines of its passage.
+    """
+    place = quotes.index(quote)
+    if repeats_question(quote.sentence, question.complete) or repeats_question(quote.sentence, question.text):
+        place += 1
+    if place == len(quotes):
+        return []
+    quote, before, after = quotes[place], quotes[place - 1 : place], quotes[place + 1 : place + 2]
+    if _YES_OR_NO.fullmatch(quote.sentence) and after and after[0].block == quote.block:
+        return [quote, *after]
+    is_answered = before and before[0].block == quote.block and _YES_OR_NO.fullmatch(before[0].sentence)
+    return [*(before if is_answered else ()), *quoted_block(quote, quotes)]
 
 
 def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:

@@ -27,7 +27,16 @@ _FUNCTION_WORDS = frozenset(
         "if there many much long often",
     )
 )
+_SMALL_TALK = frozenset(
+    re.findall(
+        r"\S+",
+        "hello hi hey there good morning afternoon evening night thanks thank thx you very so much many a lot for your "
+        "help cheers great cool nice perfect super ok okay bye goodbye danke vielen dank schön hallo guten tag merci "
+        "beaucoup bonjour hola gracias muchas ciao grazie mille tack hej 谢谢 你好 ありがとう こんにちは",
+    )
+)
 _WORD = re.compile(r"\w[\w'’.-]*")
+_SAME_WORDS = 0.7  # least share of the words of two questions that are the same
 _STEM = 5  # first letters that two forms of a word share
 
 
@@ -77,6 +86,11 @@ class Question:
         return cls(text, f"{referred} {text}" if referred else text)
 
     @property
+    def is_small_talk(self) -> bool:
+        """Whether this greets or thanks, and asks nothing."""
+        return _SMALL_TALK.issuperset(re.findall(r"\w+", self.text.lower()))
+
+    @property
     def is_follow_up(self) -> bool:
         """Whether the question needs its conversation."""
         return self.complete != self.text
@@ -85,6 +99,12 @@ class Question:
 def is_follow_up(question: str) -> bool:
     """Return whether a question refers to the conversation, by a connective or a pronoun."""
     return bool(_CONNECTIVES.match(question.strip()) or _REFERENCES.search(question))
+
+
+def repeats_question(line: str, question: str) -> bool:
+    """Return whether a line of a document is the question itself: it asks, and nearly all words are the same."""
+    asked, said = content_stems(question), content_stems(line)
+    return line.rstrip('*_"”’ ').endswith(("?", "？")) and len(asked & said) >= _SAME_WORDS * len(asked | said)
 
 
 def content_stems(text: str) -> set[str]:

@@ -15,6 +15,7 @@ from antiphon.retrieval.segmentation import blocks, code_lines, sentences, table
 
 _LIST_MARKER = re.compile(r"(?:[-*+•]|\d{1,3}[.)]|#\.)\s+")
 _BLOCK_QUOTE = re.compile(r"(?:\A|\n)[ \t]*(?:>[ \t]+)+")
+_CONTENTS = re.compile(r"(?:[.·…][ \t]?){4,}[ \t]*[\dxvi]{1,4}(?!\S)")  # of a table of contents: dots up to a page
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
@@ -54,7 +55,7 @@ def lines_of(passages: Sequence[Passage]) -> list[list[Quote]]:
     """Return the lines of each passage, without the headings above it.
 
     A line is a sentence, a list item, a table row or a line of code. Headings, links and other markup, column
-    names and lines without a letter or digit are not quotable.
+    names, tables of contents and lines without a letter or digit are not quotable.
     """
     return [[*_lines(number, passage)] for number, passage in enumerate(passages, start=1)]
 
@@ -80,6 +81,7 @@ def _lines(number: int, passage: Passage) -> Iterator[Quote]:
         for line in _block_lines(passage.text[part.start : part.end], part.kind, markup):
             start, end, count = part.start + line.start, part.start + line.end, first + line.block + 1
             is_quotable = line.is_quotable and any(map(str.isalnum, line.sentence))
+            is_quotable &= part.kind is BlockKind.CODE or not _CONTENTS.search(line.sentence)
             if line.sentence.lstrip("# ") not in headings:
                 yield Quote(number, line.sentence, start, end, count - 1, line.is_listed, is_quotable)
 

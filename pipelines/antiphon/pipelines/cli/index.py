@@ -13,6 +13,7 @@ from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nea
 from antiphon.pipelines.cli.index_report import index_documents, show_documents, show_index, update_documents
 from antiphon.pipelines.cli.options import Device
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.retrieval.embedders.prompts import with_prompts
 from antiphon.retrieval.postgres.address import shown_location
 
 
@@ -54,6 +55,13 @@ def index(
             "on a GPU, MiniLM on a CPU."
         ),
     ] = "auto",
+    query_prompt: Annotated[
+        str | None,
+        typer.Option(help="What the embedder reads before a question; by default the model's own or its family's."),
+    ] = None,
+    document_prompt: Annotated[
+        str | None, typer.Option(help="What the embedder reads before a document, likewise.")
+    ] = None,
     device: Device = None,
     setting: Annotated[str, typer.Option(help="Vector index: auto, flat or compact.")] = "auto",
     ray: Annotated[
@@ -96,6 +104,8 @@ def index(
     if remove:
         _remove(paths, location, device)
         return
+    if (query_prompt, document_prompt) != (None, None):
+        embedder = with_prompts(embedder, query_prompt, document_prompt)
     options = {"embedder": embedder, "device": device, "setting": setting, "follow_links": follow_links, "add": add}
     show_index(index_documents(paths, location, yes=yes, ray=ray, **options))
     if watch:

@@ -1,0 +1,47 @@
+"""Prompts of embedding models: what they were trained to read before a question and before a document."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, quote, urlencode
+
+FAMILIES = {
+    "nomic": ("search_query: ", "search_document: "),
+    "e5-mistral": ("Instruct: Given a question, retrieve passages that answer it\nQuery: ", ""),
+    "e5-large-instruct": ("Instruct: Given a question, retrieve passages that answer it\nQuery: ", ""),
+    "e5-": ("query: ", "passage: "),
+    "embeddinggemma": ("task: search result | query: ", "title: none | text: "),
+    "qwen3-embedding": ("Instruct: Given a question, retrieve passages that answer it\nQuery: ", ""),
+    "qwen2-7b-instruct": ("Instruct: Given a question, retrieve passages that answer it\nQuery: ", ""),
+    "bge-small-en": ("Represent this sentence for searching relevant passages: ", ""),
+    "bge-base-en": ("Represent this sentence for searching relevant passages: ", ""),
+    "bge-large-en": ("Represent this sentence for searching relevant passages: ", ""),
+    "mxbai": ("Represent this sentence for searching relevant passages: ", ""),
+    "arctic-embed": ("Represent this sentence for searching relevant passages: ", ""),
+}
+"""The prompts of questions and of documents that families of models need, by a part of their names."""
+
+NO_PROMPTS = ("", "")
+
+
+def family_prompts(model: str) -> tuple[str, str]:
+    """Return the prompts of questions and of documents of a model's family; both empty if it needs none."""
+    return next((pair for part, pair in FAMILIES.items() if part in model.lower()), NO_PROMPTS)
+
+
+def with_prompts(name: str, query: str | None, document: str | None) -> str:
+    """Return the name of an embedder with prompts, by which an index loads it again: ``NAME?query=...&document=...``.
+
+    Args:
+        query: The prompt of questions. None: that of the model or its family.
+        document: The prompt of documents, likewise.
+    """
+    given = {"query": query, "document": document}
+    own = {kind: prompt for kind, prompt in given.items() if prompt is not None}
+    return f"{name}?{urlencode(own, quote_via=quote)}" if own else name
+
+
+def split_prompts(name: str) -> tuple[str, dict[str, str]]:
+    """Return the name of an embedder without its prompts, and the prompts of ``query`` and ``document`` that it has."""
+    plain, _, text = name.rpartition("?")
+    prompts = dict(parse_qsl(text, keep_blank_values=True)) if plain else {}
+    return (plain, prompts) if prompts and prompts.keys() <= {"query", "document"} else (name, {})
