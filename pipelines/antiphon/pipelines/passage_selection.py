@@ -86,8 +86,9 @@ def select_lines(
     selected, count, used = dict[str, Quote](), 0, 0
     asked = content_stems(question.complete)
     for quote in takewhile(lambda quote: relevance[quote] >= best - _MAX_GAP, ranked):
-        found = answer_lines(question, quote, lines[quote.number - 1])
-        is_about = not count or asked & content_stems(quote.sentence)
+        own = lines[quote.number - 1]
+        found, before = answer_lines(question, quote, own), own[max(own.index(quote) - 1, 0)]
+        is_about = not count or asked & content_stems(quote.sentence) or before.sentence in selected
         if count < max_lines and found and is_about and not any(line.sentence in selected for line in found[:1]):
             count += 1
             for line in found:
