@@ -7,6 +7,7 @@ model is needed. docs/answers.md says what each signal adds.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -15,8 +16,8 @@ from statistics import fmean
 
 from antiphon.accel.text.messages import Message
 from antiphon.pipelines.citations import Citation, cite, cited_span
-from antiphon.pipelines.question import Question, content_stems, repeats_question
-from antiphon.pipelines.quotes import Quote, quotable_lines
+from antiphon.pipelines.question import Question, column_stems, content_stems, repeats_question
+from antiphon.pipelines.quotes import CELL, Quote, lines_of, quotable_lines
 from antiphon.pipelines.relevance import LineScores, line_scores
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import asks_about_changes, is_record, name_words
@@ -33,6 +34,7 @@ MAX_LINES = 3
 _YES_OR_NO = re.compile(r"[*_]*(?:\w+:\s+)?(?:yes|no|ja|nein|oui|non|sí)\b[\w ,’']{0,20}[.!]?[*_]*", re.IGNORECASE)
 _MAX_GAP = 2.0  # between the relevance of a quoted line and that of the best one, in nats
 _SAME_SECTION = 1.0  # added to the relevance of lines of the latest answer's sections to a follow-up
+_NAMED_ROW = 3.5  # added to that of the row that a question names, of a table with the column that it asks for
 _RECORD_PENALTY = 1.0  # subtracted from that of lines of changelogs, issue lists and tests
 
 
@@ -69,12 +71,13 @@ def select_lines(
     cited = cite(answers[-1], passages) if answers and question.is_follow_up else ()
     sections = [(passage.source, passage.metadata.get("title")) for passage in passages]
     continued = {sections[citation.passage - 1] for citation in cited}
+    rows = named_rows(question.complete, passages)
     penalty = 0.0 if asks_about_changes(question.complete) else _RECORD_PENALTY
     relevance = dict[Quote, float]()
     for place, (passage, quotes) in enumerate(zip(passages, lines, strict=True)):
         gain = _SAME_SECTION * (sections[place] in continued) - penalty * is_record(passage)
         for quote, *values in zip(quotes, *(form[place] for form in forms), strict=True):
-            relevance.setdefault(quote, fmean(values) + gain)
+            relevance.setdefault(quote, fmean(values) + gain + _NAMED_ROW * (quote in rows))
     ranked = sorted(relevance, key=lambda quote: -relevance[quote])
     # 2. Refuse if even the best line is not relevant enough.
     if not ranked:
@@ -88,7 +91,8 @@ def select_lines(
     for quote in takewhile(lambda quote: relevance[quote] >= best - _MAX_GAP, ranked):
         own = lines[quote.number - 1]
         found, before = answer_lines(question, quote, own), own[max(own.index(quote) - 1, 0)]
-        is_about = not count or asked & content_stems(quote.sentence) or before.sentence in selected
+        follows = CELL not in quote.sentence and before.sentence in selected
+        is_about = not count or asked & content_stems(quote.sentence) or follows
         if count < max_lines and found and is_about and not any(line.sentence in selected for line in found[:1]):
             count += 1
             for line in found:
@@ -102,6 +106,24 @@ def select_lines(
     ordered = sorted(selected.values(), key=lambda quote: (numbers.index(quote.number), quote.start))
     renumbered = (replace(quote, number=numbers.index(quote.number) + 1) for quote in ordered)
     return tuple(passages[number - 1] for number in numbers), tuple(renumbered)
+
+
+def named_rows(question: str, passages: Sequence[Passage]) -> set[Quote]:
+    """Return the table rows that a question names, in tables with a column that it asks for.
+
+    A row is named by a word of the question that no other row has, such as "Papyrus" in "How much do we pay Papyrus?".
+    """
+    columns, rows, headers = column_stems(question), dict[Quote, set[str]](), set[str]()
+    for passage, lines in zip(passages, lines_of(passages), strict=True):
+        names = [line.sentence for line in lines if not line.is_quotable and CELL in line.sentence]
+        header = content_stems(" ".join([passage.column_names, *names]))
+        headers |= header
+        if columns & header:
+            cells = (line for line in lines if line.is_quotable and line.is_listed and CELL in line.sentence)
+            rows |= {line: content_stems(line.sentence) for line in cells}
+    asked = content_stems(question) - headers
+    words = Counter(word for own in {row.sentence: rows[row] for row in rows}.values() for word in own & asked)
+    return {row for row, own in rows.items() if any(words[word] == 1 for word in own & asked)}
 
 
 def best_quote(question: Question, passages: Sequence[Passage], history: Sequence[Message] = ()) -> Citation | None:

@@ -36,6 +36,15 @@ _SMALL_TALK = frozenset(
     )
 )
 _WORD = re.compile(r"\w[\w'’.-]*")
+_COLUMNS = (
+    (r"\b(?:who|whose|owns?|owned|responsible)\b", "owner responsible person contact manager lead author name"),
+    (
+        r"\b(?:how much|costs?|prices?|pay|paid|worth|spend|budget\w*)\b",
+        "cost price amount value sum fee total budget eur",
+    ),
+    (r"\b(?:when|until|since|dates?)\b", "date start end renewal due deadline day until since"),
+    (r"\b(?:where|located|place)\b", "location place site room city address country"),
+)
 _SAME_WORDS = 0.7  # least share of the words of two questions that are the same
 _STEM = 5  # first letters that two forms of a word share
 
@@ -105,6 +114,12 @@ def repeats_question(line: str, question: str) -> bool:
     """Return whether a line of a document is the question itself: it asks, and nearly all words are the same."""
     asked, said = content_stems(question), content_stems(line)
     return line.rstrip('*_"”’ ').endswith(("?", "？")) and len(asked & said) >= _SAME_WORDS * len(asked | said)
+
+
+def column_stems(question: str) -> set[str]:
+    """Return the stems of the names of columns that have the answer: words of the question, and what it asks for."""
+    names = (names for pattern, names in _COLUMNS if re.search(pattern, question, re.IGNORECASE))
+    return content_stems(" ".join([question, *names]))
 
 
 def content_stems(text: str) -> set[str]:
