@@ -43,7 +43,7 @@ def _processors() -> list[int]:
 
 
 def _seconds_of_others() -> float:
-    """Return how long these processors have worked for others: processes, and machines beside a virtual one."""
+    """Return how long these processors have worked for other processes or, in a virtual machine, other machines."""
     import psutil
 
     times, own = psutil.cpu_times(percpu=True), psutil.Process().cpu_times()

@@ -92,7 +92,7 @@ def select_lines(
         own = lines[quote.number - 1]
         found, before = answer_lines(question, quote, own), own[max(own.index(quote) - 1, 0)]
         follows = CELL not in quote.sentence and before.sentence in selected
-        is_about = not count or asked & content_stems(quote.sentence) or follows
+        is_about = not count or not asked or asked & content_stems(quote.sentence) or follows
         if count < max_lines and found and is_about and not any(line.sentence in selected for line in found[:1]):
             count += 1
             for line in found:

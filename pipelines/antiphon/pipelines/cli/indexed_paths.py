@@ -12,9 +12,6 @@ from antiphon.accel.cache_folder import cache_folder
 from antiphon.pipelines.cli.index_location import find_index
 from antiphon.pipelines.cli.index_report import index_documents, show_index, update_documents
 
-Files = dict[str, tuple[int, int]]
-"""Size in bytes and time of the last change in nanoseconds of each file, by its path."""
-
 
 def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Path:
     """Return the index to answer from; for ``paths``, index what is new or has changed there first.
@@ -39,7 +36,9 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
     key = hashlib.sha256("\0".join(map(str, places)).encode("utf-8", "surrogateescape")).hexdigest()
     folder = cache_folder() / "indexes" / key[:16]
     location, record = folder / places[0].name, folder / "files.json"
-    now, before = _facts([file.path for file in find_files(places).files]), _recorded(record)
+    now, before = _facts([file.path for file in find_files(places).files]), ""
+    with suppress(OSError):
+        before = record.read_text(encoding="utf-8")
     if not index_version(location)[0]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         show_index(index_documents(places, location))
@@ -48,20 +47,15 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
             show_index(update_documents(location))
         except ValueError:  # an earlier version made the index, or nothing would be left of it
             show_index(index_documents(places, location, yes=True))
-    record.write_text(json.dumps(now), encoding="utf-8")
+    record.write_text(now, encoding="utf-8")
     return location
 
 
-def _facts(files: Sequence[Path]) -> Files:
-    found: Files = {}
+def _facts(files: Sequence[Path]) -> str:
+    """Return the size in bytes and the time of the last change in nanoseconds of each file, as JSON."""
+    found = {}
     for file in files:
         with suppress(OSError):
             facts = file.stat()
-            found[str(file)] = (facts.st_size, facts.st_mtime_ns)
-    return found
-
-
-def _recorded(record: Path) -> Files:
-    with suppress(OSError, ValueError, AttributeError, TypeError):
-        return {path: (int(size), int(time)) for path, (size, time) in json.loads(record.read_text("utf-8")).items()}
-    return {}
+            found[str(file)] = facts.st_size, facts.st_mtime_ns
+    return json.dumps(found)

@@ -1,31 +1,28 @@
-"""Prompts of embedding models: what they were trained to read before a question and before a document."""
+"""Prompts of embedding models: the text that they were trained to read before a question or a document."""
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qsl, quote, urlencode
 
-FAMILIES = {
-    "nomic": ("search_query: ", "search_document: "),
-    "e5-mistral": ("Instruct: Given a question, retrieve passages that answer it\nQuery: ", ""),
-    "e5-large-instruct": ("Instruct: Given a question, retrieve passages that answer it\nQuery: ", ""),
-    "e5-": ("query: ", "passage: "),
-    "embeddinggemma": ("task: search result | query: ", "title: none | text: "),
-    "qwen3-embedding": ("Instruct: Given a question, retrieve passages that answer it\nQuery: ", ""),
-    "qwen2-7b-instruct": ("Instruct: Given a question, retrieve passages that answer it\nQuery: ", ""),
-    "bge-small-en": ("Represent this sentence for searching relevant passages: ", ""),
-    "bge-base-en": ("Represent this sentence for searching relevant passages: ", ""),
-    "bge-large-en": ("Represent this sentence for searching relevant passages: ", ""),
-    "mxbai": ("Represent this sentence for searching relevant passages: ", ""),
-    "arctic-embed": ("Represent this sentence for searching relevant passages: ", ""),
-}
-"""The prompts of questions and of documents that families of models need, by a part of their names."""
+_INSTRUCTION = "Instruct: Given a question, retrieve passages that answer it\nQuery: "
+
+FAMILIES = (
+    ("nomic", "search_query: ", "search_document: "),
+    ("e5-mistral|e5-large-instruct|qwen3-embedding|qwen2-.*instruct", _INSTRUCTION, ""),
+    ("e5-", "query: ", "passage: "),
+    ("embeddinggemma", "task: search result | query: ", "title: none | text: "),
+    ("bge-.*-en|mxbai|arctic-embed", "Represent this sentence for searching relevant passages: ", ""),
+)
+"""Families of models by a regular expression for their names, with their prompts of questions and of documents."""
 
 NO_PROMPTS = ("", "")
 
 
 def family_prompts(model: str) -> tuple[str, str]:
     """Return the prompts of questions and of documents of a model's family; both empty if it needs none."""
-    return next((pair for part, pair in FAMILIES.items() if part in model.lower()), NO_PROMPTS)
+    found = ((query, document) for part, query, document in FAMILIES if re.search(part, model.lower()))
+    return next(found, NO_PROMPTS)
 
 
 def with_prompts(name: str, query: str | None, document: str | None) -> str:
