@@ -200,6 +200,11 @@ async def test_long_prompts_and_timeouts_raise(model: Model) -> None:
         await model.aask("x" * 5000)
     with pytest.raises(TimeoutError, match=r"1e-06 seconds"):
         model.ask(QUESTION, timeout=0.000001)
+    with pytest.raises(TimeoutError, match=r"1e-06 seconds"):
+        await model.astream(QUESTION, timeout=0.000001)
+    with pytest.raises(ValueError, match="timeout is 0"):
+        model.ask(QUESTION, timeout=0)
+    assert model.ask(QUESTION, timeout=60).text == model.ask(QUESTION).text
 
 
 @pytest.mark.parametrize("kind", [ChatAntiphon, TextLLM])
@@ -212,11 +217,6 @@ def test_a_prompt_that_is_too_long_is_langchains_error_too_and_its_hints_are_ign
             call("x" * 5000)
         assert isinstance(raised.value, ContextLengthError)
     assert model.invoke("x", ls_structured_output_format={"schema": {}}, ls_own_hint=1)
-    with pytest.raises(TimeoutError, match=r"1e-06 seconds"):
-        await model.astream(QUESTION, timeout=0.000001)
-    with pytest.raises(ValueError, match="timeout is 0"):
-        model.ask(QUESTION, timeout=0)
-    assert model.ask(QUESTION, timeout=60).text == model.ask(QUESTION).text
 
 
 async def test_a_batch_of_langchain_is_decoded_together_and_gives_the_same_texts(tiny: LanguageModel) -> None:
