@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage
 from llama_index.core import Settings, get_response_synthesizer
 from llama_index.core.base.llms.types import ChatMessage, ThinkingBlock
@@ -15,6 +16,7 @@ from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.query_engine import RetrieverQueryEngine
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.integrations.langchain import AntiphonLLM as TextLLM
 from antiphon.integrations.langchain import ChatAntiphon
 from antiphon.integrations.langchain.chat_messages import chat_messages as langchain_turns
@@ -203,6 +205,18 @@ async def test_long_prompts_and_timeouts_raise(model: Model) -> None:
     with pytest.raises(ValueError, match="timeout is 0"):
         model.ask(QUESTION, timeout=0)
     assert model.ask(QUESTION, timeout=60).text == model.ask(QUESTION).text
+
+
+@pytest.mark.parametrize("kind", [ChatAntiphon, TextLLM])
+def test_a_prompt_that_is_too_long_is_langchains_error_too_and_its_hints_are_ignored(
+    kind: Any, tiny: LanguageModel
+) -> None:
+    model = kind(language_model=tiny, max_tokens=2)
+    for call in (model.invoke, lambda prompt: list(model.stream(prompt)), lambda prompt: model.batch([prompt, prompt])):
+        with pytest.raises(ContextOverflowError, match="context window") as raised:
+            call("x" * 5000)
+        assert isinstance(raised.value, ContextLengthError)
+    assert model.invoke("x", ls_structured_output_format={"schema": {}}, ls_own_hint=1)
 
 
 async def test_a_batch_of_langchain_is_decoded_together_and_gives_the_same_texts(tiny: LanguageModel) -> None:

@@ -102,3 +102,14 @@ def test_unpickled_embeddings_return_the_same_vectors() -> None:
         (llama_index.AntiphonEmbedding("hash"), "get_query_embedding"),
     ):
         assert getattr(pickle.loads(pickle.dumps(made)), ask)("bees") == getattr(made, ask)("bees")
+
+
+def test_what_llama_index_saves_as_a_dictionary_is_loaded_again(folder: str) -> None:
+    embedding = llama_index.AntiphonEmbedding("hash", embed_batch_size=7)
+    again = llama_index.AntiphonEmbedding.from_dict(embedding.to_dict())
+    assert (again.model_name, again.embed_batch_size) == ("hash", 7)
+    assert llama_index.AntiphonEmbedding.from_json(embedding.to_json()).get_query_embedding("bees")
+    model = llama_index.AntiphonLLM(model=folder, max_tokens=7)
+    assert llama_index.AntiphonLLM.from_dict(model.to_dict()).max_tokens == 7
+    reranker = llama_index.AntiphonRerank(reranker=MaxSimReranker(HashEmbedder()), top_n=2)
+    assert llama_index.AntiphonRerank.from_dict(reranker.to_dict()).top_n == 2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from langchain_core.documents import Document
+from langchain_core.indexing import InMemoryRecordManager, index
 from langchain_core.structured_query import Comparator, Comparison
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.schema import NodeWithScore, TextNode
@@ -131,3 +132,23 @@ def test_scores_are_cosines_that_cutoffs_can_use(framework: Retrieval, tmp_path:
     if framework is LLAMA_INDEX:
         kept = SimilarityPostprocessor(similarity_cutoff=0.5).postprocess_nodes(found)
         assert [node.text for node in kept] == [texts[0]]
+
+
+def test_langchains_indexing_api_adds_updates_and_deletes_documents(years: Path) -> None:
+    retriever = AntiphonRetriever.open(years, embedder=HashEmbedder(), reranker=None)
+    before = len(retriever.retriever.index.sources())  # type: ignore[attr-defined]
+    records = InMemoryRecordManager("docs")
+    records.create_schema()
+
+    def run(*texts: str) -> tuple[int, int, int]:
+        documents = [Document(text, metadata={"source": "new.md"}) for text in texts]
+        done = index(documents, records, retriever, cleanup="incremental", source_id_key="source", key_encoder="sha256")
+        return done["num_added"], done["num_skipped"], done["num_deleted"]
+
+    assert run("Zebras have stripes.", "Wasps sting.") == (2, 0, 0)
+    assert retriever.invoke("Zebras have stripes.", k=1)[0].page_content == "Zebras have stripes."
+    assert run("Zebras have stripes.", "Wasps sleep.") == (1, 1, 1)
+    assert retriever.invoke("Wasps", k=1)[0].page_content == "Wasps sleep."
+    assert len(retriever.retriever.index.sources()) == before + 1  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="ids is None"):
+        retriever.delete()

@@ -193,3 +193,18 @@ def test_a_citation_has_the_heading_above_it_and_its_own_lines() -> None:
     )
     [found] = cite("It never reads them if the variable is set to one.", [quoted])
     assert (found.section, found.location) == ("Disable dotenv", "lines 11-12")
+
+
+@pytest.mark.parametrize(
+    ("text", "cited"),
+    [
+        (
+            "The water has eighteen degrees at most (see the table).",
+            "The water has eighteen degrees at most (see the table)",
+        ),
+        ("(The water has eighteen degrees at most) always.", "The water has eighteen degrees at most"),
+    ],
+)
+def test_a_bracket_that_closes_one_in_the_quote_belongs_to_it(text: str, cited: str) -> None:
+    [citation] = cite(cited + text[text.index(cited) + len(cited) :][:1], [Passage.at("a.txt", 0, text)])
+    assert citation.text == cited

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from antiphon.pipelines.citations import cite
 from antiphon.pipelines.cli import app
+from antiphon.pipelines.rendering.html import answer_html
+from antiphon.pipelines.rendering.segments import outdated_note
+from antiphon.pipelines.rendering.terminal import citation_lines
+from antiphon.pipelines.server.response_fields import annotation_object
+from antiphon.retrieval import Retriever
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +72,21 @@ def test_a_user_at_a_terminal_is_asked_before_documents_are_dropped(
     shown = os.read(ours, 100_000).decode(errors="ignore")  # a read may end within a character
     assert "This would drop 2 of the 2 documents in index: a/one.txt, a/two.txt. Drop them? [y/N]" in shown
     assert listed() == expected
+
+
+def test_answers_name_files_that_have_changed_and_index_without_paths_indexes_them(docs: Path) -> None:
+    (docs / "a/one.txt").write_text("Another text of one.")
+    (docs / "a/two.txt").unlink()
+    passages = Retriever.open("index").search("The text of one and two", 2)
+    citations = cite("The text of one. The text of two.", passages, words=4)
+    note = "a/one.txt changed and a/two.txt was deleted since the index was made; bring it up to date: antiphon index"
+    assert outdated_note(citations) == note
+    assert citation_lines(citations)[-1].plain == note
+    assert note in answer_html("?", "", citations, passages, "")
+    assert {annotation_object(each, passages)["url_citation"]["outdated"] for each in citations} == {
+        "changed",
+        "deleted",
+    }
+    assert "1 files, 1 passages, 1 documents dropped" in run("--out", "index").stderr
+    assert listed() == ["a/one.txt"]
+    assert "--remove, --watch and --ray need paths" in run("--out", "index", "--remove", code=2).stderr

@@ -154,6 +154,41 @@ def test_up_to_three_lines_that_score_nearly_as_well_are_quoted_in_reading_order
     assert selected(passages, Wax=1.0, Honey=2.0, Bees=-0.1, Drones=-0.2) == [f"[1] {WAX}", f"[1] {HONEY}"]
 
 
+@pytest.mark.parametrize(
+    ("text", "question", "scores", "expected"),
+    [
+        ("Can I return it?\n\nYes. You have thirty days.", "Can I return it?", {"Can I": 3.0, "thirty": 2.0}, [1, 2]),
+        ("**Can I return it?** No. It is food.", "Can I return it?", {"food": 3.0}, [1, 2]),
+        ("It is free.\n\nCan I return it?", "Can I return it?", {"Can I": 3.0}, []),
+        ("Is it red? It is blue.", "Which colour has it?", {"Is it red": 3.0}, [0]),
+        ("The pump is red. Lunch is at noon.", "Where is the red pump?", {"pump": 3.0, "Lunch": 2.0}, [0, 1]),
+        ("The pump is red.\n\nOther.\n\nLunch is at noon.", "Where is the pump?", {"pump": 3.0, "Lunch": 2.0}, [0]),
+        ("A pump. Thanks to all.", "Thank you!", {"Thanks": 3.0}, []),
+    ],
+)
+def test_the_question_itself_small_talk_and_what_it_is_not_about_are_not_quoted(
+    text: str, question: str, scores: dict[str, float], expected: list[int]
+) -> None:
+    passages = passages_of(text)
+    _, lines = select_lines(Question(question), passages, scores=scores_of(**scores))
+    [quotable] = quotable_lines(passages)
+    assert [quotable.index(line) for line in lines] == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("How much do we pay Papyrus?", ["Papyrus | Holm | 3200"]),
+        ("Who owns the Kontor contract?", ["Kontor | Berg | 18500"]),
+        ("Which colour has Papyrus?", []),
+    ],
+)
+def test_a_row_that_the_question_names_answers_if_its_table_has_the_column(question: str, expected: list[str]) -> None:
+    table = "| Supplier | Owner | Annual cost |\n|---|---|---|\n| Papyrus | Holm | 3200 |\n| Kontor | Berg | 18500 |\n"
+    _, lines = select_lines(Question(question), passages_of(table), scores=scores_of(**{"|": -3.0}))
+    assert [line.sentence for line in lines] == expected
+
+
 def test_the_passage_of_the_best_line_comes_first_and_a_line_of_two_passages_is_quoted_once() -> None:
     passages = passages_of(WAX, f"{WAX} {HONEY}", BEES)
     found, quotes = select_lines(Question(ALL_KNOWN), passages, scores=scores_of(Wax=1.0, Honey=2.0, Bees=1.5))

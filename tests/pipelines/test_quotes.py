@@ -261,3 +261,9 @@ def test_a_refusal_shows_the_nearest_sentences_in_every_medium() -> None:
         assert "hive.md, characters 112-139" in shown
         assert "A hive is opened in spring." in shown
     assert [each["passage"] for each in refusal.as_dict()["nearest"]] == [1, 2, 3]
+
+
+def test_a_table_of_contents_is_not_quoted() -> None:
+    text = "1 Introduction ........ 3\nA.2 Costs . . . . . . . xi\n\nWait, they came... 3 of them."
+    [lines] = quotable_lines([Passage.at("a.txt", 0, text)])
+    assert " ".join(line.sentence for line in lines) == "Wait, they came... 3 of them."

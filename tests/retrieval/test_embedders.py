@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -174,6 +175,41 @@ def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:
     embedder = SentenceTransformerEmbedder(toy_folder, device="cpu")
     assert np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["ask x"]), atol=CLOSE)
     assert not np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["x"]), atol=CLOSE)
+
+
+@pytest.mark.slow
+def test_prompts_are_parameters_or_those_of_a_family_and_belong_to_name_and_fingerprint(
+    toy_folder: Path, tmp_path: Path
+) -> None:
+    plain = SentenceTransformerEmbedder(toy_folder, device="cpu")
+    given = SentenceTransformerEmbedder(toy_folder, device="cpu", query_prompt="q: ", document_prompt="d: ")
+    assert np.allclose(given.embed_documents(["text"]), plain.embed_documents(["d: text"]), atol=CLOSE)
+    assert np.allclose(given.embed_queries(["text"]), plain.embed_documents(["q: text"]), atol=CLOSE)
+    assert given.fingerprint != plain.fingerprint
+    assert load_embedder(given.name, "cpu").fingerprint == given.fingerprint
+    family = Path(shutil.copytree(toy_folder, tmp_path / "e5-small"))
+    (family / "config_sentence_transformers.json").unlink()  # which has the prompt "ask "
+    assert load_embedder(str(family), "cpu").name == f"{family}?query=query%3A%20&document=passage%3A%20"
+    with pytest.raises(ValueError, match="The embedder 'minilm' takes no prompts"):
+        load_embedder("minilm?query=q")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_a_model_with_code_of_its_own_is_refused_and_other_settings_have_another_fingerprint(
+    toy_folder: Path, tmp_path: Path, file: str
+) -> None:
+    folder = Path(shutil.copytree(toy_folder, tmp_path / "copy"))
+    before = SentenceTransformerEmbedder(folder, device="cpu").fingerprint
+    path = folder / file
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps(settings | {"note": "changed"}))
+    assert SentenceTransformerEmbedder(folder, device="cpu").fingerprint != before
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}})
+    )
+    with pytest.raises(ValueError, match=r"needs code of its own \(trust_remote_code\), which is not run here"):
+        SentenceTransformerEmbedder(folder, device="cpu")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Name and instruction sets of the processor, as Linux reports them. Imports nothing from the package."""
+"""Name, instruction sets and load of the processor. Imports nothing from the package."""
 
 from __future__ import annotations
 
@@ -6,9 +6,50 @@ import platform
 import re
 from functools import cache
 from pathlib import Path
+from time import perf_counter, sleep
 
 BFLOAT16 = ("avx512_bf16", "amx_bf16")
 """Instruction sets that multiply in bfloat16."""
+
+
+MAX_OTHERS, MIN_SECONDS = 0.1, 0.3
+"""Share of the processors that other processes may use on a quiet machine, and the shortest time to judge it by."""
+
+
+class LoadMeter:
+    """Measures how much of the processors other processes use, from its creation on."""
+
+    def __init__(self) -> None:
+        self._started, self._busy = perf_counter(), _seconds_of_others()
+
+    def is_quiet(self, *, waits: bool = False) -> bool:
+        """Return whether other processes have used little since then; False if the time is too short to tell.
+
+        Args:
+            waits: Wait until it is long enough.
+        """
+        if waits:
+            sleep(max(MIN_SECONDS - (perf_counter() - self._started), 0.0))
+        used, elapsed = _seconds_of_others() - self._busy, perf_counter() - self._started
+        return elapsed >= MIN_SECONDS and used <= MAX_OTHERS * elapsed * len(_processors())
+
+
+def _processors() -> list[int]:
+    """Return the numbers of the processors that this process may use."""
+    import psutil
+
+    own = getattr(psutil.Process(), "cpu_affinity", None)  # macOS has none
+    return own() if own else list(range(psutil.cpu_count() or 1))
+
+
+def _seconds_of_others() -> float:
+    """Return how long these processors have worked for other processes or, in a virtual machine, other machines."""
+    import psutil
+
+    times, own = psutil.cpu_times(percpu=True), psutil.Process().cpu_times()
+    counted = ("user", "nice", "system", "irq", "softirq", "steal")
+    busy = sum(getattr(times[number], name, 0.0) for number in _processors() for name in counted)
+    return float(busy - own.user - own.system)
 
 
 def processor_name() -> str:

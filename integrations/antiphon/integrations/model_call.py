@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from antiphon.accel import Completion, TextModel
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.accel.text.messages import PromptInput
+from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.accel.text.tool_calls import ParsedOutput, parse_tool_calls, visible_text
 from antiphon.pipelines import passage_references
 from antiphon.pipelines.markers import MarkedStream
@@ -58,6 +59,7 @@ class ModelCall:
         assistant_prefix: start of a forced tool call, which the prompt already contains.
         allows_parallel_calls: whether an answer may have several tool calls; else the first one counts.
         num_marked: the number of first passages that the answer names by markers, such as ``[1]``; 0: it has none.
+        context_error: the framework's class of the error of a prompt that is too long.
     """
 
     language_model: TextModel
@@ -70,6 +72,7 @@ class ModelCall:
     assistant_prefix: str = ""
     allows_parallel_calls: bool = True
     num_marked: int = 0
+    context_error: type[ContextLengthError] = ContextLengthError
 
     def states(self) -> Iterator[AnswerState]:
         """Generate the answer; yield its state after each new part.
@@ -118,7 +121,10 @@ class ModelCall:
 
     def _stream(self) -> TextStream:
         references = passage_references(self.passages)
-        stream = self.language_model.stream(self.prompt, references=references, **self.parameters)
+        try:
+            stream = self.language_model.stream(self.prompt, references=references, **self.parameters)
+        except ContextLengthError as error:
+            raise self.context_error(str(error)) from error
         return MarkedStream(stream, self.passages[: self.num_marked]) if self.num_marked else stream
 
 

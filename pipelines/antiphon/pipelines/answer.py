@@ -18,7 +18,7 @@ from antiphon.pipelines.extractive_model import EXTRACTIVE
 from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_sentences
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.question import Question
-from antiphon.pipelines.rendering.segments import cost_line
+from antiphon.pipelines.rendering.segments import cost_line, outdated_note
 from antiphon.pipelines.request_plan import RequestPlan
 from antiphon.pipelines.tracing import Span, end_generation
 from antiphon.retrieval import Passage
@@ -102,6 +102,11 @@ class Answer:
         return nearest_sentences(self.question, self.passages) if self.is_refusal else ()
 
     @property
+    def outdated(self) -> str:
+        """One line if cited files, or for a refusal the nearest ones, have changed or are gone; else empty."""
+        return outdated_note(self.citations or self.nearest)
+
+    @property
     def decoding_trace(self) -> DecodingTrace:
         """The text as it was decoded, step by step, for display."""
         return DecodingTrace(self.text, self.origins)
@@ -143,6 +148,7 @@ class Answer:
             "citations": [asdict(citation) for citation in self.citations],
             "passages": passages,
             "nearest": [asdict(each) for each in self.nearest],
+            "outdated": self.outdated,
             "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
             "steps": self.steps.as_dict(),
             "finish_reason": self.finish_reason,

@@ -20,6 +20,7 @@ from antiphon.pipelines.quotes import Quote, quotable_lines
 from antiphon.retrieval import Passage
 from antiphon.retrieval.keywords import with_plain_characters
 from antiphon.retrieval.passage import TRAIL
+from antiphon.retrieval.source_file import FileChange, file_change
 
 WORDS = 6
 """Minimum number of words of a citation, unless the answer is shorter or names the passage by its number."""
@@ -33,6 +34,7 @@ _NUMBER = re.compile(r"\[(\d{1,4})\]")  # the number of a passage next to a quot
 _PIECE = re.compile(rf"{_NUMBER.pattern}|\n")
 _OPENING, _CLOSING = frozenset("`:*{<~#!-./$@"), frozenset("`*}>~_")  # marks next to a quote that belong to it
 _NEVER = "\0"  # between texts that no answer goes across
+_BRACKETS = {")": "(", "]": "[", "»": "«", "”": "“", "）": "（", "」": "「"}
 _OCCURRENCES = 64  # maximum number of occurrences of one window that are extended, for repetitive texts
 
 
@@ -53,6 +55,7 @@ class Citation:
         section: the innermost heading above the quoted text; may be empty.
         kind: "verbatim", or "marker" for a number in brackets with which the model names a passage.
         unsupported: whether the passage of a marker shares no content word with the marker's sentence.
+        outdated: "changed" or "deleted", if that has happened to the file since it was indexed; else empty.
     """
 
     start: int
@@ -67,6 +70,7 @@ class Citation:
     section: str = ""
     kind: Literal["verbatim", "marker"] = "verbatim"
     unsupported: bool = False
+    outdated: FileChange = ""
 
 
 def cited_span(passage: Passage, number: int, first: int, last: int, **fields: Any) -> Citation:
@@ -84,6 +88,7 @@ def cited_span(passage: Passage, number: int, first: int, last: int, **fields: A
         "text": passage.text[first - passage.start : last - passage.start],
         "location": passage.location_of(first, last),
         "also_in": passage.also_in,
+        "outdated": file_change(passage.metadata),
         "section": str(passage.metadata.get("title") or "").rpartition(TRAIL)[2],
     }
     return Citation(**{"start": 0, "end": 0, "passage": number, **named, **fields})
@@ -280,8 +285,15 @@ def _citation(
         reversed(answer_words.text[after:start]), reversed(source.text[:source_start]), allowed=_OPENING
     )
     behind = _shared_markup(answer_words.text[stop:], source.text[source_stop:], allowed=_CLOSING)
+    if not behind and _closes(answer_words.text[start:stop], answer_words.text[stop : stop + 1]):
+        behind = int(source.text[source_stop : source_stop + 1] == answer_words.text[stop])
     place = {"start": start - before, "end": stop + behind}
     return cited_span(passage, number + 1, source_start - before, source_stop + behind, **place)
+
+
+def _closes(text: str, bracket: str) -> bool:
+    """Return whether a bracket after a text closes one in it."""
+    return bracket in _BRACKETS and text.count(_BRACKETS[bracket]) > text.count(bracket)
 
 
 def _shared_markup(one: Iterable[str], other: Iterable[str], *, allowed: Collection[str]) -> int:

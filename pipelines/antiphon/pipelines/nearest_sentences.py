@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from antiphon.pipelines.question import content_stems
 from antiphon.pipelines.quotes import headings_of, quotable_lines
 from antiphon.retrieval import Passage
+from antiphon.retrieval.source_file import FileChange, file_change
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class NearestSentence:
         start: the first character in the document.
         location: the place in the file, such as ``page 3``; empty if the format has no places.
         section: the innermost heading above the sentence; may be empty.
+        outdated: "changed" or "deleted", if that has happened to the file since it was indexed; else empty.
     """
 
     passage: int
@@ -28,6 +30,7 @@ class NearestSentence:
     text: str
     location: str = ""
     section: str = ""
+    outdated: FileChange = ""
 
 
 def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[NearestSentence, ...]:
@@ -40,5 +43,7 @@ def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[Neare
             text = best.sentence if best.is_row else passage.text[best.start : best.end]
             section = "".join(headings_of(passage)[-1:])
             place = passage.location_of(*span)
-            found.append(NearestSentence(best.number, passage.source, *span, text, place, section))
+            found.append(
+                NearestSentence(best.number, passage.source, *span, text, place, section, file_change(passage.metadata))
+            )
     return tuple(found)

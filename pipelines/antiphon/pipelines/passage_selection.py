@@ -6,6 +6,8 @@ model is needed. docs/answers.md says what each signal adds.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -14,8 +16,8 @@ from statistics import fmean
 
 from antiphon.accel.text.messages import Message
 from antiphon.pipelines.citations import Citation, cite, cited_span
-from antiphon.pipelines.question import Question, content_stems
-from antiphon.pipelines.quotes import Quote, quotable_lines
+from antiphon.pipelines.question import Question, column_stems, content_stems, repeats_question
+from antiphon.pipelines.quotes import CELL, Quote, lines_of, quotable_lines
 from antiphon.pipelines.relevance import LineScores, line_scores
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import asks_about_changes, is_record, name_words
@@ -29,8 +31,10 @@ MAX_BLOCK_LINES = 12
 MAX_LINES = 3
 """Maximum number of lines that are quoted, not counting the blocks that they introduce."""
 
+_YES_OR_NO = re.compile(r"[*_]*(?:\w+:\s+)?(?:yes|no|ja|nein|oui|non|sí)\b[\w ,’']{0,20}[.!]?[*_]*", re.IGNORECASE)
 _MAX_GAP = 2.0  # between the relevance of a quoted line and that of the best one, in nats
 _SAME_SECTION = 1.0  # added to the relevance of lines of the latest answer's sections to a follow-up
+_NAMED_ROW = 3.5  # added to that of the row that a question names, of a table with the column that it asks for
 _RECORD_PENALTY = 1.0  # subtracted from that of lines of changelogs, issue lists and tests
 
 
@@ -60,17 +64,20 @@ def select_lines(
     """
     # 1. Score all lines. A follow-up is also compared as it was asked, and prefers the latest answer's sections.
     lines = quotable_lines(passages)
+    if question.is_small_talk:
+        return (passages[0],), ()
     forms = [scores(form, passages) for form in dict.fromkeys((question.complete, question.text))]
     answers = [str(message.get("content") or "") for message in history if message.get("role") == "assistant"]
     cited = cite(answers[-1], passages) if answers and question.is_follow_up else ()
     sections = [(passage.source, passage.metadata.get("title")) for passage in passages]
     continued = {sections[citation.passage - 1] for citation in cited}
+    rows = named_rows(question.complete, passages)
     penalty = 0.0 if asks_about_changes(question.complete) else _RECORD_PENALTY
     relevance = dict[Quote, float]()
     for place, (passage, quotes) in enumerate(zip(passages, lines, strict=True)):
         gain = _SAME_SECTION * (sections[place] in continued) - penalty * is_record(passage)
         for quote, *values in zip(quotes, *(form[place] for form in forms), strict=True):
-            relevance.setdefault(quote, fmean(values) + gain)
+            relevance.setdefault(quote, fmean(values) + gain + _NAMED_ROW * (quote in rows))
     ranked = sorted(relevance, key=lambda quote: -relevance[quote])
     # 2. Refuse if even the best line is not relevant enough.
     if not ranked:
@@ -80,18 +87,43 @@ def select_lines(
         return (passages[ranked[0].number - 1],), ()
     # 3. Take the best lines, each with the block that it introduces, as far as they fit.
     selected, count, used = dict[str, Quote](), 0, 0
+    asked = content_stems(question.complete)
     for quote in takewhile(lambda quote: relevance[quote] >= best - _MAX_GAP, ranked):
-        if count < max_lines and quote.sentence not in selected:
+        own = lines[quote.number - 1]
+        found, before = answer_lines(question, quote, own), own[max(own.index(quote) - 1, 0)]
+        follows = CELL not in quote.sentence and before.sentence in selected
+        is_about = not count or not asked or asked & content_stems(quote.sentence) or follows
+        if count < max_lines and found and is_about and not any(line.sentence in selected for line in found[:1]):
             count += 1
-            for line in quoted_block(quote, lines[quote.number - 1]):
+            for line in found:
                 used += count_tokens(line.line) + 1
                 if not selected or used <= max_tokens:
                     selected.setdefault(line.sentence, line)
+    if not selected:  # the question itself is at the end of its passage, and nothing else answers it
+        return (passages[ranked[0].number - 1],), ()
     # 4. Quote the lines of each passage in reading order.
     numbers = list(dict.fromkeys(quote.number for quote in selected.values()))
     ordered = sorted(selected.values(), key=lambda quote: (numbers.index(quote.number), quote.start))
     renumbered = (replace(quote, number=numbers.index(quote.number) + 1) for quote in ordered)
     return tuple(passages[number - 1] for number in numbers), tuple(renumbered)
+
+
+def named_rows(question: str, passages: Sequence[Passage]) -> set[Quote]:
+    """Return the table rows that a question names, in tables with a column that it asks for.
+
+    A row is named by a word of the question that no other row has, such as "Papyrus" in "How much do we pay Papyrus?".
+    """
+    columns, rows, headers = column_stems(question), dict[Quote, set[str]](), set[str]()
+    for passage, lines in zip(passages, lines_of(passages), strict=True):
+        names = [line.sentence for line in lines if not line.is_quotable and CELL in line.sentence]
+        header = content_stems(" ".join([passage.column_names, *names]))
+        headers |= header
+        if columns & header:
+            cells = (line for line in lines if line.is_quotable and line.is_listed and CELL in line.sentence)
+            rows |= {line: content_stems(line.sentence) for line in cells}
+    asked = content_stems(question) - headers
+    words = Counter(word for own in {row.sentence: rows[row] for row in rows}.values() for word in own & asked)
+    return {row for row, own in rows.items() if any(words[word] == 1 for word in own & asked)}
 
 
 def best_quote(question: Question, passages: Sequence[Passage], history: Sequence[Message] = ()) -> Citation | None:
@@ -105,6 +137,26 @@ def best_quote(question: Question, passages: Sequence[Passage], history: Sequenc
         return None
     rows = {"text": "\n".join(line.sentence for line in lines)} if any(line.is_row for line in lines) else {}
     return cited_span(passage, passages.index(passage) + 1, lines[0].start, lines[-1].end, **rows)
+
+
+def answer_lines(question: Question, quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
+    """Return the lines to quote for one: with its block, and with the "Yes." or "No." before it.
+
+    In place of the question itself, the line after it is quoted; the result is empty if there is none.
+
+    Args:
+        quotes: The lines of its passage.
+    """
+    place = quotes.index(quote)
+    if repeats_question(quote.sentence, question.complete) or repeats_question(quote.sentence, question.text):
+        place += 1
+    if place == len(quotes):
+        return []
+    quote, before, after = quotes[place], quotes[place - 1 : place], quotes[place + 1 : place + 2]
+    if _YES_OR_NO.fullmatch(quote.sentence) and after and after[0].block == quote.block:
+        return [quote, *after]
+    is_answered = before and before[0].block == quote.block and _YES_OR_NO.fullmatch(before[0].sentence)
+    return [*(before if is_answered else ()), *quoted_block(quote, quotes)]
 
 
 def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:

@@ -27,7 +27,25 @@ _FUNCTION_WORDS = frozenset(
         "if there many much long often",
     )
 )
+_SMALL_TALK = frozenset(
+    re.findall(
+        r"\S+",
+        "hello hi hey there good morning afternoon evening night thanks thank thx you very so much many a lot for your "
+        "help cheers great cool nice perfect super ok okay bye goodbye danke vielen dank schön hallo guten tag merci "
+        "beaucoup bonjour hola gracias muchas ciao grazie mille tack hej 谢谢 你好 ありがとう こんにちは",
+    )
+)
 _WORD = re.compile(r"\w[\w'’.-]*")
+_COLUMNS = (
+    (r"\b(?:who|whose|owns?|owned|responsible)\b", "owner responsible person contact manager lead author name"),
+    (
+        r"\b(?:how much|costs?|prices?|pay|paid|worth|spend|budget\w*)\b",
+        "cost price amount value sum fee total budget eur",
+    ),
+    (r"\b(?:when|until|since|dates?)\b", "date start end renewal due deadline day until since"),
+    (r"\b(?:where|located|place)\b", "location place site room city address country"),
+)
+_SAME_WORDS = 0.7  # least share of the words of two questions that are the same
 _STEM = 5  # first letters that two forms of a word share
 
 
@@ -77,6 +95,11 @@ class Question:
         return cls(text, f"{referred} {text}" if referred else text)
 
     @property
+    def is_small_talk(self) -> bool:
+        """Whether this greets or thanks, and asks nothing."""
+        return _SMALL_TALK.issuperset(re.findall(r"\w+", self.text.lower()))
+
+    @property
     def is_follow_up(self) -> bool:
         """Whether the question needs its conversation."""
         return self.complete != self.text
@@ -85,6 +108,18 @@ class Question:
 def is_follow_up(question: str) -> bool:
     """Return whether a question refers to the conversation, by a connective or a pronoun."""
     return bool(_CONNECTIVES.match(question.strip()) or _REFERENCES.search(question))
+
+
+def repeats_question(line: str, question: str) -> bool:
+    """Return whether a line of a document is the question itself: it asks, and nearly all words are the same."""
+    asked, said = content_stems(question), content_stems(line)
+    return line.rstrip('*_"”’ ').endswith(("?", "？")) and len(asked & said) >= _SAME_WORDS * len(asked | said)
+
+
+def column_stems(question: str) -> set[str]:
+    """Return the stems of the names of columns that have the answer: words of the question, and what it asks for."""
+    names = (names for pattern, names in _COLUMNS if re.search(pattern, question, re.IGNORECASE))
+    return content_stems(" ".join([question, *names]))
 
 
 def content_stems(text: str) -> set[str]:

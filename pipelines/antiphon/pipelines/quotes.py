@@ -15,8 +15,12 @@ from antiphon.retrieval.formats.markup import markdown_signposts
 from antiphon.retrieval.passage import TRAIL
 from antiphon.retrieval.segmentation import blocks, code_lines, sentences, table_rows
 
+CELL = " | "
+"""The text between two cells of a table row."""
+
 _LIST_MARKER = re.compile(r"(?:[-*+•]|\d{1,3}[.)]|#\.)\s+")
 _BLOCK_QUOTE = re.compile(r"(?:\A|\n)[ \t]*(?:>[ \t]+)+")
+_CONTENTS = re.compile(r"(?:[.·…][ \t]?){4,}[ \t]*[\dxvi]{1,4}(?!\S)")  # of a table of contents: dots up to a page
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
@@ -58,7 +62,8 @@ def lines_of(passages: Sequence[Passage]) -> list[list[Quote]]:
     """Return the lines of each passage, without the headings above it.
 
     A line is a sentence, a list item, a table row with the names of its columns, or a line of code. Headings, links and
-    other markup, rows with one value, and lines without a letter or digit are not quotable.
+    other markup, rows with one value, column names, tables of contents and lines without a letter or digit are not
+    quotable.
     """
     return [[*_lines(number, passage)] for number, passage in enumerate(passages, start=1)]
 
@@ -95,8 +100,13 @@ def _lines(number: int, passage: Passage) -> Iterator[Quote]:
         for line in _block_lines(passage.text[part.start : part.end], part.kind, markup, names):
             start, end, count = part.start + line.start, part.start + line.end, first + line.block + 1
             is_quotable = line.is_quotable and any(map(str.isalnum, line.sentence))
+            is_quotable &= part.kind is BlockKind.CODE or not _CONTENTS.search(_line_at(passage.text, start))
             if line.sentence.lstrip("# ") not in headings:
                 yield Quote(number, line.sentence, start, end, count - 1, line.is_listed, is_quotable, line.is_row)
+
+
+def _line_at(text: str, place: int) -> str:
+    return text[text.rfind("\n", 0, place) + 1 :].partition("\n")[0]
 
 
 def _block_lines(text: str, kind: BlockKind, markup: Markup, names: Sequence[str]) -> Iterable[Quote]:

@@ -29,6 +29,7 @@ from .index_upkeep import remove_documents as remove_documents
 from .index_upkeep import watch_index as watch_index
 from .indexing import IndexReport as IndexReport
 from .indexing import build_index as build_index
+from .indexing import refresh_index as refresh_index
 from .load import LoadedDocuments as LoadedDocuments
 from .load import Progress as Progress
 from .load import load_documents as load_documents

@@ -61,6 +61,7 @@ def chunk_document(
     packer = _Packer(document.text, count_tokens, max_tokens, overlap, columns)
     passages = []
     own_title = str(document.metadata.get("title") or "")
+    origin = document.file.as_metadata() if document.file else {}
     for section, title in _sections(document):
         name = own_title if own_title not in title else ""
         parts = [] if document.cut_at_lines else [*blocks(document.text, *section, markup=markup, code=document.code)]
@@ -69,7 +70,7 @@ def chunk_document(
             code = _code_spans(document, parts, start, end)
             above = {"title": title, COLUMN_NAMES: columns.above(start, end), CODE_SPANS: code, DOCUMENT_TITLE: name}
             known = {name: value for name, value in above.items() if value}
-            metadata = {**document.metadata, **known, **document.location(start, end)}
+            metadata = {**document.metadata, **known, **document.location(start, end), **origin}
             passages.append(Passage.at(document.source, start, document.text[start:end], metadata))
     return passages
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from antiphon.retrieval.source_file import SourceFile
+
 Metadata = Mapping[str, Any]
 """Names and values that describe a document or a passage; the values are JSON values, dates or times."""
 
@@ -83,6 +85,7 @@ class Document:
         cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.
         code: The spans of code that no markup in the text shows, such as preformatted text of a page.
         warnings: What is missing or was guessed, such as a damaged page or the encoding, each a sentence for the user.
+        file: The file that it was read from, or None.
     """
 
     text: str
@@ -94,6 +97,7 @@ class Document:
     cut_at_lines: bool = False
     code: tuple[tuple[int, int], ...] = ()
     warnings: tuple[str, ...] = ()
+    file: SourceFile | None = field(default=None, compare=False)
 
     def page(self, position: int) -> int | None:
         """Return the number of the page, from 1, that contains the character at ``position``; None without pages."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from antiphon.retrieval.document import Document
 from antiphon.retrieval.errors import WouldDropDocuments
+from antiphon.retrieval.source_file import SourceFile, normalized_name
 
 UPLOADED = "uploaded/"
 """The prefix of the sources of uploaded documents; such sources are names, not paths."""
@@ -18,18 +20,29 @@ Confirm = Callable[[Sequence[str]], bool]
 _SHOWN = 3
 
 
+StoredDocuments = Mapping[str, tuple[int, SourceFile | None]]
+"""The documents of an index by their sources: how many passages they have, and their files if they are known."""
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentChange:
-    """The sources of the documents that stay as they are, and of the documents that are dropped."""
+    """What happens to the documents of an index when files are indexed into it.
 
+    Attributes:
+        documents: The documents that are indexed, each with a source of its own.
+        kept: The sources of the documents that stay as they are.
+        dropped: The sources of the documents that are dropped.
+    """
+
+    documents: tuple[Document, ...]
     kept: frozenset[str] = frozenset()
     dropped: tuple[str, ...] = ()
 
 
 def plan_change(
     location: str,
-    before: Mapping[str, int],
-    sources: Collection[str],
+    before: StoredDocuments,
+    documents: Sequence[Document],
     paths: Sequence[str | Path],
     *,
     add: bool,
@@ -37,8 +50,9 @@ def plan_change(
 ) -> DocumentChange:
     """Return which documents of an index stay if files are indexed into it.
 
-    Documents with a source that is indexed again are replaced. Uploaded documents stay. Other documents stay if
-    ``add`` is set and they are not below the paths.
+    Documents of a file that is indexed again are replaced. Uploaded documents stay. Other documents stay if
+    ``add`` is set and they are not below the paths. A new document with the source of another file that stays gets the
+    absolute path of its file as its source.
 
     Args:
         add: Whether the documents are added to the index, instead of replacing its content.
@@ -47,29 +61,55 @@ def plan_change(
     Raises:
         WouldDropDocuments: ``confirm`` returned False.
     """
-    replaced = {real_path(source) for source in sources}
+    replaced = {name for each in documents for name in _names(each.source, each.file)}
     places = [real_path(path) for path in paths]
     kept, dropped = set(), []
-    for source in before:
-        if source.startswith(UPLOADED) or (add and not is_below(source, places)):
+    for source, (_, file) in before.items():
+        is_replaced = not replaced.isdisjoint(_names(source, file))
+        if source.startswith(UPLOADED) or (add and not is_replaced and not is_below(source, places, file)):
             kept.add(source)
-        elif real_path(source) not in replaced:
+        elif not is_replaced:
             dropped.append(source)
     if dropped and confirm is not None and not confirm(dropped):
         raise WouldDropDocuments(_refusal(location, dropped, len(before)))
-    return DocumentChange(frozenset(kept - set(sources)), tuple(dropped))
+    taken, new = {*kept}, list[Document]()
+    for document in documents:
+        new.append(_distinct(document, taken))
+        taken.add(new[-1].source)
+    return DocumentChange(tuple(new), frozenset(kept), tuple(dropped))
 
 
-def is_below(source: str, places: Sequence[str]) -> bool:
-    """Return whether a document is one of several files, or below one of several folders."""
-    path = real_path(source)
+def _distinct(document: Document, taken: Collection[str]) -> Document:
+    """Return the document, with its absolute path as its source if a document of another file has its source."""
+    if document.file is None or document.source not in taken:
+        return document
+    return replace(document, source=_absolute(document.source, document.file))
+
+
+def is_below(source: str, places: Sequence[str], file: SourceFile | None = None) -> bool:
+    """Return whether a document is one of several files, or below one of several folders.
+
+    Args:
+        places: The results of `real_path`.
+        file: The file of the document. None: its source is the path.
+    """
+    path = _names(source, file)[0]
     return any(path == place or path.startswith(place.rstrip(os.sep) + os.sep) for place in places)
 
 
+def _names(source: str, file: SourceFile | None) -> tuple[str, ...]:
+    """Return the target of a document's path, and the path itself: documents that share one are the same."""
+    return (real_path(source),) if file is None else (normalized_name(file.path), _absolute(source, file))
+
+
+def _absolute(source: str, file: SourceFile) -> str:
+    return os.path.normpath(Path(file.base, source))
+
+
 def real_path(path: str | Path) -> str:
-    """Return the target of a path; a source that is not a path is returned as it is."""
+    """Return the target of a path with composed letters; a source that is not a path is returned as it is."""
     try:
-        return os.path.realpath(path)
+        return normalized_name(os.path.realpath(path))
     except ValueError:
         return str(path)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.retrieval.source_file import normalized_name
+
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
@@ -17,10 +19,42 @@ class SkippedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Root:
+    """A file or folder that a user gave, and the folder that it is relative to."""
+
+    given: str
+    base: str
+
+    @classmethod
+    def of(cls, path: str | Path | Root) -> Root:
+        """Return a path, which is relative to the working directory, as a root."""
+        return path if isinstance(path, Root) else cls(str(path), str(Path.cwd()))
+
+    @property
+    def path(self) -> Path:
+        """The path, relative to the working directory if that is its base."""
+        return Path(self.given) if self.base == str(Path.cwd()) else Path(self.base, self.given)
+
+    def name_of(self, file: Path) -> str:
+        """Return the name of a file below the root: its path as the user would give it, with composed letters."""
+        is_relative = file.is_absolute() and not Path(self.given).is_absolute()
+        return normalized_name(str(file.relative_to(self.base) if is_relative else file))
+
+
+@dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file to read. ``is_named``: the caller named the file itself, instead of a folder that contains it."""
+    """A file to read.
+
+    Attributes:
+        real: Its path without symbolic links.
+        source: Its name for users.
+        is_named: Whether the caller named the file itself, instead of a folder that contains it.
+    """
 
     path: Path
+    real: Path
+    source: str
+    root: Root
     is_named: bool
 
 
@@ -33,7 +67,7 @@ class FoundFiles:
 
 
 def find_files(
-    paths: Sequence[str | Path], exclude: Sequence[str | Path] = (), *, follow_links: bool = False
+    paths: Sequence[str | Path | Root], exclude: Sequence[str | Path] = (), *, follow_links: bool = False
 ) -> FoundFiles:
     """Find the files below paths, folders in sorted order, without hidden files.
 
@@ -51,16 +85,17 @@ def find_files(
     """
     if isinstance(paths, (str, Path)) or not paths:
         raise ValueError(f"paths is {paths!r}; a list of at least one file or folder is needed.")
-    given = [Path(path) for path in paths]
-    for path in given:
-        if not os.path.lexists(path):
-            raise FileNotFoundError(f"{path} does not exist; give the path of a file or a folder.")
-    inside = [_real(path) for path in given]
+    given = [Root.of(path) for path in paths]
+    for root in given:
+        if not os.path.lexists(root.path):
+            raise FileNotFoundError(f"{root.path} does not exist; give the path of a file or a folder.")
+    inside = [_real(root.path) for root in given]
     left_out = [_real(path) for path in exclude]
     found: dict[Path, FoundFile] = {}
     skipped: dict[Path, SkippedFile] = {}
-    for path in given:
-        walk = _Walk(inside, follow_links)
+    names: set[tuple[str, str]] = set()
+    for root in given:
+        path, walk = root.path, _Walk(inside, follow_links)
         files = sorted(walk.files(path)) if path.is_dir() else [path]
         skipped |= {Path(each.path): each for each in walk.skipped}
         for file in files:
@@ -69,8 +104,11 @@ def find_files(
                 continue
             if reason := _unusable(str(file)):
                 skipped.setdefault(file, SkippedFile(str(file), reason))
-            else:
-                found.setdefault(real, FoundFile(file, file is path))
+            elif real not in found:
+                name = root.name_of(file)
+                name = str(file) if (root.base, name) in names else name  # differs in the form of letters only
+                names.add((root.base, name))
+                found[real] = FoundFile(file, real, name, root, file is path)
     return FoundFiles(tuple(found.values()), tuple(skipped[path] for path in sorted(skipped)))
 
 

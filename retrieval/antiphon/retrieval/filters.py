@@ -10,6 +10,7 @@ from typing import Any
 
 from antiphon.retrieval.filter_types import as_mapping
 from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.source_file import normalized_name
 
 MetadataFilter = Mapping[str, Any]
 """A filter, such as ``{"lang": "de", "year": {"$gte": 2020}, "$or": [{"open": True}, {"tags": "new"}]}``.
@@ -133,13 +134,16 @@ def _comparison(name: str, operator: str, operand: Any) -> Filter:
     if operator in IN:
         if not isinstance(value, list):
             raise TypeError(f"{operator} of {name!r} is {operand!r}; a list of values is needed.")
-        found: Filter = Junction("$or", tuple(Comparison(name, "$eq", each) for each in value))
+        found: Filter = Junction("$or", tuple(_comparison(name, "$eq", each) for each in value))
         return found if operator == "$in" else Junction("$not", (found,))
     if operator in COMPARE and not (is_number(value) or isinstance(value, str)):
         raise TypeError(f"{operator} of {name!r} is {operand!r}; a number, a text or a date is needed.")
     if operator == "$ne":
-        return Junction("$not", (Comparison(name, "$eq", value),))
-    return Comparison(name, operator, value)
+        return Junction("$not", (_comparison(name, "$eq", value),))
+    asked: Filter = Comparison(name, operator, value)
+    if name == "source" and operator == "$eq" and isinstance(value, str) and normalized_name(value) != value:
+        return Junction("$or", (asked, Comparison(name, operator, normalized_name(value))))
+    return asked
 
 
 def _joined(operator: str, parts: list[Filter]) -> Filter:

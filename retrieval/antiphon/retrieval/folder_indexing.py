@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from antiphon.retrieval.collection import (
     require_embedder,
     require_savable,
 )
+from antiphon.retrieval.document_changes import StoredDocuments
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.embedders.ray_embedder import RayEmbedder
 from antiphon.retrieval.embedding import embed_resumably, embed_texts
@@ -61,13 +62,13 @@ class FolderTarget:
             return None
 
     @contextmanager
-    def opened(self, embedder: Embedder) -> Iterator[Mapping[str, int]]:
-        """Lock the folder, and yield the number of passages of each document in it."""
+    def opened(self, embedder: Embedder) -> Iterator[StoredDocuments]:
+        """Lock the folder, and yield the documents in it."""
         with lock_for_writing(self._folder):
             self._old = _readable_index(self._folder, strict=self._add)
             if self._add and self._old is not None:
                 require_embedder(self._folder, self._old.embedder, self._old.fingerprint, embedder)
-            yield {} if self._old is None else self._old.sources()
+            yield {} if self._old is None else self._old.documents()
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
         """Replace the index; return how many passages were not embedded again.

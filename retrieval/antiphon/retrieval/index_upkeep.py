@@ -16,6 +16,7 @@ from antiphon.retrieval.folder_indexing import update_index
 from antiphon.retrieval.indexing import IndexReport, build_index
 from antiphon.retrieval.postgres.address import is_postgres
 from antiphon.retrieval.postgres.index import PostgresIndex
+from antiphon.retrieval.source_file import SourceFile, normalized_name
 from antiphon.retrieval.stored import read_stored
 
 _RETRY_SECONDS = 1.0
@@ -45,10 +46,10 @@ def remove_documents(
         DatabaseUnavailable: The database server does not answer.
     """
     store = read_stored(location)
-    known = store.sources()
+    known = store.documents()
     removed: dict[str, None] = {}
-    for given in map(str, sources):
-        found = [given] if given in known else [source for source in known if _is_within(source, given)]
+    for given in (normalized_name(str(source)) for source in sources):
+        found = [given] if given in known else [name for name in known if _is_within(name, known[name][1], given)]
         if not found:
             raise ValueError(f"The index in {store.location} has no document {given!r}; it has {listed(list(known))}.")
         removed |= dict.fromkeys(found)
@@ -121,7 +122,7 @@ def _indexed_again(
     return None
 
 
-def _is_within(source: str, folder: str) -> bool:
+def _is_within(source: str, file: SourceFile | None, folder: str) -> bool:
     if source.startswith(UPLOADED) or folder.startswith(UPLOADED):
         return source.startswith(folder.rstrip("/") + "/")
-    return is_below(source, [real_path(folder)])
+    return is_below(source, [real_path(folder)], file)

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
 from antiphon.retrieval.document import Document
-from antiphon.retrieval.document_changes import Confirm, plan_change
+from antiphon.retrieval.document_changes import (
+    Confirm,
+    DocumentChange,
+    StoredDocuments,
+    is_below,
+    plan_change,
+    real_path,
+)
 from antiphon.retrieval.embedders.by_name import chosen_embedder, load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.embedders.ray_embedder import RayEmbedder
 from antiphon.retrieval.encoder_runtime.hub import download_models
-from antiphon.retrieval.file_discovery import SkippedFile
+from antiphon.retrieval.file_discovery import FoundFiles, Root, SkippedFile, find_files
 from antiphon.retrieval.folder_indexing import FolderTarget
-from antiphon.retrieval.load import Progress, load_documents, require_files
+from antiphon.retrieval.index_folder.store import StoredIndex
+from antiphon.retrieval.load import LoadedDocuments, Progress, load_found, nothing_readable, require_files
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.postgres.address import is_postgres
 from antiphon.retrieval.postgres.indexing import PostgresTarget
 from antiphon.retrieval.rerankers.by_name import hub_models
+from antiphon.retrieval.stored import read_stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +109,88 @@ def build_index(
         DatabaseError: The database server refuses the change.
         OSError: The disk is full.
     """
-    start, report = time.perf_counter(), progress or _silent
+    start = time.perf_counter()
     target = _target(out, setting, add)
     # Report a wrong path before loading the model, and a wrong model before reading files.
-    require_files(paths, target.excluded, follow_links=follow_links)
+    found = require_files(paths, target.excluded, follow_links=follow_links)
     model = _model(embedder, device, target, ray, progress)
     limit = _limit(max_tokens, model)
+
+    def read(before: StoredDocuments) -> tuple[LoadedDocuments, DocumentChange]:
+        loaded = load_found(found, progress)
+        if not loaded.documents:
+            raise ValueError(nothing_readable(paths, loaded.skipped))
+        return loaded, plan_change(target.location, before, loaded.documents, paths, add=add, confirm=confirm)
+
+    return _index(target, model, limit, overlap, read, progress or _silent, start)
+
+
+def refresh_index(
+    location: str | Path,
+    *,
+    embedder: Embedder | None = None,
+    device: str | None = None,
+    max_tokens: int | None = None,
+    overlap: int = 0,
+    progress: Progress | None = None,
+) -> IndexReport:
+    """Bring an index up to date: index the files that are new or have changed, and remove those that are gone.
+
+    The files are found below the files and folders that were indexed, which the index names, wherever the working
+    directory is now; links are followed if they were. Files with an unchanged size and time are not read. Uploads, and
+    documents that another version indexed without their files, stay as they are.
+
+    Args:
+        location: The index folder, or the address of a table of PostgreSQL.
+        embedder: The embedder that made the index. None: load it by its name.
+        device: Where to load it. None: a GPU if there is one.
+        max_tokens: As for `build_index`, and so are ``overlap`` and ``progress``.
+
+    Raises:
+        IndexNotFound: There is no index.
+        ValueError: The index names no files, or nothing would be left of it.
+        BlockingIOError: Another process is writing to the index.
+        DatabaseUnavailable: The database server does not answer.
+    """
+    start, store = time.perf_counter(), read_stored(location)
+    files = {file.path: file for _, file in store.documents().values() if file}
+    if not files:
+        raise ValueError(f"The index in {store.location} does not name its files; index their paths again.")
+    setting = store.description.setting if isinstance(store, StoredIndex) else "auto"
+    target = _target(location, setting, add=True)
+    roots = [root for root in {Root(each.root, each.base): None for each in files.values()} if root.path.exists()]
+    places = [real_path(root.path) for root in roots]
+    linked = not all(is_below("", places, file) for file in files.values() if Path(file.path).exists())
+    found = find_files(roots, target.excluded, follow_links=linked) if roots else FoundFiles((), ())
+    new = tuple(each for each in found.files if (file := files.get(str(each.real))) is None or not file.is_current())
+    gone = files.keys() - {str(each.real) for each in found.files}
+    changed = [*gone, *(str(each.real) for each in new)]
+    model = embedder or load_embedder(store.embedder, device)
+    limit = _limit(max_tokens, model)
+
+    def read(before: StoredDocuments) -> tuple[LoadedDocuments, DocumentChange]:
+        loaded = load_found(replace(found, files=new), progress)
+        return loaded, plan_change(target.location, before, loaded.documents, changed, add=True)
+
+    return _index(target, model, limit, overlap, read, progress or _silent, start)
+
+
+def _index(
+    target: FolderTarget | PostgresTarget,
+    model: Embedder,
+    max_tokens: int,
+    overlap: int,
+    read: Callable[[StoredDocuments], tuple[LoadedDocuments, DocumentChange]],
+    report: Progress,
+    start: float,
+) -> IndexReport:
+    """Read documents, and write them to an index unless nothing in it changes."""
     with target.opened(model) as before:
-        loaded = load_documents(paths, exclude=target.excluded, follow_links=follow_links, progress=report)
-        sources = [document.source for document in loaded.documents]
-        change = plan_change(target.location, before, sources, paths, add=add, confirm=confirm)
-        passages = _chunk(loaded.documents, model, limit, overlap, report)
-        reused = target.write(passages, change.kept, model, report)
+        loaded, change = read(before)
+        passages = _chunk(change.documents, model, max_tokens, overlap, report)
+        reused = 0
+        if passages or change.kept != before.keys():
+            reused = target.write(passages, change.kept, model, report)
     return IndexReport(
         files=len(loaded.documents),
         passages=len(passages),
@@ -119,7 +198,7 @@ def build_index(
         words=sum(len(document.text.split()) for document in loaded.documents),
         skipped=loaded.skipped,
         warnings=loaded.warnings,
-        kept=sum(before[source] for source in change.kept),
+        kept=sum(before[source][0] for source in change.kept),
         dropped=change.dropped,
         embedder=model.name,
         location=target.location,

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from antiphon.retrieval.document import LONE_SURROGATE, Document
@@ -24,6 +25,7 @@ from antiphon.retrieval.formats import (
 )
 from antiphon.retrieval.formats.limits import MAX_DEPTH, MAX_MEMBERS, Member, check_size
 from antiphon.retrieval.formats.text import looks_like_text
+from antiphon.retrieval.source_file import SourceFile
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)`` during long operations. If it raises an exception, the operation stops."""
@@ -67,6 +69,14 @@ def load_documents(
         FileNotFoundError: A path does not exist.
     """
     found = require_files(paths, exclude, follow_links=follow_links)
+    loaded = load_found(found, progress)
+    if not loaded.documents:
+        raise ValueError(nothing_readable(paths, loaded.skipped))
+    return loaded
+
+
+def load_found(found: FoundFiles, progress: Progress | None = None) -> LoadedDocuments:
+    """Read the files that `find_files` found; see `load_documents`."""
     documents: list[Document] = []
     skipped = list(found.skipped)
     for done, file in enumerate(found.files):
@@ -74,16 +84,18 @@ def load_documents(
             progress("load", done, len(found.files))
         try:
             read = _FileReader(any_suffix=file.is_named)
+            before = file.path.stat()
             with ocr.reporting(progress):
-                documents += read.documents(file.path)
+                parts = read.documents(file.path, file.source)
+            version = str(file.real), before.st_size, before.st_mtime_ns, read.sha256
+            origin = SourceFile(*version, file.root.given, file.root.base)
+            documents += [replace(each, file=origin) for each in parts]
             skipped += read.skipped
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            skipped.append(SkippedFile(str(file.path), reason))
+            skipped.append(SkippedFile(file.source, reason))
     if progress:
         progress("load", len(found.files), len(found.files))
-    if not documents:
-        raise ValueError(_nothing_readable(paths, skipped))
     return LoadedDocuments(tuple(documents), tuple(skipped))
 
 
@@ -102,7 +114,7 @@ def require_files(
     """
     found = find_files(paths, exclude, follow_links=follow_links)
     if not found.files and found.skipped:
-        raise ValueError(_nothing_readable(paths, found.skipped))
+        raise ValueError(nothing_readable(paths, found.skipped))
     if not found.files:
         places = ", ".join(str(path) for path in paths)
         raise ValueError(f"{places} holds no file; give a file or a folder with {' '.join(SUFFIXES)} files.")
@@ -126,7 +138,7 @@ def read_documents(path: str | Path) -> LoadedDocuments:
         ValueError: The file cannot be read, or nothing in it can; the message has the reason.
     """
     reader = _FileReader(any_suffix=True)
-    documents = tuple(reader.documents(Path(path)))
+    documents = tuple(reader.documents(Path(path), str(path)))
     return LoadedDocuments(documents, tuple(reader.skipped))
 
 
@@ -135,12 +147,16 @@ class _FileReader:
 
     def __init__(self, *, any_suffix: bool) -> None:
         self.skipped: list[SkippedFile] = []
+        self.sha256 = ""
         self._any_suffix = any_suffix
         self._bytes = 0
         self._members = 0
 
-    def documents(self, path: Path) -> list[Document]:
-        """Return the documents in a file.
+    def documents(self, path: Path, source: str) -> list[Document]:
+        """Return the documents in a file, and set ``sha256`` to its checksum.
+
+        Args:
+            source: The name of the file for users.
 
         Raises:
             OSError: The file cannot be opened.
@@ -152,8 +168,9 @@ class _FileReader:
         if path.exists() and not path.is_file():
             raise ValueError("it is not a regular file")
         data = path.read_bytes()
+        self.sha256 = hashlib.sha256(data).hexdigest()
         kind = self._format(suffix, data, self._any_suffix)
-        documents = list(self._read(data, kind, str(path), 0))
+        documents = list(self._read(data, kind, source, 0))
         if not documents:
             raise ValueError(self.skipped[0].reason if len(self.skipped) == 1 else "it contains no file that is read")
         return documents
@@ -228,7 +245,12 @@ def _checked(document: Document, kind: Format) -> Document:
     return document
 
 
-def _nothing_readable(paths: Sequence[str | Path], skipped: Sequence[SkippedFile]) -> str:
+def nothing_readable(paths: Sequence[str | Path], skipped: Sequence[SkippedFile]) -> str:
+    """Return the message if no file can be read.
+
+    Args:
+        skipped: The files, with reasons; at least one.
+    """
     places = ", ".join(str(path) for path in paths)
     first = f"{skipped[0].path}: {skipped[0].reason}"
     return f"Nothing in {places} can be read: {len(skipped)} skipped, the first is {first}."

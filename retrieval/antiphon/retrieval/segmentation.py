@@ -31,7 +31,8 @@ _TABLE_RULE = re.compile(
 _CHARACTER = regex.compile(r"\X")
 _PARAGRAPH_BREAK = re.compile(r"(?:\r?\n[ \t]*){2,}+(?!:[ \t])")  # not before the definition of a term
 _SENTENCE_END = re.compile(
-    r"""[.!?…]+["'”’»)\]]*(?=\s+["'“‘«(\[]?[^\sa-z])"""  # end punctuation, if no lowercase letter follows
+    # End punctuation, or the end of a question in bold, if no lowercase letter follows.
+    r"""(?:[.!?…]+["'”’»)\]]*|\?[*_]{1,3})(?=\s+["'“‘«(\[]?[^\sa-z])"""
     r"""|(?:[。！？｡]|．(?!\d)|[!?](?=[\u3040-\u30ff\u3400-\u9fff]))+[」』”’）》〉】]*"""  # Chinese, Japanese
     r"""|[।॥؟۔።፧។៕။།༎]+["'”’»)\]]*"""  # Indic, Arabic, Ethiopic, Khmer, Burmese, Tibetan
     r"""|(?=\r?\n[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t])"""  # before a list item

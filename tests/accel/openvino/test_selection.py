@@ -93,7 +93,7 @@ def test_a_failed_self_test_is_remembered() -> None:
 def test_auto_does_not_select_a_slower_engine() -> None:
     model = model_of("llama", seed=10)  # a separate model: stored results are shared
     assert load_engine(model, memory=2**22).engine is not None
-    save_compatibility(fingerprint(model), setting(), Compatibility(speedup=0.5))
+    save_compatibility(fingerprint(model), setting(), Compatibility(speedup=0.5, comparisons=3))
     loaded = load_engine(model, memory=2**22, if_faster=True)
     assert loaded.engine is None
     assert loaded.reason == "OpenVINO's steps take 2.00 times as long as torch's here."
@@ -110,6 +110,18 @@ def test_a_speedup_measured_on_a_busy_machine_is_not_stored(monkeypatch: pytest.
     stored = load_compatibility(fingerprint(model), setting())
     assert stored is not None
     assert stored.speedup is not None
+
+
+def test_a_model_stays_on_torch_for_good_only_after_several_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("llama", seed=14)
+    speedups = iter((0.5, 0.25, 64.0))
+    monkeypatch.setattr(loader, "_speedup", lambda *_, remeasure: next(speedups))
+    engines = [load_engine(model, memory=2**22, if_faster=True).engine for _ in range(4)]
+    assert [each is not None for each in engines] == [False, False, True, True]
+    stored = load_compatibility(fingerprint(model), setting())
+    assert stored is not None
+    assert stored.speedup == pytest.approx(2.0)
+    assert stored.comparisons == 3
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"version": 2}'])

@@ -7,7 +7,8 @@ learned. Independent of drafts and of how costs are measured.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import log
 from typing import Any
 
@@ -45,12 +46,22 @@ class StepCost:
         packing: Extra seconds per context token that a sequence adds to a shared forward pass if it verifies a draft.
             If it is 0, the cost depends only on the total number of rows.
         measurements: Number of measurements that were combined, see `cost_store.save`.
+        is_quiet: Whether other programs left the processors alone meanwhile.
     """
 
     seconds: Mapping[int, Mapping[int, float]]
     shape_change: float = 0.0
     packing: float = 0.0
     measurements: int = 1
+    is_quiet: bool = True
+
+    def isotonic(self) -> StepCost:
+        """Return the costs so that none falls with the number of rows.
+
+        More rows take no less time, and other programs only add to a time. So the smallest time of these or more rows
+        is the best known upper bound.
+        """
+        return replace(self, seconds={context: _least_above(row) for context, row in self.seconds.items()})
 
     @property
     def row_counts(self) -> list[int]:
@@ -206,6 +217,11 @@ def _round_context(context_length: int) -> int:
 def _row_range(rows: int) -> int:
     """Return the index of a number's row range: 1 row is range 0, 2 is 1, 3 to 4 is 2, 5 to 8 is 3, ..."""
     return (rows - 1).bit_length()
+
+
+def _least_above(measured: Mapping[int, float]) -> dict[int, float]:
+    least = [*accumulate([*measured.values()][::-1], min)]
+    return dict(zip(measured, reversed(least), strict=True))
 
 
 def _interpolate(counts: NDArray[np.int64], measured: Mapping[int, float]) -> NDArray[np.float64]:

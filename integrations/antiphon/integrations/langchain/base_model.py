@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from langchain_core.exceptions import ContextOverflowError
+
+from antiphon.accel.text.messages import PromptInput
+from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.integrations.generation_fields import GenerationFields
+from antiphon.integrations.model_call import ModelCall
+from antiphon.retrieval import Passage
+
+
+class ContextOverflowLengthError(ContextLengthError, ContextOverflowError):
+    """A prompt that is too long, as Antiphon's error and as LangChain's, for its fallbacks and middleware."""
 
 
 class AntiphonBaseModel(GenerationFields):
@@ -17,6 +29,11 @@ class AntiphonBaseModel(GenerationFields):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         return self.cache_parameters()
+
+    def text_call(self, prompt: PromptInput, passages: tuple[Passage, ...], given: Mapping[str, Any]) -> ModelCall:
+        """Prepare a call with a prompt; see `GenerationFields.text_call`. LangChain's own hints are ignored."""
+        kept = {name: value for name, value in given.items() if not name.startswith("ls_")}
+        return replace(super().text_call(prompt, passages, kept), context_error=ContextOverflowLengthError)
 
     def get_token_ids(self, text: str) -> list[int]:
         """Tokenize a text with the model's own tokenizer, without special tokens.

@@ -14,6 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import ConfigDict, PrivateAttr
 
 from antiphon.accel import Completion
+from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.integrations.langchain.base_model import AntiphonBaseModel
 from antiphon.integrations.langchain.outputs import CITATIONS, annotate, metadata, usage
 from antiphon.integrations.langchain.references import hide_arguments, references_of
@@ -75,9 +76,12 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         if len(calls) == 1 or first.timeout is not None:
             return self._result(calls, [call.complete() for call in calls])
         references = [passage_references(first.passages)] * len(calls)
-        completions = first.language_model.generate_batch(
-            prompts, references=references, batch_size=self.batch_size, **first.parameters
-        )
+        try:
+            completions = first.language_model.generate_batch(
+                prompts, references=references, batch_size=self.batch_size, **first.parameters
+            )
+        except ContextLengthError as error:
+            raise first.context_error(str(error)) from error
         return self._result(calls, completions)
 
     async def _agenerate(

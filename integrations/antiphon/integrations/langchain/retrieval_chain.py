@@ -19,7 +19,9 @@ from langchain_core.runnables import (
 )
 
 from antiphon.accel.text.messages import Message
+from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.integrations.generation_fields import NUM_MARKED
+from antiphon.integrations.langchain.base_model import ContextOverflowLengthError
 from antiphon.integrations.langchain.chat_messages import chat_messages
 from antiphon.integrations.langchain.documents import passages_of
 from antiphon.integrations.langchain.outputs import CITATIONS
@@ -93,16 +95,19 @@ def _plan(chat: Any, found: dict[str, Any]) -> _Planned:
     documents = _found_documents(found)
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
-    plan = plan_request(
-        chat.language_model,
-        question,
-        numbered,
-        context=TurnContext.of(earlier),
-        stop=chat.stop or (),
-        max_new_tokens=chat.max_tokens,
-        thinking=chat.thinking,
-        template_variables=chat.template_variables,
-    )
+    try:
+        plan = plan_request(
+            chat.language_model,
+            question,
+            numbered,
+            context=TurnContext.of(earlier),
+            stop=chat.stop or (),
+            max_new_tokens=chat.max_tokens,
+            thinking=chat.thinking,
+            template_variables=chat.template_variables,
+        )
+    except ContextLengthError as error:
+        raise ContextOverflowLengthError(str(error)) from error
     return _Planned(plan, [documents[int(passage.id)] for passage in plan.passages])
 
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
+from langchain_core.indexing.base import DeleteResponse, DocumentIndex, UpsertResponse
 from pydantic import ConfigDict, SkipValidation, field_validator
 
-from antiphon.integrations.langchain.documents import document_of
+from antiphon.integrations.langchain.documents import document_of, passages_of
 from antiphon.integrations.pickling import SharedPart
 from antiphon.pipelines import Searcher
-from antiphon.retrieval import Retriever
+from antiphon.retrieval import Collection, Retriever
 from antiphon.retrieval.filters import parse_filter
 
 
-class AntiphonRetriever(SharedPart, BaseRetriever):
-    """Searches an index: embed, search, rerank.
+class AntiphonRetriever(SharedPart, DocumentIndex):
+    """Searches an index: embed, search, rerank. LangChain's indexing API, `langchain_core.indexing.index`, changes it.
 
     A document's metadata contain its location (``source``, ``start_index``) and its score (``relevance_score``). A call
     may override ``k`` and ``where``: ``retriever.invoke(question, where={"source": "keys.md"})``.
@@ -52,6 +53,45 @@ class AntiphonRetriever(SharedPart, BaseRetriever):
             **settings: arguments of `Retriever.open`, whose errors it raises.
         """
         return cls(retriever=Retriever.open(folder, **settings), k=k, where=where)
+
+    def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
+        """Insert documents, or replace those with the same ids; see `DocumentIndex.upsert`.
+
+        Each becomes one passage, so split long ones before.
+
+        Args:
+            items: the documents; one without an id gets that of its text and source.
+            **kwargs: ignored.
+
+        Raises:
+            TypeError: the retriever or its index is read-only.
+        """
+        passages = passages_of(items, "items")
+        self._changeable().add(passages)
+        return UpsertResponse(succeeded=[passage.id for passage in passages], failed=[])
+
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
+        """Delete documents by their ids; see `DocumentIndex.delete`.
+
+        Raises:
+            ValueError: there are no ids.
+            TypeError: the retriever or its index is read-only.
+        """
+        if ids is None:
+            raise ValueError("ids is None; give the ids of the documents to delete.")
+        known = [str(document.id) for document in self.get(ids)]
+        self._changeable().remove(known)
+        return DeleteResponse(num_deleted=len(known), succeeded=known, num_failed=0, failed=[])
+
+    def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
+        """Return the documents with these ids; see `DocumentIndex.get`."""
+        index: Any = self._changeable().index
+        return [document_of(passage) for each in dict.fromkeys(ids) if (passage := index.passage(each)) is not None]
+
+    def _changeable(self) -> Retriever:
+        if not isinstance(self.retriever, Retriever) or not isinstance(self.retriever.index, Collection):
+            raise TypeError(f"The {type(self.retriever).__name__} is read-only; change its documents where they are.")
+        return self.retriever
 
     def _get_relevant_documents(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import BaseModel, PrivateAttr
@@ -40,6 +40,12 @@ class AntiphonEmbedding(SharedPart, BaseEmbedding):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         BaseModel.__setstate__(self, state)  # LlamaIndex's own method would load an embedder again
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """Return the embedding that `to_dict` described, with its embedder loaded by name."""
+        fields = {name: value for name, value in {**data, **kwargs}.items() if name != "class_name"}
+        return cls(fields.pop("model_name"), **fields)
 
     @property
     def embedder(self) -> Embedder:

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, nearest_index
-from antiphon.pipelines.cli.index_report import index_documents, show_documents, show_index
+from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
+from antiphon.pipelines.cli.index_report import index_documents, show_documents, show_index, update_documents
 from antiphon.pipelines.cli.options import Device
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.retrieval.embedders.prompts import with_prompts
 from antiphon.retrieval.postgres.address import shown_location
 
 
@@ -32,8 +33,12 @@ def _list(location: str | None) -> None:
 
 def index(
     paths: Annotated[
-        list[Path], typer.Argument(help="Files and folders: text, HTML, PDF, Office, tables, e-mail, code, archives.")
-    ],
+        list[Path] | None,
+        typer.Argument(
+            help="Files and folders: text, HTML, PDF, Office, tables, e-mail, code, archives. Without any, the index "
+            "is brought up to date: files that are new, changed or gone."
+        ),
+    ] = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -50,6 +55,13 @@ def index(
             "on a GPU, MiniLM on a CPU."
         ),
     ] = "auto",
+    query_prompt: Annotated[
+        str | None,
+        typer.Option(help="What the embedder reads before a question; by default the model's own or its family's."),
+    ] = None,
+    document_prompt: Annotated[
+        str | None, typer.Option(help="What the embedder reads before a document, likewise.")
+    ] = None,
     device: Device = None,
     setting: Annotated[str, typer.Option(help="Vector index: auto, flat or compact.")] = "auto",
     ray: Annotated[
@@ -86,14 +98,25 @@ def index(
         raise ValueError("--remove cannot be combined with --add or --watch; run one after the other.")
     # Changes are made in the index that questions are answered from; a new index is made here.
     location = out or ((nearest_index() if add or remove else None) or DEFAULT_INDEX)
+    if not paths:
+        _update(out, device, has_options=remove or watch or ray is not None)
+        return
     if remove:
         _remove(paths, location, device)
         return
+    if (query_prompt, document_prompt) != (None, None):
+        embedder = with_prompts(embedder, query_prompt, document_prompt)
     options = {"embedder": embedder, "device": device, "setting": setting, "follow_links": follow_links, "add": add}
     show_index(index_documents(paths, location, yes=yes, ray=ray, **options))
     if watch:
         console.err.print("Waiting for changes; stop with Ctrl-C.", markup=False)
         _watch(paths, location, options)
+
+
+def _update(out: str | None, device: str | None, *, has_options: bool) -> None:
+    if has_options:
+        raise ValueError("--remove, --watch and --ray need paths: antiphon index PATH... with the same options.")
+    show_index(update_documents(find_index(out), device=device))
 
 
 def _remove(paths: Sequence[Path], location: str | Path, device: str | None) -> None:

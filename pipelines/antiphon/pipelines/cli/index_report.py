@@ -53,6 +53,14 @@ def index_documents(paths: Sequence[Path], out: str | Path, *, yes: bool = False
         return build_index(paths, out, progress=report, **options)
 
 
+def update_documents(location: str | Path, *, device: str | None = None) -> IndexReport:
+    """Index the files of an index that are new or have changed, with progress bars; see `refresh_index`."""
+    from antiphon.retrieval import refresh_index
+
+    with console.progress_bars(STAGES) as report:
+        return refresh_index(location, device=device, progress=report)
+
+
 def show_index(report: IndexReport) -> None:
     """Print the numbers of files and passages, the embedder, and the skipped files with the reasons."""
     reused = f" ({report.reused} of them embedded before)" if report.reused else ""

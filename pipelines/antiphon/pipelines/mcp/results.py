@@ -41,6 +41,7 @@ class Quote(Result):
     passage_id: str = Field(description="Id for read_passage.")
     source: str = Field(description="The document.")
     location: str = Field(description="'p. 3', a heading or another place; may be empty.")
+    outdated: Literal["", "changed", "deleted"] = Field(description="What happened to the file since it was indexed.")
 
 
 class CitedSpan(Quote):
@@ -62,6 +63,7 @@ class AskResult(Result):
     is_refusal: bool = Field(description="Whether the documents do not contain the answer.")
     citations: list[CitedSpan] = Field(description="The quotes and markers in the answer, in its order.")
     nearest: list[Quote] = Field(description="For a refusal: the nearest sentences.")
+    outdated: str = Field(description="A line about these documents if their files have changed; may be empty.")
     passage_ids: list[str] = Field(description="Ids of the passages of the answer, best first.")
     produced_by: str = Field(description="What produced the answer, and its cost.")
     is_complete: bool = Field(description="Whether the answer ended before its maximum length.")

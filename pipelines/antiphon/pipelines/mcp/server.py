@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from time import monotonic
@@ -35,7 +35,7 @@ from antiphon.pipelines.mcp.results import (
     SearchResult,
 )
 from antiphon.pipelines.question import Question
-from antiphon.pipelines.rendering.segments import file_name, place_of
+from antiphon.pipelines.rendering.segments import file_name, outdated_note, place_of
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ApiError, to_api_error
 from antiphon.pipelines.server.passage_filter import check_filter
@@ -199,6 +199,7 @@ async def ask(
                 "passage_id": answer.passages[found.passage - 1].id,
                 "source": call.source(found.source),
                 "location": place_of(found.location, found.section),
+                "outdated": found.outdated,
             }
 
         return AskResult(
@@ -210,6 +211,9 @@ async def ask(
                 for span in answer.citations
             ],
             nearest=[Quote(**quote(sentence)) for sentence in answer.nearest],
+            outdated=outdated_note(
+                replace(each, source=call.source(each.source)) for each in answer.citations or answer.nearest
+            ),
             passage_ids=[passage.id for passage in answer.passages],
             produced_by=answer.caption,
             is_complete=answer.finish_reason == "stop",

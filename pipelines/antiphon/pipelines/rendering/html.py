@@ -19,6 +19,7 @@ from antiphon.pipelines.rendering.segments import (
     displayed_quote,
     displayed_segments,
     listed_citations,
+    outdated_note,
     quoted_segments,
     sentence_location,
     short_source,
@@ -72,6 +73,8 @@ def answer_html(
     if nearest:
         items = "".join(_list_item(each.passage, sentence_location(each), each.text) for each in nearest)
         locations = f"<small>{NEAREST}</small><ol>{items}</ol>"
+    if note := outdated_note([*citations, *nearest]):
+        locations += f"<small>{_escaped(note)}</small><br>"
     quoted = "".join(_passages(passages, citations))
     shown = f"<details><summary>{PASSAGES}: {len(passages)}</summary>{quoted}</details>" if passages else ""
     return _page(f"<b>{_escaped(question)}</b>{content}{locations}{shown}<small>{_escaped(caption)}</small>")

@@ -23,6 +23,7 @@ NAMED = "Named by the model"
 UNSUPPORTED = "shares no word with the sentence that names it"
 PASSAGES = "Passages in the prompt"
 NEAREST = "Closest sentences in the documents"
+OUTDATED = {"changed": "changed", "deleted": "was deleted"}
 
 _LIST_MARKER = re.compile(r"^(?:[-*+•]|\d{1,3}[.)])\s+(?=\S)")
 _LINES = re.compile(r"lines \d+(-\d+)?")
@@ -124,6 +125,16 @@ def listed_citations(citations: Iterable[Citation]) -> Iterator[tuple[str, list[
         if found := [each for each in citations if each.kind == kind]:
             lines = {(each.passage, each.source_start, each.unsupported): each for each in found}
             yield heading, found if kind == "verbatim" else [*lines.values()]
+
+
+def outdated_note(cited: Iterable[Citation | NearestSentence], root: Path | None = None) -> str:
+    """Return one line that names the cited files that have changed or are gone since they were indexed, or no text."""
+    names: dict[str, list[str]] = {"changed": [], "deleted": []}
+    for each in cited:
+        if each.outdated and (name := short_source(each.source, root)) not in names[each.outdated]:
+            names[each.outdated].append(name)
+    parts = [f"{', '.join(found)} {OUTDATED[change]}" for change, found in names.items() if found]
+    return f"{' and '.join(parts)} since the index was made; bring it up to date: antiphon index" if parts else ""
 
 
 def sentence_location(sentence: NearestSentence, root: Path | None = None) -> str:

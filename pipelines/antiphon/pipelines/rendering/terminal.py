@@ -19,6 +19,7 @@ from antiphon.pipelines.rendering.segments import (
     displayed_quote,
     displayed_segments,
     listed_citations,
+    outdated_note,
     sentence_location,
 )
 
@@ -54,9 +55,11 @@ def citation_lines(
         nearest: the closest sentences, listed instead if there are any.
         root: sources below this folder are shortened.
     """
+    note = outdated_note([*citations, *nearest], root)
+    notes = [Text(sanitize(note), style="yellow")] if note else []
     if nearest:
         locations = ((each.passage, sentence_location(each, root), each.text) for each in nearest)
-        return [Text(NEAREST, style="dim"), *(_line(*each) for each in locations)]
+        return [Text(NEAREST, style="dim"), *(_line(*each) for each in locations), *notes]
     if not citations:
         return [Text(NOT_CITED, style="dim")]
     lines = []
@@ -66,7 +69,7 @@ def citation_lines(
             lines.append(_line(each.passage, citation_location(each, root), each.text))
             if each.unsupported:
                 lines[-1].append(f" ({UNSUPPORTED})", style="dim")
-    return lines
+    return lines + notes
 
 
 def trace_text(steps: Iterable[DecodingStep], caption: str) -> RenderableType:

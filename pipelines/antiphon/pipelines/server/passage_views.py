@@ -24,6 +24,7 @@ from antiphon.pipelines.server.service import access_of, service_of
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
+from antiphon.retrieval.source_file import SourceFile
 
 MAX_NEIGHBOURS = 50
 """Maximum number of passages before the requested one, and after it; also that of a part of a document."""
@@ -193,7 +194,8 @@ def _pdf_data(collection: Collection, passage: Passage) -> bytes:
     """Return the bytes of the PDF file of a passage, or refuse with 404."""
     source = passage.source
     is_upload = source.startswith(UPLOADED)
-    path = Path(source)
+    file = SourceFile.of(passage.metadata)
+    path = Path(file.path if file else source)
     if is_upload:
         path = stored_path(collection.uploads, source) if collection.uploads else Path()
     try:

@@ -10,6 +10,7 @@ from antiphon.pipelines.rendering.segments import displayed_quote, file_name, pl
 from antiphon.pipelines.server.request_queue import Finished, Started
 from antiphon.pipelines.tracing import Span
 from antiphon.retrieval import Passage
+from antiphon.retrieval.source_file import file_change
 
 
 def usage_counts(prompt: int, completion: int, reasoning: int = 0) -> dict[str, Any]:
@@ -110,12 +111,16 @@ def annotation_object(citation: Citation, passages: Sequence[Passage]) -> dict[s
             "also_in": [file_name(source) for source in citation.also_in],
             "kind": citation.kind,
             "unsupported": citation.unsupported,
+            "outdated": citation.outdated,
         },
     }
 
 
 def passage_object(passage: Passage) -> dict[str, Any]:
-    """Return a passage as JSON: its text, its place in its document, and other documents that have the same text."""
+    """Return a passage as JSON: its text, its place in its document, and other documents that have the same text.
+
+    ``outdated`` is "changed" or "deleted", if that has happened to its file since it was indexed.
+    """
     return {
         "id": passage.id,
         "source": file_name(passage.source),
@@ -125,4 +130,5 @@ def passage_object(passage: Passage) -> dict[str, Any]:
         "end": passage.end,
         "location": passage.location,
         "also_in": [file_name(source) for source in passage.also_in],
+        "outdated": file_change(passage.metadata),
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from antiphon.accel.remote.server import is_address
 from antiphon.retrieval.embedders.hash_embedder import HashEmbedder
+from antiphon.retrieval.embedders.prompts import split_prompts
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.encoder_runtime.device import pick_device
 
@@ -30,7 +31,8 @@ def load_embedder(name: str, device: str | None = None) -> Embedder:
 
     Args:
         name: ``auto`` (BGE-M3 on a GPU, the bundled MiniLM on a CPU), ``minilm``, ``bge-m3``, ``hash``, a folder,
-            ``owner/model`` on the hub, or a model on a server: ``ollama/nomic-embed-text``, an address.
+            ``owner/model`` on the hub, or a model on a server: ``ollama/nomic-embed-text``, an address. The last three
+            may be followed by prompts; see `with_prompts`.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
 
     Raises:
@@ -39,20 +41,24 @@ def load_embedder(name: str, device: str | None = None) -> Embedder:
         RemoteError: The server cannot be reached, or has no such model.
     """
     name = chosen_embedder(name, device)
+    plain, prompts = (name, {}) if Path(name).is_dir() else split_prompts(name)
     if name == "hash":
         return HashEmbedder()
     if name == "minilm":
         from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
 
         return MiniLMEmbedder(device)
-    if is_address(name):
+    if is_address(plain):
         from antiphon.retrieval.embedders.remote_embedder import RemoteEmbedder
 
         return RemoteEmbedder(name)
-    if name == "bge-m3" or (name and Path(name).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    if plain == "bge-m3" or (plain and Path(plain).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", plain):
         from antiphon.retrieval.embedders.sentence_transformer import SentenceTransformerEmbedder
 
-        return SentenceTransformerEmbedder(name, device=device)
+        query, document = prompts.get("query"), prompts.get("document")
+        return SentenceTransformerEmbedder(plain, device=device, query_prompt=query, document_prompt=document)
+    if prompts and plain in KNOWN:
+        raise ValueError(f"The embedder {plain!r} takes no prompts; name a model of the hub, a folder or a server's.")
     raise ValueError(
         f"No embedder is named {name!r}; known are {', '.join(KNOWN)}, a folder, or a model of the hub as owner/model."
     )

@@ -11,18 +11,9 @@ import numpy as np
 
 from antiphon.accel.remote.errors import RemoteError, unreachable
 from antiphon.accel.remote.server import find_embedder, split_address
+from antiphon.retrieval.embedders.prompts import family_prompts, split_prompts
 from antiphon.retrieval.embedders.protocol import check_texts
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
-
-PROMPTS = {
-    "nomic": ("search_document: ", "search_query: "),
-    "e5-": ("passage: ", "query: "),
-    "embeddinggemma": ("title: none | text: ", "task: search result | query: "),
-    "qwen3-embedding": ("", "Instruct: Given a question, retrieve passages that answer it\nQuery: "),
-    "mxbai": ("", "Represent this sentence for searching relevant passages: "),
-    "arctic-embed": ("", "Represent this sentence for searching relevant passages: "),
-}
-"""What families of models were trained to read before a document and before a question, by a part of their names."""
 
 _BATCH = 32
 _BYTES_PER_TOKEN = 3
@@ -35,7 +26,8 @@ class RemoteEmbedder:
     How texts longer than 512 tokens are cut is up to the server.
 
     Args:
-        address: Such as "ollama/nomic-embed-text" or "http://host:8000/v1#bge-m3".
+        address: Such as "ollama/nomic-embed-text" or "http://host:8000/v1#bge-m3". Prompts may follow it; see
+            `with_prompts`.
 
     Raises:
         ValueError: The address is invalid.
@@ -46,12 +38,14 @@ class RemoteEmbedder:
 
     def __init__(self, address: str) -> None:
         self.name = address
+        plain, given = split_prompts(address)
         key = os.environ.get("ANTIPHON_API_KEY")
-        self._url, self._model = find_embedder(*split_address(address), api_key=key)
+        self._url, self._model = find_embedder(*split_address(plain), api_key=key)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(headers=headers, timeout=_TIMEOUT)
         finalize(self, self._http.close)  # close kept-alive connections with this object
-        self._prompts = next((pair for part, pair in PROMPTS.items() if part in self._model.lower()), ("", ""))
+        query, document = family_prompts(self._model)
+        self._prompts = given.get("document", document), given.get("query", query)
         self.dim = len(next(self._embed(["?"])))
         self.fingerprint = f"server:{self._model}:{self.dim}:{self._prompts[0]}:{self._prompts[1]}"
 

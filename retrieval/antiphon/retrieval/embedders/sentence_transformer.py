@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from antiphon.retrieval.embedders.prompts import NO_PROMPTS, family_prompts, with_prompts
 from antiphon.retrieval.embedders.protocol import check_texts
 from antiphon.retrieval.encoder_runtime.device import batch_size, pick_device
 from antiphon.retrieval.encoder_runtime.engine_selection import (
@@ -44,6 +45,9 @@ class SentenceTransformerEmbedder:
         model: ``bge-m3``, a name on the hub, or a folder.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
+        query_prompt: What the model reads before a question. None: its own prompt, or if it has none that of its
+            family, such as "query: " for E5.
+        document_prompt: What the model reads before a document, likewise.
 
     Raises:
         ValueError: The model cannot be loaded or has no fixed dimension; or OpenVINO is requested and cannot run it.
@@ -55,19 +59,22 @@ class SentenceTransformerEmbedder:
         *,
         device: str | None = None,
         engine: Engine = "auto",
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
     ) -> None:
         source = HUB_NAMES.get(str(model), str(model))
         folder = Path(source).resolve() if Path(source).is_dir() else None
-        self.name = str(folder or model)
         self._device = pick_device(device)
         self._model = _load(source, self._device)
+        prompts = self._set_prompts(source, query_prompt, document_prompt)
+        self.name = with_prompts(str(folder or model), prompts.get("query"), prompts.get("document"))
         own, longest = self._model.max_seq_length, _LENGTHS.get(source, _LONGEST)
         self._max_length = int(own) if own is not None and own < longest else longest  # some have no limit
         if source in _LENGTHS:
             self._model.max_seq_length = self._max_length
         self.dim = self._dimension()
         weights = weights_fingerprint(source)
-        self.fingerprint = f"{weights}:{_pooling(self._model)}:{self._max_length}"
+        self.fingerprint = ":".join([with_prompts(weights, **prompts), _pooling(self._model), str(self._max_length)])
         self.engine = self._choose_engine(engine, weights)
 
     @property
@@ -92,6 +99,15 @@ class SentenceTransformerEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """Return the model's vectors for questions."""
         return self._encode(self._model.encode_query, texts)
+
+    def _set_prompts(self, source: str, query: str | None, document: str | None) -> dict[str, str | None]:
+        """Set the prompts that were given or that the model's family needs; return those that are not its own."""
+        of_family = NO_PROMPTS if any(self._model.prompts.values()) else family_prompts(source)
+        given = {"query": query, "document": document}
+        needed = dict(zip(given, of_family, strict=True))
+        found = {kind: needed[kind] or None if prompt is None else prompt for kind, prompt in given.items()}
+        self._model.prompts.update({kind: prompt for kind, prompt in found.items() if prompt is not None})
+        return found
 
     def _choose_engine(self, wanted: Engine, weights: str) -> EngineChoice:
         """Choose the engine for the first module, which is the transformer."""

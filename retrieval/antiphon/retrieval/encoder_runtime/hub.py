@@ -19,6 +19,16 @@ HUB_NAMES = {"bge-m3": "BAAI/bge-m3", "bge-reranker-v2-m3": "BAAI/bge-reranker-v
 """Short names of models, and their names on the hub."""
 
 
+_MODEL_FILES = (".safetensors", ".bin", ".json", ".txt", ".model")
+
+OWN_CODE = (
+    "{} needs code of its own (trust_remote_code), which is not run here. Take a model without own code, or serve it "
+    "with vLLM, Text Embeddings Inference or another program with OpenAI's protocol, and give its address "
+    "(http://HOST:PORT/v1#MODEL)."
+)
+"""The message for a model that brings code."""
+
+
 def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cached: bool) -> Model:
     """Load a model from the cache if it is there, else from the hub.
 
@@ -36,6 +46,10 @@ def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cach
                 with suppress(OSError):  # the cache may be incomplete: load the rest from the hub
                     return load(True)
             return load(False)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ValueError(OWN_CODE.format(f"The {kind} {source!r}")) from error
     except OSError as error:
         advice = "check the name and the network, or take one that needs none"
         raise ValueError(
@@ -79,13 +93,14 @@ def cached_file(source: str, file: str) -> Path | None:
 
 
 def weights_fingerprint(source: str) -> str:
-    """Return an identifier of the weights: the commit on the hub, or a checksum of a folder's files."""
+    """Return an identifier of the model: the commit on the hub, or a checksum of a folder's weights and settings."""
     folder = Path(source)
     if not folder.is_dir():
         snapshot = cached_file(source, "config.json") or cached_file(source, "modules.json")
         return f"{source}@{snapshot.parent.name if snapshot else None}"
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.resolve().rglob("*") if path.suffix in (".safetensors", ".bin")):
+    for path in sorted(path for path in folder.resolve().rglob("*") if path.suffix in _MODEL_FILES):
+        digest.update(path.relative_to(folder.resolve()).as_posix().encode())
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return f"sha256-{digest.hexdigest()[:16]}"

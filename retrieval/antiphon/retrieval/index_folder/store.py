@@ -23,6 +23,7 @@ from antiphon.retrieval.index_folder.filter_sql import sql_condition
 from antiphon.retrieval.index_folder.generations import read_generation, write_generation
 from antiphon.retrieval.keywords import search_terms
 from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.source_file import SOURCE_FILE, SourceFile
 from antiphon.retrieval.vector_index.build import LocalVectorIndex
 from antiphon.retrieval.vector_index.description import IndexDescription
 from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, write_array, write_vectors
@@ -44,6 +45,9 @@ create virtual table words using fts5 (
 )
 """
 _RANK = "insert into words (words, rank) values ('rank', 'bm25(1.0, 1.0, 0.3)')"  # weights of title, text and name
+_DOCUMENTS = f"""
+select source, count(*), json_extract(min(metadata), '$.{SOURCE_FILE}') from passages group by source order by source
+"""
 _ROWS = "select row from passages where {allowed} order by row"
 _IDS = "select id from passages where source = ? order by row"
 _BM25 = "select rowid, -rank from words where words match ? and {allowed} order by rank limit ?"
@@ -78,6 +82,10 @@ class StoredIndex:
     def sources(self) -> dict[str, int]:
         """Return the number of passages of each source, sorted by source."""
         return self.passages.sources()
+
+    def documents(self) -> dict[str, tuple[int, SourceFile | None]]:
+        """Return the number of passages and the file of each source, sorted by source."""
+        return self.passages.documents()
 
     def lines(self) -> list[str]:
         """Return a description of the index as lines of text."""
@@ -136,6 +144,11 @@ class PassageTable:
     def sources(self) -> dict[str, int]:
         """Return the number of passages of each source, sorted by source."""
         return dict(self._query("select source, count(*) from passages group by source order by source"))
+
+    def documents(self) -> dict[str, tuple[int, SourceFile | None]]:
+        """Return the number of passages and the file of each source, sorted by source."""
+        rows = self._query(_DOCUMENTS)
+        return {name: (count, SourceFile.of({SOURCE_FILE: json.loads(file or "null")})) for name, count, file in rows}
 
     def allowed(self, where: MetadataFilter) -> NDArray[np.bool_]:
         """Return a mask of shape (passages,) that is True for the passages that match a filter."""

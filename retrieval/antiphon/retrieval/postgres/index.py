@@ -21,6 +21,7 @@ from antiphon.retrieval.keywords import search_terms
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.postgres.address import PostgresAddress, malformed
 from antiphon.retrieval.postgres.filter_sql import sql_condition
+from antiphon.retrieval.source_file import SOURCE_FILE, SourceFile
 from antiphon.retrieval.vector_index.flat import Vectors, check_k, normalized
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from psycopg.sql import Composed
 
     from antiphon.retrieval.embedders.protocol import Embedder
+
+_DOCUMENTS = f"""
+select source, count(*), (array_agg(metadata -> '{SOURCE_FILE}'))[1] from {{table}}
+group by source order by source collate "C"
+"""
 
 TIMEOUT = 30.0
 """Seconds to wait for an answer; connecting may take a third of it."""
@@ -164,7 +170,11 @@ class PostgresIndex:
 
     def sources(self) -> dict[str, int]:
         """Return the number of passages of each source, sorted by source."""
-        return dict(self._rows('select source, count(*) from {table} group by source order by source collate "C"'))
+        return {name: count for name, count, _ in self._rows(_DOCUMENTS)}
+
+    def documents(self) -> dict[str, tuple[int, SourceFile | None]]:
+        """Return the number of passages and the file of each source, sorted by source."""
+        return {name: (count, SourceFile.of({SOURCE_FILE: file})) for name, count, file in self._rows(_DOCUMENTS)}
 
     def passages_of(self, sources: Sequence[str]) -> list[Passage]:
         """Return all passages of these sources."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.retrieval.collection import require_distinct, require_savable
+from antiphon.retrieval.document_changes import StoredDocuments
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.embedding import embed_texts
 from antiphon.retrieval.errors import IndexNotFound
@@ -34,7 +35,7 @@ class PostgresTarget:
     def __init__(self, url: str) -> None:
         self.location = PostgresAddress.parse(url).shown
         self._url = url
-        self._before: Mapping[str, int] = {}
+        self._before: StoredDocuments = {}
 
     def embedder(self) -> str | None:
         """Return the name of the embedder that made the table, or None if there is no table."""
@@ -44,10 +45,10 @@ class PostgresTarget:
             return None
 
     @contextmanager
-    def opened(self, embedder: Embedder) -> Iterator[Mapping[str, int]]:
-        """Check that the table can be used or created; yield the number of passages of each document."""
+    def opened(self, embedder: Embedder) -> Iterator[StoredDocuments]:
+        """Check that the table can be used or created; yield the documents in it."""
         self._index = PostgresIndex(self._url, embedder, dry_run=True)
-        self._before = self._index.sources() if self._index.exists else {}
+        self._before = self._index.documents() if self._index.exists else {}
         yield self._before
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from antiphon.accel.remote.server import is_address
 from antiphon.retrieval.embedders.by_name import chosen_embedder
 from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
+from antiphon.retrieval.embedders.prompts import split_prompts
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.encoder_runtime.device import pick_device
 from antiphon.retrieval.encoder_runtime.hub import HUB_NAMES
@@ -76,7 +77,8 @@ def hub_models(embedder: str, device: str | None = None) -> list[str]:
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
     """
     name = chosen_embedder(embedder, device)
-    names = [] if is_address(name) else [HUB_NAMES.get(name, name)]
+    plain, _ = split_prompts(name)
+    names = [] if is_address(plain) else [HUB_NAMES.get(plain, plain)]
     if _needs_cross_encoder(name, device):
         names.append(HUB_NAMES[_CROSS_ENCODER])
     return [each for each in names if re.fullmatch(r"[\w.-]+/[\w.-]+", each) and not Path(each).is_dir()]
@@ -89,4 +91,5 @@ def _suited(embedder: Embedder, device: str | None) -> str:
 
 
 def _needs_cross_encoder(embedder: str, device: str | None) -> bool:
-    return HUB_NAMES.get(embedder, embedder) == HUB_NAMES["bge-m3"] and pick_device(device) != "cpu"
+    plain, _ = split_prompts(embedder)
+    return HUB_NAMES.get(plain, plain) == HUB_NAMES["bge-m3"] and pick_device(device) != "cpu"

@@ -6,7 +6,7 @@ Each result is a small JSON file in the user's cache. A file that cannot be read
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from antiphon.accel.engines.openvino.runtime import cpu_name
@@ -24,10 +24,12 @@ class Compatibility:
     Attributes:
         failure: Why OpenVINO cannot run the model; empty if the self-test passed.
         speedup: How many times faster than torch its decoding steps are; None if not measured.
+        comparisons: How many comparisons the speedup is the geometric mean of.
     """
 
     failure: str = ""
     speedup: float | None = None
+    comparisons: int = 0
 
 
 def load_compatibility(fingerprint: str, setting: str) -> Compatibility | None:
@@ -40,16 +42,16 @@ def load_compatibility(fingerprint: str, setting: str) -> Compatibility | None:
         found = json.loads(_path(fingerprint, setting).read_text(encoding="utf-8"))
         if (found["version"], found["cpu"]) != (TEST_VERSION, cpu_name()):
             return None
-        failure, speedup = found["failure"], found["speedup"]
+        failure, speedup, comparisons = found["failure"], found["speedup"], int(found.get("comparisons", 1))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     is_valid = isinstance(failure, str) and (speedup is None or isinstance(speedup, float))
-    return Compatibility(failure, speedup) if is_valid else None
+    return Compatibility(failure, speedup, comparisons) if is_valid else None
 
 
 def save_compatibility(fingerprint: str, setting: str, result: Compatibility) -> None:
     """Store a result for later processes; if the file cannot be written, they test again."""
-    fields = {"version": TEST_VERSION, "cpu": cpu_name(), "failure": result.failure, "speedup": result.speedup}
+    fields = {"version": TEST_VERSION, "cpu": cpu_name(), **asdict(result)}
     write_cache_file(_path(fingerprint, setting), json.dumps(fields).encode())
 
 

@@ -12,6 +12,7 @@ from antiphon.accel.drafting.draft import ROOT, chain
 from antiphon.accel.engines.openvino.runtime import cpu_name, version
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.cost_store import cost_file, load_credible, save
+from antiphon.accel.processor import LoadMeter
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.openvino.engine import OpenVINOEngine
@@ -92,7 +93,7 @@ def measure(
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
     changes: list[float] = []
     compiled: set[int] = set()  # row counts whose kernels have been compiled
-    started, allowed = perf_counter(), seconds
+    meter, started, allowed = LoadMeter(), perf_counter(), seconds
     for turn in range(ROUNDS):
         for context, count in points:
             if turn == 0 or perf_counter() - started < allowed:
@@ -107,7 +108,8 @@ def measure(
     for (context, count), times in sorted(samples.items()):
         if times:
             found.setdefault(context, {})[count] = min(times)
-    return StepCost(found, max(median(changes), 0.0) if changes else 0.0, _packing_cost(found))
+    change, is_quiet = max(median(changes), 0.0) if changes else 0.0, meter.is_quiet()
+    return StepCost(found, change, _packing_cost(found), is_quiet=is_quiet)
 
 
 def _packing_cost(found: Mapping[int, Mapping[int, float]]) -> float:

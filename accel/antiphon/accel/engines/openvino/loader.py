@@ -59,6 +59,9 @@ MACHINES = ("x86_64", "AMD64")
 SELF_TEST_MEMORY = 2**28
 """Size of the KV cache in the self-test of a reduced model, in bytes."""
 
+COMPARISONS = 3
+"""Comparisons, each by new measurements in another start, after which a model that was faster on torch stays there."""
+
 COMPARED_ROWS, COMPARED_CONTEXT = (1, 8), 512
 """The steps whose times decide which engine is faster: a plain step and a step of 8 rows, after 512 tokens."""
 
@@ -106,7 +109,7 @@ def load_engine(
         return LoadResult(None, reason)
     facts = graph_facts(model, weights)
     result = stored_result = load_compatibility(facts.key, facts.setting)
-    if result is not None and (reason := rejection(result, if_faster=if_faster)):
+    if result is not None and (reason := rejection(result, if_faster=if_faster)) and not _is_undecided(result):
         return LoadResult(None, reason)
     if weights and result is None and (reason := _uncompressed_failure(model, facts.setting)):
         return LoadResult(None, reason)
@@ -124,8 +127,8 @@ def load_engine(
         return LoadResult(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
     if not result.failure:
         engine.set_cost_measurement(lambda engine, remeasure: step_cost(engine, facts.key, remeasure=remeasure))
-        if if_faster and result.speedup is None:
-            result = replace(result, speedup=_speedup(engine, model))
+        if if_faster and (result.speedup is None or _is_undecided(result)):
+            result = _compared(result, engine, model)
             report(STAGE, NUM_STAGES, NUM_STAGES)
     if result != stored_result:
         save_compatibility(facts.key, facts.setting, result)
@@ -183,6 +186,21 @@ def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
     return "" if result.engine is not None else result.reason
 
 
+def _is_undecided(result: Compatibility) -> bool:
+    """Return whether torch was faster, but in too few comparisons to stay with it for good."""
+    return result.speedup is not None and result.speedup <= 1 and result.comparisons < COMPARISONS
+
+
+def _compared(result: Compatibility, engine: OpenVINOEngine, model: PreTrainedModel) -> Compatibility:
+    """Return the result with one more comparison of the engines, if it is credible."""
+    count = 0 if result.speedup is None else result.comparisons
+    speedup = _speedup(engine, model, remeasure=count > 0)
+    if speedup is None:
+        return result
+    mean = ((result.speedup or 1.0) ** count * speedup) ** (1 / (count + 1))
+    return replace(result, speedup=mean, comparisons=count + 1)
+
+
 def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compatibility:
     windows = windows_of(_traits(model))
     found = run_self_test(engine, model, windows, max_compression=compression.MAX_DISTANCE.get(weights))
@@ -190,12 +208,12 @@ def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compa
     return Compatibility(f"OpenVINO's logits differ from this model's; {wrong[0]}." if wrong else "")
 
 
-def _speedup(engine: OpenVINOEngine, model: PreTrainedModel) -> float | None:
+def _speedup(engine: OpenVINOEngine, model: PreTrainedModel, *, remeasure: bool = False) -> float | None:
     """Return how many times faster than torch the engine is: the geometric mean with a draft and without.
 
     None if another program disturbed the measurement; the next start then compares the engines again.
     """
-    own, other = engine.step_cost(), engine_of(model).step_cost()
+    own, other = engine.step_cost(remeasure=remeasure), engine_of(model).step_cost(remeasure=remeasure)
     if not (is_credible(own) and is_credible(other)):
         return None
     ratios = (other.curve(COMPARED_CONTEXT, rows)[-1] / own.curve(COMPARED_CONTEXT, rows)[-1] for rows in COMPARED_ROWS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -285,7 +286,7 @@ def cost_by_bucket(cost: StepCost) -> StepCost:
 
     Beyond the last bucket, where steps are not compiled, the cost rises as between the last two.
     """
-    return StepCost({context: _padded(measured) for context, measured in cost.seconds.items()})
+    return replace(cost, seconds={context: _padded(measured) for context, measured in cost.seconds.items()})
 
 
 def _padded(measured: Mapping[int, float]) -> dict[int, float]:

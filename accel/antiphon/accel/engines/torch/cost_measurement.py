@@ -15,6 +15,7 @@ from antiphon.accel.drafting.draft import chain
 from antiphon.accel.engines.torch.argmax import argmax
 from antiphon.accel.engines.torch.compiled_sequence import CompiledSequence
 from antiphon.accel.engines.torch.sequence import TorchSequence
+from antiphon.accel.processor import LoadMeter
 
 ROWS = (1, 2, 32, 8, 16, 64, 4)
 """Numbers of rows, the most informative first, because the last ones are skipped if time is short."""
@@ -73,6 +74,7 @@ def measure_step_cost(
     caches = {size: steps_of(sequence) for size, sequence in plain.items()}
     points = [(size, count) for size, row in fits.items() for count in row]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
+    meter = LoadMeter()
     deadline = perf_counter() + seconds
     for turn in range(ROUNDS):
         for order, (size, count) in enumerate(points):
@@ -82,9 +84,8 @@ def measure_step_cost(
                     deadline += _warm_up(caches[size], count)
                 taken.append(_time(caches[size], count))
     found = {size: {count: samples[size, count] for count in sorted(row)} for size, row in fits.items()}
-    return StepCost(
-        {size: {count: min(taken) for count, taken in row.items() if taken} for size, row in found.items() if row[1]}
-    )
+    best = {size: {count: min(taken) for count, taken in row.items() if taken} for size, row in found.items() if row[1]}
+    return StepCost(best, is_quiet=meter.is_quiet())
 
 
 def _agree(taken: Sequence[float]) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from math import inf
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.files import write_cache_file
+from antiphon.accel.processor import LoadMeter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
 MIN_SECONDS = 5e-3
 """Costs whose plain step takes less than this many seconds are always credible: errors of this size do not matter."""
 
-MAX_INVERSION, MIN_REMEASURED = 1.5, 0.6
+MAX_INVERSION, MIN_REMEASURED = 1.5, 0.75
 """Costs are not credible if a forward pass took more than 1.5 times as long as one of more rows, or if a plain step now
-takes less than 0.6 of the stored time: other processes used the machine during the measurement."""
+takes less than 0.75 of the stored time: other processes used the machine during the measurement."""
 
 
 MAX_MEASUREMENTS = 3
-"""Number of combined measurements that are credible whatever they say."""
+"""Number of combined measurements that are credible whatever they say, until the machine is quiet."""
 
 
 def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int | None = None) -> dict[str, str]:
@@ -69,15 +71,16 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
             for context, row in found["seconds"].items()
         }
         change, packing, measurements = float(found["change"]), float(found["packing"]), int(found["measurements"])
+        is_quiet = bool(found["quiet"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     is_whole = bool(seconds) and all(1 in row and min(row.values()) > 0 for row in seconds.values())
     is_sound = is_whole and change >= 0 and packing >= 0
-    return StepCost(seconds, change, packing, measurements) if is_sound and found.get("key") == key else None
+    return StepCost(seconds, change, packing, measurements, is_quiet) if is_sound and found.get("key") == key else None
 
 
 def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int], float]) -> StepCost | None:
-    """Load the cost in a file, unless it was measured while other processes used the machine.
+    """Load the cost in a file, unless it was measured while other processes used the machine, which is quiet now.
 
     Args:
         plain_seconds: Measures a plain step now: takes the cached tokens and returns seconds.
@@ -86,19 +89,23 @@ def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int]
     if cost is None or not is_credible(cost):
         return None
     (context, row), *_ = cost.seconds.items()
-    return None if row[1] > MIN_SECONDS and plain_seconds(context) < MIN_REMEASURED * row[1] else cost
+    if row[1] <= MIN_SECONDS:
+        return cost
+    meter = LoadMeter()
+    is_slower = plain_seconds(context) < MIN_REMEASURED * row[1]
+    return None if is_slower or (not cost.is_quiet and meter.is_quiet(waits=True)) else cost
 
 
 def is_credible(cost: StepCost) -> bool:
     """Return whether these costs are credible for a machine that runs nothing else.
 
     More rows must not take less time, and a change of rows must not cost more than a plain step; unless as many as
-    `MAX_MEASUREMENTS` measurements say so.
+    `MAX_MEASUREMENTS` measurements say so. Costs of very short steps are always credible.
     """
-    if cost.measurements >= MAX_MEASUREMENTS:
-        return True
     row, *others = cost.seconds.values()
-    return row[1] <= MIN_SECONDS or (cost.shape_change < row[1] and all(map(_ascends, (row, *others))))
+    if cost.measurements >= MAX_MEASUREMENTS or row[1] <= MIN_SECONDS:
+        return True
+    return cost.is_quiet and cost.shape_change < row[1] and all(map(_ascends, (row, *others)))
 
 
 def _ascends(row: Mapping[int, float]) -> bool:
@@ -107,7 +114,7 @@ def _ascends(row: Mapping[int, float]) -> bool:
 
 
 def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = True) -> StepCost:
-    """Store a cost, and return it.
+    """Store a cost, and return it as it is stored: isotonic in the number of rows.
 
     Other processes only make forward passes slower. A cost that is not credible is therefore combined with the one that
     was stored before, by the smaller of each pair of times: the measurements of a few starts together become credible.
@@ -119,9 +126,13 @@ def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = Tr
             min(cost.shape_change, earlier.shape_change),
             min(cost.packing, earlier.packing),
             1 + earlier.measurements,
+            cost.is_quiet,
         )
+    is_quiet = cost.is_quiet and is_credible(replace(cost, measurements=1))
+    cost = replace(cost.isotonic(), is_quiet=is_quiet)
     found = {"key": key, "seconds": cost.seconds, "change": cost.shape_change, "packing": cost.packing}
-    write_cache_file(path, json.dumps(found | {"measurements": cost.measurements}).encode())
+    found |= {"measurements": cost.measurements, "quiet": cost.is_quiet}
+    write_cache_file(path, json.dumps(found).encode())
     return cost
 
 

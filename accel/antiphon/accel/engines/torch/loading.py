@@ -36,6 +36,14 @@ RECORDED_OPTIONS = frozenset(LOCATION_OPTIONS) - {"gguf_file", "subfolder"} | {
 """Options with which the weights are those of the files; others, such as adapters or quantisation, may change them."""
 
 
+OWN_CODE = (
+    "The model {0!r} needs code of its own. It runs only if you allow it, in Python: "
+    "LanguageModel.from_pretrained({0!r}, trust_remote_code=True). Otherwise choose another model, or serve this one "
+    "with vLLM or llama.cpp and give its address (http://HOST:PORT/v1)."
+)
+"""The message for a checkpoint that brings code."""
+
+
 def load_pretrained(
     name_or_path: str | Path,
     *,
@@ -64,6 +72,7 @@ def load_pretrained(
         raise ValueError(f"device is {device!r} and device_map {device_map!r}; give one of the two.")
     placement = device_map if device_map is not None else choose_device(device)
     name = str(name_or_path)
+    model_kwargs = {"trust_remote_code": False} | model_kwargs  # without it, transformers asks at the terminal
     shared = {key: value for key, value in model_kwargs.items() if key in (*LOCATION_OPTIONS, "trust_remote_code")}
     try:
         config = AutoConfig.from_pretrained(name, **shared)
@@ -80,6 +89,8 @@ def load_pretrained(
     except NotCausalError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
+        if "trust_remote_code" in str(error):
+            raise ValueError(OWN_CODE.format(name)) from error
         kind = OSError if isinstance(error, OSError) else ValueError
         raise kind(
             f"No language model could be loaded from {name!r} ({_first_sentence(error)}); give a folder with a "

@@ -10,6 +10,7 @@ const CUT_OFF = "The answer was cut off at its maximum length.";
 // The server's words, with quotation marks and numbers around them, in place of which a title is shown.
 const REFUSAL = /^[\s\d[\]【】"'“”„‟«»‘’*_>]*The passages do not say[\s\d[\]【】"'“”„‟«»‘’*_.]*/i;
 const CLOSEST = 3;
+const OUTDATED = { changed: "changed", deleted: "was deleted" };
 
 export const newRecord = () => ({ text: "", thinking: "", segments: [], citations: [], passages: [] });
 
@@ -21,6 +22,15 @@ function keepSegment(segments, { text, display, drafted, passage, start, end }) 
   const last = segments.at(-1);
   if (last && !last.passage && !passage && last.drafted === drafted && !last.display && !display) last.text += text;
   else segments.push({ text, display, drafted, passage, start, end });
+}
+
+const keptPassage = ({ id, source, title, location, outdated }) => ({ id, source, title, location, outdated });
+
+// One line that names the sources that have changed or are gone since they were indexed; empty if there are none.
+function outdatedNote({ refused, citations, passages }) {
+  const shown = refused ? passages.slice(0, CLOSEST) : citations.map(({ passage }) => passages[passage - 1]);
+  const names = shown.filter((passage) => passage?.outdated).map(({ source, outdated }) => `${source} ${OUTDATED[outdated]}`);
+  return names.length ? `${[...new Set(names)].join(", ")} since the index was made.` : "";
 }
 
 export class Answer {
@@ -43,7 +53,7 @@ export class Answer {
 
   push(event) {
     const { record } = this;
-    if (event.passages) record.passages = event.passages.map(({ id, source, title, location }) => ({ id, source, title, location }));
+    if (event.passages) record.passages = event.passages.map(keptPassage);
     if (event.quote) {
       record.quote = citation(event.quote);
       this.showQuote();
@@ -129,6 +139,8 @@ export class Answer {
       this.showSources("Closest passages", this.passageNumbers().slice(0, CLOSEST));
     } else if (record.citations.length) this.showSources("Sources", record.citations);
     else if (record.passages.length && record.text) this.showSources("Read for this answer", this.passageNumbers());
+    const outdated = outdatedNote(record);
+    if (outdated) notes.append(element("p", "notice", outdated));
     if (record.endedInThinking) notes.append(element("p", "notice", NO_ANSWER));
     else if (record.isCutOff) notes.append(element("p", "notice", CUT_OFF));
     this.footer.replaceChildren(...(record.metrics ? [element("p", "caption", this.caption())] : []));

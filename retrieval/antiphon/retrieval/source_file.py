@@ -1,0 +1,87 @@
+"""The file that a document was read from, as it was then, and whether it has changed since."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+from unicodedata import normalize
+
+SOURCE_FILE = "source_file"
+"""The key of the metadata of a passage with the fields of its `SourceFile`."""
+
+FileChange = Literal["", "changed", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file that was indexed. Documents are the same if their files have the same path.
+
+    Attributes:
+        path: The absolute path, without symbolic links.
+        size: In bytes.
+        modified: The time of the last change, in nanoseconds.
+        sha256: Of the content.
+        root: The file or folder that the user gave, below which it was found.
+        base: The working directory at that time.
+    """
+
+    path: str
+    size: int
+    modified: int
+    sha256: str
+    root: str
+    base: str
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> SourceFile | None:
+        """Return the file that a passage's metadata name; None if they name none, as those of uploads."""
+        try:
+            return cls(**metadata[SOURCE_FILE])
+        except (KeyError, TypeError):
+            return None
+
+    def as_metadata(self) -> dict[str, Any]:
+        """Return the metadata of the passages of this file."""
+        return {SOURCE_FILE: asdict(self)}
+
+    def is_current(self) -> bool:
+        """Return whether the file has the same size and time, or the same content; False if it cannot be read."""
+        try:
+            now = Path(self.path).stat()
+            same = (now.st_size, now.st_mtime_ns) == (self.size, self.modified)
+            return same or (now.st_size == self.size and _sha256(self.path, now.st_mtime_ns) == self.sha256)
+        except OSError:
+            return False
+
+    def change(self) -> FileChange:
+        """Return what has happened to the file.
+
+        If neither its folder nor the one above exists, as on a server that has only the index, it counts as unchanged.
+        """
+        path = Path(self.path)
+        if path.exists():
+            return "" if self.is_current() else "changed"
+        above = [folder for folder in (path.parent, path.parent.parent) if folder != folder.parent]
+        return "deleted" if any(folder.is_dir() for folder in above) else ""
+
+
+def file_change(metadata: Mapping[str, Any]) -> FileChange:
+    """Return what has happened to the file of a passage since it was indexed, by the passage's metadata."""
+    file = SourceFile.of(metadata)
+    return "" if file is None else file.change()
+
+
+def normalized_name(name: str) -> str:
+    """Return a name with composed letters (NFC): file systems and keyboards differ in how they write ``é``."""
+    return normalize("NFC", name)
+
+
+@lru_cache(256)
+def _sha256(path: str, modified: int) -> str:
+    """Return the checksum of a file; ``modified`` makes a later change a new entry of the cache."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
