@@ -1,8 +1,6 @@
 """The growing cache holds what a `DynamicCache` holds, but writes in place."""
 
-import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -113,15 +111,3 @@ def test_the_returned_cache_is_a_dynamic_cache_with_growing_layers() -> None:
     lazy = DynamicCache()
     generate(model, PROMPT, max_new_tokens=5, past_key_values=lazy, eos_token_id=None)
     assert kinds(lazy) == ["GrowingLayer"] * 3
-
-
-def test_the_returned_cache_continues_with_transformers_and_reproducibly() -> None:
-    model: Any = tiny_model(seed=11)
-    options: dict[str, Any] = {"eos_token_id": None, "do_sample": False, "return_dict_in_generate": True}
-    expected = model.generate(PROMPT, max_new_tokens=30, **options).sequences.tolist()
-    first: Any = generate(model, PROMPT, max_new_tokens=10, **options)
-    ways: list[Any] = [model.generate, partial(generate, model, reproducible=True)]
-    for go_on in ways:
-        memory = copy.deepcopy(first.past_key_values)
-        output = go_on(first.sequences, past_key_values=memory, max_new_tokens=20, **options)
-        assert output.sequences.tolist() == expected

@@ -104,16 +104,6 @@ def test_a_text_ends_exactly_before_its_stop_string(stop: str | list[str], draft
     assert len(whole.tokens) == {"gh": 8, "g": 7}.get(stop if isinstance(stop, str) else stop[0], 9)
 
 
-def test_a_possible_prefix_of_a_stop_string_is_held_back() -> None:
-    pieces = list(parrot("ab\nUs er").stream("Say:", drafter="nothing", stop="\nUser", max_new_tokens=8))
-    assert pieces == ["a", "b", "\nUs ", "e", "r"]
-
-
-def test_a_held_back_stop_string_prefix_is_emitted_at_the_end() -> None:
-    completion = parrot("ab\nUser").generate("Say:", drafter="nothing", stop="\nUser:", max_new_tokens=7)
-    assert (completion.text, completion.finish_reason) == ("ab\nUser", "length")
-
-
 def test_a_character_of_several_tokens_is_streamed_whole() -> None:
     said = parrot("a🎉é", ends=True)
     assert list(said.stream("Say:", drafter="nothing")) == ["a", "🎉", "é"]
@@ -133,14 +123,6 @@ def test_the_models_own_sampling_settings_are_ignored(capfd: pytest.CaptureFixtu
     sampled: dict[str, Any] = {"max_new_tokens": 30, "temperature": 1.2, "seed": 3}
     assert habitual.generate(PROMPT, **sampled).text == tiny().generate(PROMPT, **sampled).text
     assert capfd.readouterr().err == ""
-
-
-def test_a_seed_gives_the_same_text_with_and_without_drafts() -> None:
-    options: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "max_new_tokens": 40}
-    texts = [tiny().generate(PROMPT, seed=seed, **options).text for seed in (1, 1, 2)]
-    assert texts[0] == texts[1] != texts[2]
-    assert tiny().generate(PROMPT, seed=1, drafter="nothing", **options).text == texts[0]
-    assert tiny().generate(PROMPT, seed=1, references=[PROMPT, texts[0]], **options).text == texts[0]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_the_oldest_turns_that_do_not_fit_are_left_out(retriever: Retriever, typ
     chat = Chat(Rag(retriever, typist, k=1))  # a context window of 2,048 bytes
     dropped: list[int] = []
     for number in range(13):
-        answer = chat.ask(f"Question {number}: who is the queen of the bees?", max_new_tokens=150)
+        answer = chat.ask(f"Question {number}: who is {'the queen of ' * 10}the bees?", max_new_tokens=9)
         dropped.append(chat.dropped_turns)
         assert answer.usage.total_tokens <= 2048
     assert dropped == sorted(dropped)

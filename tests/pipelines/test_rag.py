@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.draft import Tokens
-from antiphon.accel.drafting.drafters.nothing import Nothing
-from antiphon.pipelines import Prompt, Rag
+from antiphon.pipelines import Rag
 from antiphon.retrieval import Passage, Retriever
 from tests.tiny import byte_tokenizer, tiny_model
 
@@ -70,17 +68,6 @@ def test_generation_options_reach_the_model(retriever: Retriever, tiny: Language
         rag.ask(QUESTION, lenght=3)
 
 
-def test_the_passages_are_the_references_best_first(tiny: LanguageModel, passages: list[Passage]) -> None:
-    recorded: list[str] = []
-
-    class RecordingDrafter(Nothing):
-        def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-            recorded.extend(str(tiny.tokenizer.decode(list(reference))) for reference in references)
-
-    Rag(FixedSearcher(passages), tiny, k=2).ask(QUESTION, max_new_tokens=3, drafter=RecordingDrafter)
-    assert recorded == [passages[0].text, passages[1].text]
-
-
 def test_passages_that_do_not_fit_are_left_out_starting_with_the_worst(passages: list[Passage]) -> None:
     small = LanguageModel(tiny_model(max_position_embeddings=512), byte_tokenizer(), name="small")
     answer = Rag(FixedSearcher(passages * 3), small, k=9).ask(QUESTION, max_new_tokens=40)
@@ -94,17 +81,6 @@ def test_a_passage_that_exceeds_the_context_window_is_an_error(tiny: LanguageMod
     rag = Rag(FixedSearcher([Passage.at("long.txt", 0, "word " * 400)]), tiny)
     with pytest.raises(ValueError, match=r"best passage take \d+ tokens.*max_new_tokens=50.*'tiny' \(1024 tokens\)"):
         rag.ask(QUESTION, max_new_tokens=50)
-
-
-def test_citations_have_spans_in_the_sources(tiny: LanguageModel, passages: list[Passage]) -> None:
-    said = Rag(FixedSearcher(passages), tiny).ask(QUESTION, max_new_tokens=40).text
-    quoted = Passage.at("said.txt", 1000, f"He said: {said}")
-    rag = Rag(FixedSearcher([passages[0], quoted]), tiny, prompt=lambda question, _: Prompt(question))
-    answer = rag.ask(QUESTION, max_new_tokens=40)
-    for citation in answer.citations:
-        passage = answer.passages[citation.passage - 1]
-        assert citation.source == passage.source
-        assert passage.text[citation.source_start - passage.start :].startswith(citation.text)
 
 
 def test_invalid_arguments_are_refused_with_an_explanation(retriever: Retriever, tiny: LanguageModel) -> None:

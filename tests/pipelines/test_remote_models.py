@@ -31,14 +31,6 @@ def ask(index: Path, model: str, *more: str) -> Result:
     return CliRunner().invoke(app, ["ask", QUESTION, "--no-quote", "--index", str(index), "--model", model, *more])
 
 
-def test_rag_asks_a_server_and_cites(retriever: Retriever, server: FakeServer) -> None:
-    answer = Rag(retriever, RemoteLanguageModel(server.url), k=2).ask(QUESTION)
-    assert answer.text == ANSWER
-    assert [citation.text for citation in answer.citations] == [ANSWER.removesuffix(".")]
-    assert server.requests[0]["references"] == [passage.text for passage in answer.passages]
-    assert server.requests[0]["messages"][-1]["role"] == "user"
-
-
 def test_passages_that_do_not_fit_the_servers_window_are_left_out(retriever: Retriever) -> None:
     with run_server(FakeServer(window=210)) as server:
         answer = Rag(retriever, RemoteLanguageModel(server.url), k=3).ask(QUESTION, max_new_tokens=20)
@@ -64,15 +56,6 @@ def test_an_answer_that_breaks_off_is_neither_kept_nor_lost(
         list(stream)
     assert caught.value.completion.text == "Bees live in "
     assert len(store) == 0
-
-
-def test_the_command_line_asks_a_server_by_its_address(index_folder: Path, server: FakeServer) -> None:
-    said = ask(index_folder, server.url)
-    assert said.exit_code == 0, said.stderr
-    assert said.stdout.startswith(ANSWER)
-    assert "Quoted verbatim from" in said.stdout
-    assert "15 tokens; first output" in said.stdout, "no speed, where the server tells no steps"
-    assert ask(index_folder, f"{server.url}#tiny").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from antiphon.pipelines.benchmark.methods import (
     methods_by_name,
 )
 from antiphon.pipelines.benchmark.run import Job, MethodRun
-from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed, measure_speed
 from antiphon.pipelines.cli.bench import is_lossless
 from benchmarks.record import as_line
@@ -128,17 +127,6 @@ def test_different_outputs_in_float32_end_with_exit_code_1(
     options = (*SHORT, "--method", "nothing")
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "float32").exit_code == 1
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "bfloat16").exit_code == 0
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_samples_are_found_by_name(name: str) -> None:
-    samples = load_samples(name)
-    assert len(samples) == {"python-docs": 40, "translation": 12, "genres": 12, "edits": 21}[name]
-    assert all(sample.prompt and sample.response for sample in samples)
-    if name == "python-docs":
-        assert all(len(sample.references) == 3 and sample.query in sample.prompt for sample in samples)
 
 
 def run_of(tokens: int, seconds: float, first: float, **more: Any) -> MethodRun:
