@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache
+from transformers import DynamicCache
 
-from antiphon.accel.engines.torch.cache_kinds import keep_rows
 from antiphon.accel.engines.torch.growing_cache import (
     GrowingCache,
     GrowingLayer,
@@ -64,20 +63,6 @@ def test_layer_operations_have_the_effect_of_a_dynamic_layer(change: str) -> Non
         for start in (100, 200):
             layer.update(*states(2, batch, start))
     expect_same(*layers)
-
-
-@pytest.mark.parametrize("kept", [[0], [0, 1, 2], [0, 2, 3], [1, 4], [0, 1, 4], [0, 1, 2, 3, 4], []], ids=str)
-def test_rows_are_kept_in_place(kept: list[int]) -> None:
-    cache = Cache(layers=[GrowingLayer() for _ in range(3)])
-    for place in range(3):
-        for start, tokens in ((0, 7), (100, 5)):
-            cache.update(*states(tokens, start=1000 * place + start), place)
-    keep_rows(cache, kept, length=7, fed=5)
-    layers: list[Any] = cache.layers
-    for place, layer in enumerate(layers):
-        before, new = states(7, start=1000 * place), states(5, start=1000 * place + 100)
-        torch.testing.assert_close(layer.keys, torch.cat([before[0], new[0][:, :, kept]], dim=2))
-        torch.testing.assert_close(layer.values, torch.cat([before[1], new[1][:, :, kept]], dim=2))
 
 
 def test_adopted_states_are_never_written_to() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.utils.logging import warning_once
 
 from antiphon.accel.language_model import LanguageModel
-from tests.tiny import BOS, EOS, byte_tokenizer, tiny_model
+from tests.tiny import BOS, byte_tokenizer, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
 
@@ -25,16 +25,15 @@ def tiny(family: str = "llama", **overrides: Any) -> LanguageModel:
     return LanguageModel(tiny_model(family, **overrides), byte_tokenizer(), name=f"tiny {family}")
 
 
-def parrot(text: str, *, ends: bool = False) -> LanguageModel:
-    """Return a model that generates this text of distinct bytes repeatedly, or once."""
+def parrot(text: str) -> LanguageModel:
+    """Return a model that generates this text of distinct bytes repeatedly."""
     model: Any = tiny_model(hidden_size=264, head_dim=16)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
         model.model.embed_tokens.weight.copy_(torch.eye(*model.model.embed_tokens.weight.shape))
-        said = [*text.encode(), EOS if ends else text.encode()[0]]
-        for current, following in [*pairwise(said), (ord(":"), said[0])]:
+        for current, following in pairwise(f":{text}{text[0]}".encode()):
             model.lm_head.weight[following, current] = 1
     return LanguageModel(model, byte_tokenizer(), num_draft_tokens=32, name="parrot")
 
@@ -102,15 +101,6 @@ def test_a_text_ends_exactly_before_its_stop_string(stop: str | list[str], draft
     assert whole.tokens == tuple(b"abcdefghi"[: len(whole.tokens)])
     assert whole.usage.completion_tokens == whole.steps.tokens == len(whole.tokens)
     assert len(whole.tokens) == {"gh": 8, "g": 7}.get(stop if isinstance(stop, str) else stop[0], 9)
-
-
-def test_a_character_of_several_tokens_is_streamed_whole() -> None:
-    said = parrot("a🎉é", ends=True)
-    assert list(said.stream("Say:", drafter="nothing")) == ["a", "🎉", "é"]
-    with_drafts = said.generate("Say:", references=["a🎉é"])
-    assert with_drafts.text == "a🎉é"
-    assert with_drafts.finish_reason == "stop"
-    assert with_drafts.tokens[-1] == EOS
 
 
 def test_the_models_own_sampling_settings_are_ignored(capfd: pytest.CaptureFixture[str]) -> None:

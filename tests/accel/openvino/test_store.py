@@ -1,8 +1,5 @@
 """Converted models in the user's cache: complete or absent, whatever happens during conversion."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,29 +68,6 @@ def test_without_a_writable_cache_the_model_is_converted_for_this_process(tmp_pa
     (tmp_path / "cache").write_text("a file where the folder should be")
     expect_complete(load_or_convert(tmp_path / "cache" / "model", Converter()))
     assert [each.name for each in tmp_path.iterdir()] == ["cache"]
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Limit the size of files: a writer gets an error as from a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_leaves_no_incomplete_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "cache" / "model"
-    elsewhere.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
-    converter = Converter()
-    with largest_file(20_000), pytest.raises(OSError, match="converted model"):
-        load_or_convert(folder, converter)
-    assert not folder.exists()
-    assert list(folder.parent.iterdir()) == []
-    assert list(elsewhere.iterdir()) == []
 
 
 def test_every_weight_and_every_setting_changes_the_fingerprint() -> None:
