@@ -19,19 +19,13 @@ from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
-from tests.pipelines.conftest import printable_model
+from tests.pipelines.conftest import printable_model, reader
 from tests.tiny import byte_tokenizer
+
+__all__ = ["reader"]
 
 QUESTION = "How many eggs does a queen lay?"
 QUESTIONS = (QUESTION, "And how long does honey keep?")
-
-
-@pytest.fixture(scope="module")
-def reader() -> LanguageModel:
-    """A random model whose configuration names the prompt format 'reader'."""
-    model = printable_model()
-    model.config.prompt_format = "reader"
-    return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
 
 
 async def test_a_langchain_chain_gives_the_answer_of_rag(retriever: Retriever, reader: LanguageModel) -> None:
