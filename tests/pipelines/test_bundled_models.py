@@ -9,9 +9,6 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel, resolve_model
-from antiphon.accel.drafting.drafters import Bita, Blend
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
-from antiphon.accel.models.bundled import BITA_WEIGHTS
 from antiphon.accel.verified_folder import is_intact
 from antiphon.pipelines.models.drafters import resolve_drafter
 from antiphon.pipelines.prompt import reader_prompt
@@ -73,26 +70,6 @@ def test_a_wrong_name_is_told_what_is_right(name: str, complaint: str) -> None:
 def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no model folder: it has no config\.json"):
         resolve_model(str(tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: LanguageModel) -> None:
-    learned = BitaWeights.load(BITA_WEIGHTS)
-    assert BITA_WEIGHTS.stat().st_size < 1_000_000
-    assert learned.model.startswith("smollm2")
-    for factory, kind in (
-        (resolve_drafter("bita"), Bita),
-        (resolve_drafter("blend", bita="smollm2", window=(5, 3, 5)), Blend),
-    ):
-        assert factory != "auto"
-        drafter = factory()
-        assert isinstance(drafter, kind)
-        assert bita_weights_of(drafter) is not None
-    with pytest.raises(ValueError, match="The BiTA weights for 'smollm2"):
-        tiny.generate("Who?", drafter=resolve_drafter("bita"))
-    with pytest.raises(ValueError, match="There is no drafter named 'byta'"):
-        resolve_drafter("byta")
 
 
 @pytest.mark.slow

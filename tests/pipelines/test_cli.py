@@ -57,17 +57,8 @@ def test_json_holds_the_whole_answer_and_plain_decoding_the_same_text(index_fold
     ("arguments", "complaint"),
     [
         (("index", "nowhere", "--out", "x"), "nowhere does not exist; give the path of a file or a folder."),
-        (("index", "empty", "--out", "x"), "empty holds no file; give a file or a folder with"),
         (("ask", "?", "--index", "nowhere"), "nowhere"),
-        (("ask", "?", "--index", "INDEX", "--drafter", "oracle"), "oracle"),
-        pytest.param(
-            ("ask", "?", "--index", "INDEX", "--model", "smolm2"),
-            "did you mean 'smollm2'?",
-            marks=pytest.mark.exhaustive,  # asks the model hub first
-        ),
-        (("ask", "?", "--index", "INDEX", "--model", "empty"), "is no model folder"),
         (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--k", "0"), "k is 0"),
-        (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--num-draft-tokens", "-1"), "num_draft_tokens is -1"),
         (
             ("ask", "?", "--index", "INDEX", "--model", "MODEL", "--sessions", "typo/x.sqlite"),
             "There is no folder 'typo'",

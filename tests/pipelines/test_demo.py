@@ -12,27 +12,18 @@ from antiphon.pipelines.benchmark.run import Job, MethodRun
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents, demo_tasks
-from antiphon.retrieval import load_embedder
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def some_documents() -> list[Path]:
-    try:
-        load_embedder("minilm")
-    except ImportError as error:
-        pytest.skip(f"the embedded embedder is not installed: {error}")
-    return [path for path in demo_documents() if path.stem in ("tutorial-appetite", "tutorial-datastructures")]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("smollm2_folder")
 def test_the_demo_answers_cites_and_compares(
-    some_documents: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    documents = [path for path in demo_documents() if path.stem in ("tutorial-appetite", "tutorial-datastructures")]
     monkeypatch.setattr(demo, "ROUNDS", 1)
-    assert demo.run_demo("smollm2", paths=some_documents, folder=tmp_path / "index", engine="torch")
+    assert demo.run_demo("smollm2", paths=documents, folder=tmp_path / "index", engine="torch")
     shown = capsys.readouterr().out
     assert "[1] tutorial-appetite.txt, Whetting Your Appetite: “" in shown
     assert "use collections.deque" in shown

@@ -1,4 +1,4 @@
-"""Rag: the same cited answer with and without drafts and streaming."""
+"""Rag: answers with their passages and costs, and what fits into the prompt."""
 
 from __future__ import annotations
 
@@ -31,31 +31,6 @@ def test_an_answer_has_its_passages_and_its_cost(retriever: Retriever, tiny: Lan
     assert answer.passages == tuple(retriever.search(QUESTION, 2))
     assert answer.usage.completion_tokens == answer.steps.tokens == 20
     assert answer.finish_reason == "length"
-
-
-def test_the_pieces_of_a_stream_form_the_answer(retriever: Retriever, tiny: LanguageModel) -> None:
-    rag = Rag(retriever, tiny, k=2)
-    stream = rag.stream(QUESTION, max_new_tokens=30)
-    assert len(stream.passages) == 2  # available before the first piece
-    with pytest.raises(RuntimeError, match="has not ended"):
-        _ = stream.answer
-    assert "".join(stream) == stream.answer.text == rag.ask(QUESTION, max_new_tokens=30).text
-
-
-def test_a_closed_stream_keeps_the_text_until_then(retriever: Retriever, tiny: LanguageModel) -> None:
-    with Rag(retriever, tiny).stream(QUESTION, max_new_tokens=200) as stream:
-        first = next(stream)
-    assert stream.answer.text == first
-    assert stream.answer.finish_reason == "cancelled"
-    assert list(stream) == []
-
-
-def test_drafting_does_not_change_the_text(retriever: Retriever, tiny: LanguageModel) -> None:
-    rag = Rag(retriever, tiny)
-    drafted = rag.ask(QUESTION, max_new_tokens=60)
-    plain = rag.ask(QUESTION, max_new_tokens=60, drafter="nothing")
-    assert drafted.text == plain.text
-    assert plain.steps.tokens_per_step == 1
 
 
 def test_generation_options_reach_the_model(retriever: Retriever, tiny: LanguageModel) -> None:

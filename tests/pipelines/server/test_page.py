@@ -18,10 +18,8 @@ from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
 from tests.pipelines.server.page_fixtures import (
     ask,
-    browser,
     open_page,
     open_quote,
-    page,
     scripted,
     served_collections,
     wait_for_text,
@@ -29,7 +27,6 @@ from tests.pipelines.server.page_fixtures import (
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["browser", "page"]
 
 INJECTIONS = (
     "<script>window.hit=1</script>",

@@ -14,20 +14,16 @@ from tests.pipelines.server.page_fixtures import (
     LONG,
     STYLED,
     UNKNOWN,
-    address,
     ask,
-    browser,
     library,
     open_page,
     open_quote,
-    page,
     send,
     wait_for_text,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
-__all__ = ["address", "browser", "page"]
 
 CHAT = "**/v1/chat/completions"
 SAVED = "localStorage.getItem('antiphon-conversations') ?? ''"

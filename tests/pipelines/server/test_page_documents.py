@@ -12,18 +12,14 @@ from tests.pipelines.server.page_fixtures import (
     GUIDE_PAGE,
     HANDBOOK,
     KEYS,
-    address,
     ask,
-    browser,
     open_page,
     open_quote,
-    page,
     wait_for_text,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
-__all__ = ["address", "browser", "page"]
 
 DROP = """() => {
     const data = new DataTransfer();

@@ -15,9 +15,10 @@ from fastapi.testclient import TestClient
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.server.access_control import check_listen_address
 from antiphon.pipelines.server.access_keys import AccessKeys
-from antiphon.pipelines.server.errors import to_api_error
+from antiphon.pipelines.server.errors import NO_DATABASE, to_api_error
 from antiphon.pipelines.server.request_queue import Delta, Finished, GenerationJob, RequestQueue, Started
 from antiphon.pipelines.server.settings import ServerSettings
+from antiphon.retrieval.errors import DatabaseUnavailable
 from tests.pipelines.server.conftest import Serve
 from tests.pipelines.server.test_chat_completions import MESSAGES
 
@@ -80,6 +81,8 @@ def test_the_message_of_an_internal_error_stays_on_the_server() -> None:
     assert found.status == 500
     assert "operator" not in str(found)
     assert str(to_api_error(ValueError("k is 0; give 1 or more."))) == "k is 0; give 1 or more."
+    away = to_api_error(DatabaseUnavailable("//operator@host does not answer"))
+    assert (away.status, str(away)) == (503, NO_DATABASE)
 
 
 def test_either_key_is_accepted_and_the_page_needs_none(locked: TestClient) -> None:
@@ -92,6 +95,12 @@ def test_either_key_is_accepted_and_the_page_needs_none(locked: TestClient) -> N
 def test_keys_of_any_bytes_are_compared() -> None:
     keys = AccessKeys(("x", "\xfc"))
     assert AccessKeys(("\xfc",)).access("Bearer \xfc").key == keys.access("bearer  \xfc ").key
+
+
+def test_a_body_in_chunks_that_is_too_large_is_refused(locked: TestClient) -> None:
+    headers = {"Authorization": "Bearer one", "Content-Type": "application/json"}
+    response = locked.post("/v1/chat/completions", content=iter([b" " * 1000] * 10), headers=headers)
+    assert response.status_code == 413
 
 
 INVALID_JSON = "The body is not valid JSON: Expecting property name enclosed in double quotes."
