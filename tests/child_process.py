@@ -14,5 +14,6 @@ import pytest
 def _child_processes_find_our_modules() -> Iterator[None]:
     """Put the repository and the folders on this process' import path into PYTHONPATH."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
+        before = os.environ.get("PYTHONPATH", "")  # a run with a fault names its start-up file there
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path, before]))
         yield

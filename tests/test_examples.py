@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from antiphon.accel import resolve_model
-from antiphon.retrieval import build_index
-from tests.test_readme import DOCUMENT, ROOT
+from tests.test_readme import ROOT, folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
+__all__ = ["folder"]
+
 EXAMPLES = ROOT / "examples"
 QUESTION = "How do I rotate the keys?"
 ARGUMENTS = {
@@ -38,32 +37,7 @@ PRINTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one document and its index."""
-    try:
-        resolve_model("reader")
-    except ImportError as error:
-        pytest.skip(f"the embedded language model is not installed: {error}")
-    folder = tmp_path_factory.mktemp("examples")
-    (folder / "docs").mkdir()
-    (folder / "docs" / "keys.md").write_text(DOCUMENT, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        build_index(["docs"], "my-index", embedder="minilm")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _event_loop() -> Iterator[None]:
-    """LlamaIndex creates an event loop and leaves it open."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield
-    loop.close()
-    asyncio.set_event_loop(None)
-
-
+@pytest.mark.usefixtures("_event_loop")
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_an_example_runs(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,12 +1,10 @@
 """The README: its Python runs, its figures are stored results, its commands and links exist."""
 
-import asyncio
 import json
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,27 +26,18 @@ RUNS = (("qwen2.5-0.5b", "bfloat16", 5, "Intel"), ("smollm2", "float32", 5, "AMD
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the index that the blocks of the README open."""
+    """A folder with a document and the index that the blocks of the README open."""
     try:
         resolve_model("reader")
     except ImportError as error:
         pytest.skip(f"the embedded language model is not installed: {error}")
     folder = tmp_path_factory.mktemp("readme")
-    (folder / "keys.md").write_text(DOCUMENT, encoding="utf-8")
+    (folder / "docs").mkdir()
+    (folder / "docs" / "keys.md").write_text(DOCUMENT, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        build_index(["keys.md"], "my-index", embedder="minilm")
+        build_index(["docs"], "my-index", embedder="minilm")
     return folder
-
-
-@pytest.fixture
-def _event_loop() -> Iterator[None]:
-    """LlamaIndex creates an event loop and leaves it open."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield
-    loop.close()
-    asyncio.set_event_loop(None)
 
 
 def test_the_links_of_the_readme_exist() -> None:

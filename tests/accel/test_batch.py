@@ -1,7 +1,7 @@
 """Batches: each sequence equals the one of a single request, for any lengths, drafts and ends of the others."""
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,11 +10,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.decoding.model_request import ModelRequest, prepare
-from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.decoding.request import Request
-from antiphon.accel.decoding.scheduler import Batch, scheduler_of
-from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
+from antiphon.accel.drafting.draft import ROOT, Drafter
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import generate
@@ -52,16 +48,6 @@ def alone(model: Any, prompt: Sequence[int], **options: Any) -> list[int]:
     """Return the tokens that transformers generates for this prompt alone."""
     output = model.generate(torch.tensor([list(prompt)]), **(SETTINGS | options))
     return list(output[0, len(prompt) :].tolist())
-
-
-def batch_of(model: Any, size: int = 8) -> Batch:
-    return Batch(scheduler_of(engine_of(model)), size=size)
-
-
-def request_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> Request:
-    """Return one request that can be added to a batch."""
-    make = partial(ModelRequest, options=DecodingOptions(drafter=drafter, num_draft_tokens=rows))
-    return engine_of(model).lock.run(lambda: prepare(model, prompt, make, **(SETTINGS | options)))
 
 
 class Planted:
@@ -117,25 +103,6 @@ def test_a_padded_prompt_in_a_batch_is_read_as_if_alone(family: str, padding: in
         found = [logits.tensor()[-1] for logits in engine.forward(feeds)]
         truth = [model(torch.tensor([text])).logits[0, -1] for text in (other, prompt)]
     torch.testing.assert_close(found, truth, atol=2e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("size", part((1, 2, 5), (2,)))
-def test_waiting_requests_start_when_others_finish(size: int) -> None:
-    model, prompts = model_of("gemma3"), texts((12, 40, 3, 25, 18))
-    limits = (9, 20, 4, 16, 11)
-    expected = [alone(model, p, max_new_tokens=n) for p, n in zip(prompts, limits, strict=True)]
-    batch = batch_of(model, size)
-    running: list[Any] = []
-    for prompt, tail in zip(prompts, expected, strict=True):
-        drafter = partial(RandomTreeDrafter, prompt + tail, 3, VOCAB_SIZE)
-        running.append(batch.add(request_of(model, prompt, drafter, 16, max_new_tokens=len(tail))))
-    said = {}
-    for place in (3, 0, 4, 1, 2):  # the order in which requests are read does not matter
-        steps = list(running[place])
-        said[place] = [token for step in steps for token in step.tokens]
-        assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["length"]
-    assert [said[place] for place in range(5)] == expected
-    assert batch.active == ()
 
 
 def test_each_sequence_drafts_from_its_own_references() -> None:

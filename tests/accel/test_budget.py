@@ -5,8 +5,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from antiphon.accel.decoding.model_request import ModelRequest, prepare
@@ -51,20 +49,6 @@ def test_rows_below_the_margin_are_dropped() -> None:
     cost = StepCost({64: {1: 1.0, 2: 1.0, 64: 1.0}})
     assert len(adaptive(cost).trim(chain([5], [0.02]), 64)) == 0
     assert len(adaptive(cost).trim(chain([5], [0.2]), 64)) == 1
-
-
-@given(seed=st.integers(0, 2**32 - 1))
-def test_the_selected_rows_are_the_best_prefix_by_chance_and_whole_paths(seed: int) -> None:
-    draft = random_tree(30, seed)
-    kept = adaptive(KINKED).trim(draft, 64)
-    curve = KINKED.curve(64, 31)
-    chances = RequestCalibration(Calibration()).calibrate(draft)
-    order = sorted(chances, reverse=True)
-    rates = [(1 + sum(order[:rows])) / curve[rows] for rows in range(31)]
-    best = max(range(31), key=rates.__getitem__)
-    assert len(kept) == (best if rates[best] > 1.03 * rates[0] else 0)
-    assert sorted(kept.tokens) == sorted(row for row in range(30) if chances[row] in order[: len(kept)])
-    assert all(draft.parents[row] in (ROOT, *kept.tokens) for row in kept.tokens), "every parent is kept"
 
 
 def test_more_rows_are_requested_while_all_pay_and_fewer_when_few_do() -> None:

@@ -16,7 +16,7 @@ from antiphon.accel.drafting.drafters import Lookahead
 from antiphon.accel.engines.torch.compiled_sequence import CompiledSequence, CompiledSteps
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.engines.torch.slot_cache import BUCKETS
+from antiphon.accel.engines.torch.slot_cache import BUCKETS, SlotCache
 from antiphon.accel.generate import generate, stream
 from tests.accel.adversarial_drafters import (
     OracleDrafter,
@@ -232,22 +232,6 @@ def test_each_number_of_rows_is_compiled_once() -> None:
     used = {min(size for size in BUCKETS if size > len(record.draft)) for record in recorder.records[1:]}
     assert used == {1, 4, 8}
     assert len(graphs) == len(used)
-    before = len(graphs)
-    texts = [
-        stream(
-            model,
-            PROMPT,
-            drafter=lambda: RandomTreeDrafter(text, 3, VOCAB_SIZE),
-            num_draft_tokens=7,
-            compiled=True,
-            **OPTIONS,
-        )
-        for _ in range(2)
-    ]
-    assert [one.tokens for one, _ in zip(*texts, strict=True)] == [
-        record.accepted.tokens for record in recorder.records
-    ]
-    assert len(graphs) == before
     assert not failure_of(model)
 
 
@@ -339,3 +323,15 @@ def test_a_slot_cache_does_not_keep_its_model_alive() -> None:
     del model, cached
     gc.collect()
     assert gone() is None
+
+
+def test_what_a_captured_step_reads_lives_as_long_as_its_slot_cache() -> None:
+    """A CUDA graph reads tensors by their addresses: one that is freed is overwritten, and the graph goes wrong."""
+    model = tiny_model()
+    slot_cache = SlotCache(model, traits_of(model), 64, compiles=False)
+    kept = {each.untyped_storage().data_ptr() for each in vars(slot_cache).values() if isinstance(each, torch.Tensor)}
+    for rows in BUCKETS:
+        step: Any = slot_cache._step(rows)
+        read = [cell.cell_contents for cell in step.__closure__ if isinstance(cell.cell_contents, torch.Tensor)]
+        assert len(read) == 3
+        assert {each.untyped_storage().data_ptr() for each in read} <= kept

@@ -17,7 +17,7 @@ from antiphon.accel.drafting.drafters.head import Head
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName, select_engine
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
-from antiphon.accel.engines.torch.engine import engine_of, traits_of
+from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import generate
 from recipes.bita.initial import initial_bita_weights
 from tests.accel.adversarial_drafters import (
@@ -237,24 +237,3 @@ def test_tokens_and_logits_equal_plain_decoding_for_any_row_selection(
     recorder = RecordingDrafter(drafter_of(name, text, model))
     assert drafted(recorder, family, "greedy", engine, references=[text[40:60]], cost=KINKED) == text
     expect_plain_logits(model, text, recorder.records, every_row=1)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_eager_attention_gives_the_same_text_as_plain_decoding(family: str) -> None:
-    model = tiny_model(family, attn_implementation="eager")
-    assert traits_of(model).level == "tree"
-    expected = model.generate(prompt_of(5), max_new_tokens=40, do_sample=False, eos_token_id=None)  # type: ignore[operator]
-    text = expected[0].tolist()
-    recorder = RecordingDrafter(RandomTreeDrafter(text, 4, VOCAB_SIZE))
-    output = generate(
-        model,
-        prompt_of(5),
-        num_draft_tokens=32,
-        drafter=lambda: recorder,
-        max_new_tokens=40,
-        do_sample=False,
-        eos_token_id=None,
-    )
-    assert isinstance(output, Tensor)
-    assert output.tolist() == expected.tolist()
-    expect_plain_logits(model, text, recorder.records)

@@ -60,15 +60,6 @@ def test_joined_pieces_equal_the_decoding_of_any_token_ids(name: str, data: st.D
     assert "".join(pieces(tokenizer, tokens)) == whole(tokenizer, tokens)
 
 
-@pytest.mark.parametrize("name", ["llama-2", "metaspace"])
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_joined_pieces_equal_the_decoding_of_words_bytes_and_specials(name: str, data: st.DataObject) -> None:
-    ids = [0, 1, *(2 + byte for byte in "é🎉A".encode()), *range(258, 267)]
-    tokens = data.draw(st.lists(st.sampled_from(ids), max_size=16))
-    assert "".join(pieces(TOKENIZERS[name], tokens)) == whole(TOKENIZERS[name], tokens)
-
-
 @settings(max_examples=100, deadline=None)
 @given(text=st.text())
 def test_any_text_is_returned_in_complete_characters(text: str) -> None:

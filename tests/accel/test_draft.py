@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, merge, most_likely_chain, take_rows, trim
-from antiphon.accel.drafting.tree import reorder_depth_first, take_rows_depth_first
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, merge, most_likely_chain, trim
+from antiphon.accel.drafting.tree import reorder_depth_first
 from antiphon.accel.drafting.verify import verify
 
 
@@ -91,17 +91,6 @@ def test_depth_first_order_keeps_all_paths_and_puts_first_children_behind_their_
         first = ordered.parents.index(parent) == row
         assert not first or row == parent + 1
     assert reorder_depth_first(ordered) == ordered
-
-
-@given(seed=st.integers(0, 2**32 - 1))
-def test_take_rows_depth_first_equals_taking_rows_and_then_reordering(seed: int) -> None:
-    draft = random_tree(seed, 14)
-    kept = [row for row in range(14) if draft.chances[row] > 0.1]
-    kept = [row for row in kept if draft.parents[row] in (ROOT, *kept)]
-    assert take_rows_depth_first(draft, kept) == reorder_depth_first(take_rows(draft, kept))
-    with_probes = replace(draft, num_probes=3, parents=(*draft.parents[:11], ROOT, 11, ROOT))
-    kept = [*(row for row in kept if row < 11), 11, 12, 13]
-    assert take_rows_depth_first(with_probes, kept) == reorder_depth_first(take_rows(with_probes, kept))
 
 
 def test_the_most_likely_chain_follows_the_best_child_from_the_root() -> None:

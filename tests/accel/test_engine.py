@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import Accepted, Draft, Logits
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter, generate_with_trees
+from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
 from tests.accel.oracles import longest_path
-from tests.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
+from tests.tiny import FAMILIES, VOCAB_SIZE, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]
@@ -62,57 +62,6 @@ def test_max_new_tokens_is_exact_within_accepted_tokens(limit: int) -> None:
     assert steps[-1].finish == "length"
 
 
-class AtLength(StoppingCriteria):
-    """Stops at a length, and records every length that it was called with."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.asked: list[int] = []
-
-    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
-        self.asked.append(input_ids.shape[1])
-        return torch.tensor([input_ids.shape[1] >= self.length])
-
-
-@pytest.mark.parametrize("length", [LENGTH + 1, LENGTH + 5, LENGTH + 9, LENGTH + 10])
-def test_a_stopping_criterion_is_called_after_every_token(length: int) -> None:
-    model = tiny_model(seed=11)
-    criterion = AtLength(length)
-    output, steps = ours(model, plain(model), stopping_criteria=StoppingCriteriaList([criterion]))
-    assert len(output) == length
-    assert criterion.asked == list(range(LENGTH + 1, length + 1))
-    assert steps[-1].finish == "stop"
-
-
-@pytest.mark.parametrize("place", [9, 12])
-def test_a_stopping_criterion_is_called_after_an_eos_token(place: int) -> None:
-    model = tiny_model(seed=11)
-    end = plain(model)[LENGTH + place]
-    theirs, mine = AtLength(999), AtLength(999)
-    expected = plain(model, eos_token_id=end, pad_token_id=0, stopping_criteria=StoppingCriteriaList([theirs]))
-    output, steps = ours(
-        model, plain(model), eos_token_id=end, pad_token_id=0, stopping_criteria=StoppingCriteriaList([mine])
-    )
-    assert output == expected
-    assert mine.asked == theirs.asked == list(range(LENGTH + 1, len(expected) + 1))
-    assert steps[-1].finish == "stop"
-
-
-def test_a_stop_string_across_two_accepted_tokens_ends_the_output() -> None:
-    model, tokenizer = tiny_model(seed=11), byte_tokenizer()
-    text = plain(model)
-    tokens = text[LENGTH:]
-    place = next(i for i in range(4, 30) if all(32 < t < 127 for t in tokens[i : i + 2]))
-    stop = tokenizer.decode(tokens[place : place + 2])
-    expected = model.generate(  # type: ignore[operator]
-        PROMPT, do_sample=False, max_new_tokens=40, eos_token_id=None, stop_strings=[stop], tokenizer=tokenizer
-    )
-    output, steps = ours(model, text, stop_strings=[stop], tokenizer=tokenizer)
-    assert output == expected[0].tolist()
-    assert len(output) < len(text)
-    assert steps[-1].finish == "stop"
-
-
 def test_token_id_0_after_a_leaf_is_not_padding() -> None:
     model = tiny_model(seed=11)
     often: dict[str, Any] = {"sequence_bias": [[[0], 3.5]]}
@@ -145,25 +94,6 @@ def test_logits_processors_are_called_once_per_token_with_the_tokens_so_far() ->
     assert len(steps) < len(theirs.calls)
 
 
-@pytest.mark.parametrize("sample", [False, True])
-def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample: bool) -> None:
-    model = tiny_model(seed=11)
-    options: dict[str, Any] = {
-        "do_sample": sample, "top_k": 12, "max_new_tokens": 30, "eos_token_id": None, "output_scores": True,
-        "output_logits": True, "return_dict_in_generate": True,
-    }  # fmt: skip
-    torch.manual_seed(1)
-    expected = model.generate(PROMPT, **options)  # type: ignore[operator]
-    torch.manual_seed(1)
-    text = expected.sequences[0].tolist()
-    output = generate_with_trees(model, PROMPT, text, 1, **options)
-    assert output.sequences.tolist() == expected.sequences.tolist()
-    for mine, theirs in [(output.scores, expected.scores), (output.logits, expected.logits)]:
-        torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=1e-4)
-    assert output.past_key_values is not None
-    assert output.past_key_values.get_seq_length() == len(text) - 1
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(family: str) -> None:
     model = tiny_model(family)
@@ -193,23 +123,6 @@ def expect_cache_of(cached: TorchSequence, tokens: list[int]) -> None:
         assert mine.get_seq_length() == other.get_seq_length() == len(tokens)
         torch.testing.assert_close(mine.keys, other.keys, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(mine.values, other.values, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_left_padding_is_masked(family: str) -> None:
-    model = tiny_model(family)
-    padded = torch.cat([torch.full((1, 7), 258), PROMPT], dim=1)
-    visible = torch.cat([torch.zeros(1, 7, dtype=torch.long), torch.ones_like(PROMPT)], dim=1)
-    options: dict[str, Any] = {
-        "attention_mask": visible,
-        "max_new_tokens": 40,
-        "do_sample": False,
-        "eos_token_id": None,
-    }
-    expected = model.generate(padded, **options)  # type: ignore[operator]
-    text = expected[0].tolist()
-    output = generate_with_trees(model, padded, text, 2, **options)
-    assert output.tolist() == expected.tolist()
 
 
 class Recurring:

@@ -14,7 +14,6 @@ import pytest
 from antiphon.accel.files import (
     is_disk_full,
     remove_stale_folders,
-    temporary_folder,
     write_cache_file,
     write_file,
 )
@@ -52,17 +51,6 @@ def test_a_file_is_private_by_default_has_the_given_mode_or_follows_the_umask(tm
         os.umask(before)
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("private", "group", "shared")]
     assert modes == [0o600, 0o664, 0o644]
-
-
-def test_a_temporary_folder_is_removed_unless_it_was_renamed(tmp_path: Path) -> None:
-    with temporary_folder(tmp_path, ".new-") as folder:
-        (folder / "file").write_bytes(b"half")
-    assert list(tmp_path.iterdir()) == []
-    with temporary_folder(tmp_path, ".new-") as folder:
-        (folder / "file").write_bytes(b"whole")
-        folder.rename(tmp_path / "folder")
-    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
-    assert (tmp_path / "folder" / "file").read_bytes() == b"whole"
 
 
 def test_only_old_folders_with_the_prefix_are_removed(tmp_path: Path) -> None:

@@ -1,16 +1,13 @@
 """The growing cache holds what a `DynamicCache` holds, but writes in place."""
 
-import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache
+from transformers import DynamicCache
 
-from antiphon.accel.engines.torch.cache_kinds import keep_rows
 from antiphon.accel.engines.torch.growing_cache import (
     GrowingCache,
     GrowingLayer,
@@ -68,20 +65,6 @@ def test_layer_operations_have_the_effect_of_a_dynamic_layer(change: str) -> Non
     expect_same(*layers)
 
 
-@pytest.mark.parametrize("kept", [[0], [0, 1, 2], [0, 2, 3], [1, 4], [0, 1, 4], [0, 1, 2, 3, 4], []], ids=str)
-def test_rows_are_kept_in_place(kept: list[int]) -> None:
-    cache = Cache(layers=[GrowingLayer() for _ in range(3)])
-    for place in range(3):
-        for start, tokens in ((0, 7), (100, 5)):
-            cache.update(*states(tokens, start=1000 * place + start), place)
-    keep_rows(cache, kept, length=7, fed=5)
-    layers: list[Any] = cache.layers
-    for place, layer in enumerate(layers):
-        before, new = states(7, start=1000 * place), states(5, start=1000 * place + 100)
-        torch.testing.assert_close(layer.keys, torch.cat([before[0], new[0][:, :, kept]], dim=2))
-        torch.testing.assert_close(layer.values, torch.cat([before[1], new[1][:, :, kept]], dim=2))
-
-
 def test_adopted_states_are_never_written_to() -> None:
     layer, (keys, values) = GrowingLayer(), states(5)
     layer.keys, layer.values = keys, values
@@ -113,15 +96,3 @@ def test_the_returned_cache_is_a_dynamic_cache_with_growing_layers() -> None:
     lazy = DynamicCache()
     generate(model, PROMPT, max_new_tokens=5, past_key_values=lazy, eos_token_id=None)
     assert kinds(lazy) == ["GrowingLayer"] * 3
-
-
-def test_the_returned_cache_continues_with_transformers_and_reproducibly() -> None:
-    model: Any = tiny_model(seed=11)
-    options: dict[str, Any] = {"eos_token_id": None, "do_sample": False, "return_dict_in_generate": True}
-    expected = model.generate(PROMPT, max_new_tokens=30, **options).sequences.tolist()
-    first: Any = generate(model, PROMPT, max_new_tokens=10, **options)
-    ways: list[Any] = [model.generate, partial(generate, model, reproducible=True)]
-    for go_on in ways:
-        memory = copy.deepcopy(first.past_key_values)
-        output = go_on(first.sequences, past_key_values=memory, max_new_tokens=20, **options)
-        assert output.sequences.tolist() == expected

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.utils.logging import warning_once
 
 from antiphon.accel.language_model import LanguageModel
-from tests.tiny import BOS, EOS, byte_tokenizer, tiny_model
+from tests.tiny import BOS, byte_tokenizer, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
 
@@ -25,16 +25,15 @@ def tiny(family: str = "llama", **overrides: Any) -> LanguageModel:
     return LanguageModel(tiny_model(family, **overrides), byte_tokenizer(), name=f"tiny {family}")
 
 
-def parrot(text: str, *, ends: bool = False) -> LanguageModel:
-    """Return a model that generates this text of distinct bytes repeatedly, or once."""
+def parrot(text: str) -> LanguageModel:
+    """Return a model that generates this text of distinct bytes repeatedly."""
     model: Any = tiny_model(hidden_size=264, head_dim=16)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
         model.model.embed_tokens.weight.copy_(torch.eye(*model.model.embed_tokens.weight.shape))
-        said = [*text.encode(), EOS if ends else text.encode()[0]]
-        for current, following in [*pairwise(said), (ord(":"), said[0])]:
+        for current, following in pairwise(f":{text}{text[0]}".encode()):
             model.lm_head.weight[following, current] = 1
     return LanguageModel(model, byte_tokenizer(), num_draft_tokens=32, name="parrot")
 
@@ -104,25 +103,6 @@ def test_a_text_ends_exactly_before_its_stop_string(stop: str | list[str], draft
     assert len(whole.tokens) == {"gh": 8, "g": 7}.get(stop if isinstance(stop, str) else stop[0], 9)
 
 
-def test_a_possible_prefix_of_a_stop_string_is_held_back() -> None:
-    pieces = list(parrot("ab\nUs er").stream("Say:", drafter="nothing", stop="\nUser", max_new_tokens=8))
-    assert pieces == ["a", "b", "\nUs ", "e", "r"]
-
-
-def test_a_held_back_stop_string_prefix_is_emitted_at_the_end() -> None:
-    completion = parrot("ab\nUser").generate("Say:", drafter="nothing", stop="\nUser:", max_new_tokens=7)
-    assert (completion.text, completion.finish_reason) == ("ab\nUser", "length")
-
-
-def test_a_character_of_several_tokens_is_streamed_whole() -> None:
-    said = parrot("a🎉é", ends=True)
-    assert list(said.stream("Say:", drafter="nothing")) == ["a", "🎉", "é"]
-    with_drafts = said.generate("Say:", references=["a🎉é"])
-    assert with_drafts.text == "a🎉é"
-    assert with_drafts.finish_reason == "stop"
-    assert with_drafts.tokens[-1] == EOS
-
-
 def test_the_models_own_sampling_settings_are_ignored(capfd: pytest.CaptureFixture[str]) -> None:
     habitual = LanguageModel(tiny_model(), byte_tokenizer())
     habits = {"do_sample": True, "temperature": 0.6, "top_p": 0.5, "top_k": 3, "min_p": 0.2, "typical_p": 0.5}
@@ -133,14 +113,6 @@ def test_the_models_own_sampling_settings_are_ignored(capfd: pytest.CaptureFixtu
     sampled: dict[str, Any] = {"max_new_tokens": 30, "temperature": 1.2, "seed": 3}
     assert habitual.generate(PROMPT, **sampled).text == tiny().generate(PROMPT, **sampled).text
     assert capfd.readouterr().err == ""
-
-
-def test_a_seed_gives_the_same_text_with_and_without_drafts() -> None:
-    options: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "max_new_tokens": 40}
-    texts = [tiny().generate(PROMPT, seed=seed, **options).text for seed in (1, 1, 2)]
-    assert texts[0] == texts[1] != texts[2]
-    assert tiny().generate(PROMPT, seed=1, drafter="nothing", **options).text == texts[0]
-    assert tiny().generate(PROMPT, seed=1, references=[PROMPT, texts[0]], **options).text == texts[0]
 
 
 @pytest.mark.parametrize(

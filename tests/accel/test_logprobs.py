@@ -66,18 +66,3 @@ def test_logprobs_are_available_while_streaming(language_model: LanguageModel) -
     assert tuple(tokens) == whole.tokens
     assert [(each.step, each.is_drafted) for each in origins] == [(e.step, e.is_drafted) for e in whole.origins]
     assert [each.start for each in origins] == [each.start for each in whole.origins]
-
-
-@pytest.mark.parametrize(
-    ("how", "name"),
-    [
-        ({"logprobs": 21}, "logprobs"),
-        ({"presence_penalty": 2.5}, "presence_penalty"),
-        ({"frequency_penalty": -3}, "frequency_penalty"),
-        ({"logit_bias": {5: 101}}, "logit_bias"),
-        ({"logit_bias": {999_999: 1}}, "logit_bias names token 999999"),
-    ],
-)
-def test_values_out_of_range_are_refused(language_model: LanguageModel, how: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        language_model.stream(PROMPT, **how)

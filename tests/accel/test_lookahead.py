@@ -9,9 +9,6 @@ from antiphon.accel.drafting.drafters.lookahead import NGramPool
 from antiphon.accel.drafting.tree import build_tree
 from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.logits import TorchLogits
-from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.engines.torch.traits import declared_traits
-from tests.tiny import tiny_model
 
 TOY = 17
 
@@ -135,28 +132,6 @@ def test_the_pool_keeps_the_newest_n_grams_of_each_token_and_lookups_do_not_reor
     assert (pool.lookup(6), pool.lookup(7)) == ([(0, 0)], [])
     pool.add_all([5, 9, 8, 7], 3)
     assert list(pool) == [(5, 3, 3), (5, 9, 8), (6, 0, 0), (9, 8, 7)]
-
-
-@torch.no_grad()
-def test_no_row_of_the_window_changes_the_logits_after_confirmed_or_drafted_tokens() -> None:
-    model = tiny_model()
-    traits, prompt = declared_traits(model), [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
-    drafter = Lookahead(5, 4, 3)
-    drafter.begin(prompt, ())
-    assert drafter.window is not None
-    answers = []
-    for shift in (0, 1, 90):
-        drafter.window.levels = [[10 * level + j + shift for j in range(4 + (level > 0))] for level in range(3)]
-        draft = drafter.propose(prompt, 99)
-        assert (draft.num_candidates, draft.num_probes) == (5, 14)
-        cached = TorchSequence(model, traits)
-        cached.prefill(prompt[:-1])
-        cached.keep(())
-        answers.append(cached.forward(prompt[-1:], draft)[: 1 + draft.num_candidates])
-        cached.keep(range(draft.num_candidates)[:2])
-        answers[-1] = torch.cat([answers[-1], cached.forward([5], EMPTY)])
-    for other in answers[1:]:
-        torch.testing.assert_close(other, answers[0], atol=2e-5, rtol=1e-5)
 
 
 def test_in_a_blend_the_window_is_used_only_without_references_and_if_it_fits() -> None:

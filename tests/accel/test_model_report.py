@@ -1,6 +1,5 @@
 """The model report of `antiphon doctor`: verification level, reasons and advice."""
 
-import json
 from typing import Any
 
 import torch
@@ -33,16 +32,6 @@ def test_the_report_describes_the_model() -> None:
     assert str(found.layers[0]) == "2 sliding_attention: looks back 12 tokens"
     assert list(found.cost.seconds) == [64, 406]
     assert found.advice == ()
-
-
-def test_the_report_can_be_written_as_json() -> None:
-    found = json.loads(json.dumps(of("phi3-longrope").as_dict()))
-    assert found["level"] == "tree"
-    assert found["rope"] == {"position": 52, "dynamic": False, "rebuilds": True}
-    assert found["layers"] == [
-        {"name": "full_attention", "layers": 2, "span": {"window": None, "chunk": None}, "state": False}
-    ]
-    assert found["cost"]["1"]["rows"][0] == 1
 
 
 def test_the_reason_against_compiled_steps_is_reported() -> None:

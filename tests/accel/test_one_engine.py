@@ -1,7 +1,6 @@
 """One engine per model: one lock for its forward passes, and no change of the model that others can see."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event, Thread, get_ident
 from time import sleep
@@ -13,8 +12,7 @@ import torch
 from antiphon.accel import LanguageModel
 from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.generate import generate, stream
-from tests.table_part import part
-from tests.tiny import FAMILIES, byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -134,18 +132,3 @@ def test_the_engine_does_not_keep_its_model_alive() -> None:
             break
         sleep(0.01)
     assert gone() is None
-
-
-@pytest.mark.parametrize("family", part(FAMILIES, ("llama",)))
-def test_eight_concurrent_streams_equal_single_runs(family: str) -> None:
-    language_model = LanguageModel(tiny_model(family, seed=27), byte_tokenizer())
-    alone = [language_model.generate(prompt, max_new_tokens=24) for prompt in PROMPTS]
-    language_model.recycling_table.clear()  # type: ignore[union-attr]
-
-    def read(number: int) -> tuple[int, ...]:
-        with language_model.stream(PROMPTS[number], references=[PROMPTS[number - 1]], max_new_tokens=24) as pieces:
-            assert "".join(pieces) == alone[number].text
-        return pieces.completion.tokens
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(read, range(8))) == [one.tokens for one in alone]

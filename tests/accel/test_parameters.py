@@ -35,6 +35,11 @@ def tiny() -> LanguageModel:
         ({"stop": ["a", ""]}, "at least one character"),
         ({"num_draft_tokens": -1}, "num_draft_tokens is -1"),
         ({"drafter": "psychic"}, "'psychic'.*blend"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"logit_bias": {5: 101}}, "logit_bias"),
+        ({"logit_bias": {999_999: 1}}, "logit_bias names token 999999"),
     ],
 )
 def test_a_parameter_out_of_range_is_rejected_by_name(options: dict[str, Any], message: str) -> None:

@@ -210,11 +210,6 @@ def test_the_key_is_read_from_antiphons_environment_variable_only(monkeypatch: p
         assert model_on(server).generate(USER).text == ANSWER
 
 
-def test_a_missing_model_is_reported_with_the_available_ones(server: FakeServer) -> None:
-    with fails(404, r"has no model 'huge'; it has 'tiny'\."):
-        model_on(server, "huge").generate(USER)
-
-
 def test_too_many_requests_are_retried_and_then_reported(server: FakeServer) -> None:
     server.error_codes = [429, 503]
     assert model_on(server, retries=2).generate(USER).text == ANSWER

@@ -176,23 +176,6 @@ def test_earlier_and_concurrent_requests_change_no_token() -> None:
     assert [completion.tokens for completion in batch] == alone
 
 
-def test_a_language_model_decodes_reproducibly_and_leaves_its_model_unchanged() -> None:
-    prompt = "the passages that retrieval found"
-    model: Any = tiny_model("phi3").bfloat16()
-    language_model = LanguageModel(model, byte_tokenizer(), reproducible=True)
-    assert implementation_of(model) == "sdpa"
-    plain = language_model.generate(prompt, drafter="nothing", max_new_tokens=60)
-    for options in (
-        {"references": [prompt, plain.text]},
-        {"num_draft_tokens": 3},
-        {"num_draft_tokens": 50},
-        {"drafter": "copying"},
-    ):
-        drafted = language_model.generate(prompt, max_new_tokens=60, **options)
-        assert drafted.tokens == plain.tokens
-    assert implementation_of(model) == "sdpa"
-
-
 REFUSED = {
     "bloom": "does not accept it",
     "gemma2": "adds softcap to its scores",

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -68,15 +67,6 @@ def test_the_text_equals_generation_with_the_prefix_appended_to_the_prompt(
     assert (found.tokens, found.finish_reason) == (expected.tokens, expected.finish_reason)
     assert [each.token for each in found.logprobs] == [each.token for each in expected.logprobs]
     assert [each.logprob for each in found.logprobs] == pytest.approx([e.logprob for e in expected.logprobs], abs=1e-4)
-
-
-def test_the_text_equals_plain_forward_passes(tiny: LanguageModel) -> None:
-    ids = list(by_hand(tiny).tokens)
-    for _ in range(12):
-        with torch.no_grad():
-            ids.append(int(tiny.model(torch.tensor([ids])).logits[0, -1].argmax()))
-    found = tiny.generate(PROMPT, response_prefix=PREFIX, references=REFERENCES, max_new_tokens=12)
-    assert list(found.tokens) == ids[-12:]
 
 
 def test_no_decoding_step_runs_for_the_prefix_and_none_of_its_tokens_is_counted(tiny: LanguageModel) -> None:

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
+from transformers import LogitsProcessorList
 
 from antiphon.accel.constraints.penalties import penalties
-from antiphon.accel.decoding.stats import Step, TokenLogprob
 from antiphon.accel.decoding.step import StepRequest, forward_alone, observe
-from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory, collect_logprobs
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, chain
-from antiphon.accel.drafting.verify import verify
+from antiphon.accel.decoding.tokens import Sampler, TokenHistory
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted
 from antiphon.accel.engines.torch.logits import TorchLogits
 
 
@@ -42,35 +40,6 @@ def test_processors_do_not_change_the_logits_of_the_forward_pass() -> None:
     logits, processors = torch.arange(5.0)[None], LogitsProcessorList([in_place])
     Sampler(history_of(1), processors).bind(TorchLogits(logits))(ROOT)
     assert logits.tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0]], "drafters learn from them"
-
-
-def test_a_text_that_ends_at_its_maximum_length_was_not_cut() -> None:
-    criteria = StoppingCriteriaList([MaxLengthCriteria(3), EosTokenCriteria(9)])
-    for token, reason in ((9, "stop"), (8, "length")):
-        output = RequestOutput(history_of(1, 2), criteria, lambda: None)
-        assert output.commit(token)
-        assert output.finish == reason
-
-
-def test_no_token_is_drawn_after_the_end_of_the_text() -> None:
-    drawn = iter([5, 9, 6])
-    accepted = verify(chain([5, 9, 6]), lambda row: next(drawn), lambda token: token == 9)
-    assert accepted == Accepted((0,), (5, 9))
-    assert list(drawn) == [6]
-
-
-def test_each_token_has_the_logprob_of_its_own_step() -> None:
-    kept, found = list[Tensor](), list[TokenLogprob]()
-
-    def steps() -> Any:
-        for best in (1, 3):
-            kept.append(torch.eye(4)[best][None])
-            yield Step((best,), 0, 0, 0.0)
-
-    assert [step.tokens for step in collect_logprobs(steps(), kept, 1, found)] == [(1,), (3,)]
-    likeliest = float(torch.tensor([1.0, 0.0, 0.0, 0.0]).log_softmax(0)[0])
-    assert [each.logprob for each in found] == pytest.approx([likeliest, likeliest])
-    assert [each.top[0][0] for each in found] == [1, 3]
 
 
 class Notes:

@@ -29,33 +29,12 @@ def small(**options: Any) -> Trie:
     return Trie(n=4, prefix=2, **options)
 
 
-def count_in_texts(texts: list[tuple[int, ...]], path: tuple[int, ...]) -> int:
-    """Return how often ``path`` occurs in the texts."""
-    return sum(text[at : at + len(path)] == path for text in texts for at in range(len(text)))
-
-
 def test_rows_are_sorted_by_frequency_then_depth_then_first_occurrence() -> None:
     assert paths(drafted(small(), [1, 2], TEXT)) == [(3,), (4,), (3, 1), (4, 1), (3, 5)]
 
 
 def test_an_unknown_prefix_backs_off_to_a_shorter_one() -> None:
     assert paths(drafted(small(), [9, 2], TEXT)) == paths(drafted(small(), [1, 2], TEXT))
-
-
-@given(seed=st.integers(0, 2**32 - 1))
-def test_every_path_follows_the_query_and_is_at_most_as_frequent_as_its_prefix(seed: int) -> None:
-    chance = random.Random(seed)
-    texts = [tuple(chance.randrange(5) for _ in range(chance.randrange(40))) for _ in range(5)]
-    query = tuple(chance.randrange(5) for _ in range(3))
-    draft = drafted(Trie(8, 3), list(query), *texts)
-    texts.append(query)  # the answer, which is indexed, too
-    matched = max(
-        (m for m in (1, 2, 3) if all(count_in_texts(texts, query[-m:] + path) for path in paths(draft))), default=0
-    )
-    assert matched or len(draft) == 0
-    for path in paths(draft):
-        assert count_in_texts(texts, query[-matched:] + path) <= count_in_texts(texts, query[-matched:] + path[:-1])
-        assert path[:-1] == () or path[:-1] in paths(draft)
 
 
 @given(seed=st.integers(0, 2**32 - 1))

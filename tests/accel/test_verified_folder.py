@@ -118,20 +118,26 @@ def test_what_a_killed_process_left_is_swept_when_it_is_old(tmp_path: Path) -> N
     assert sorted(tmp_path.iterdir()) == [new, folder]
 
 
-def test_processes_that_write_at_once_do_not_tear_it(tmp_path: Path) -> None:
+def test_processes_that_write_at_once_or_are_killed_do_not_tear_it(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path\n"
+        "import os, sys; from pathlib import Path\n"
         "from antiphon.accel.verified_folder import verified_folder\n"
-        "write = lambda folder: [(folder / str(i)).write_text(sys.argv[2] * 999) for i in range(5)]\n"
+        "def write(folder):\n"
+        "    for i in range(5):\n"
+        "        (folder / str(i)).write_text(sys.argv[2] * 999)\n"
+        "        if sys.argv[2] == 'k' and i == 2: os.kill(os.getpid(), 9)\n"
         "for number in range(15): verified_folder(Path(sys.argv[1], str(number)), write)"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([*command, "k"], env=environment, check=False).returncode != 0
+    [left] = tmp_path.iterdir()
+    assert left.name.startswith(".unfinished")
     running = [subprocess.Popen([*command, letter], env=environment, stderr=subprocess.PIPE) for letter in "abc"]
     errors = [process.communicate()[1] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], errors
     folders = [tmp_path / str(number) for number in range(15)]
-    assert sorted(tmp_path.iterdir()) == sorted(folders)
+    assert sorted(tmp_path.iterdir()) == sorted([left, *folders])
     for folder in folders:
         assert is_intact(folder)
         assert len({(folder / str(number)).read_text() for number in range(5)}) == 1

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
 
 from benchmarks.certificate import certify
 from tests.accel.adversarial_drafters import generate_with_trees
@@ -78,28 +77,3 @@ def test_a_token_that_the_model_did_not_choose_is_found(place: int) -> None:
     certificate = certify(model, output[:, : LENGTH + place + 1], LENGTH)
     assert not certificate.holds
     assert [at for at, regret in enumerate(certificate.regrets) if regret] == [place]
-
-
-class Counting(LogitsProcessor):
-    """A stateful processor: the tokens that it forbids depend on the number of calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, ...]] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        assert scores.dtype == torch.float32
-        self.calls.append(tuple(input_ids[0].tolist()))
-        scores[:, len(self.calls) % VOCAB_SIZE] = -torch.inf
-        return scores
-
-
-def test_processors_are_called_as_in_decoding_and_a_forbidden_token_has_infinite_regret() -> None:
-    model = tiny_model()
-    theirs, mine = Counting(), Counting()
-    output = decoded(model, logits_processor=LogitsProcessorList([theirs]))
-    assert certify(model, output, LENGTH, LogitsProcessorList([mine])).worst == 0
-    assert mine.calls == theirs.calls
-    output[0, LENGTH + 4] = 5
-    fresh = LogitsProcessorList([Counting()])
-    certificate = certify(model, output[:, : LENGTH + 5], LENGTH, fresh)
-    assert certificate.worst == certificate.regrets[4] == math.inf

@@ -1,21 +1,22 @@
-"""The arithmetic of the benchmarks' figures, with numbers that can be computed by hand."""
+"""The arithmetic of the benchmarks' figures, with numbers that can be computed by hand, and the asked questions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log2
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.accel.drafting.drafters import DRAFTERS
 from antiphon.pipelines.benchmark.samples import RecordedSample
-from antiphon.retrieval import HashEmbedder
-from benchmarks.answers import AnswerTrace, SpanQuestion, answer_figures
+from antiphon.retrieval import HashEmbedder, Passage, load_documents
+from benchmarks.answers import AnswerTrace, SpanQuestion, answer_figures, load_span_questions
 from benchmarks.own_questions import AskedQuestion, question_figures
 from benchmarks.replay import replay_steps, tokenize_sample
-from benchmarks.retrieval import measure_retrieval
+from benchmarks.retrieval import measure_retrieval, reciprocal_rank_fusion
 from benchmarks.vllm.measure import figures_with_ratios, measure_vllm
 from benchmarks.vllm.worker import Decoded, EngineAnswer
 from tests.pipelines.recorded import SAMPLES
@@ -26,9 +27,6 @@ EGGS = SpanQuestion("bees", "How many eggs?", "a.md", ("two thousand eggs",))
 NOBODY = SpanQuestion("bees", "Who made it?", None, ())
 
 
-# ---- replay
-
-
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_the_steps_of_a_replay_spell_the_answer(name: str) -> None:
     recording = tokenize_sample(SAMPLES[0], TOKENIZER)
@@ -37,12 +35,6 @@ def test_the_steps_of_a_replay_spell_the_answer(name: str) -> None:
     assert (steps[0].drafted, len(steps[0].tokens)) == (0, 1), "the first step ends the prefill"
     assert all(step.drafted <= 8 and len(step.tokens) <= step.accepted + 1 for step in steps)
     assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["stop"]
-
-
-# ---- speed
-
-
-# ---- vLLM
 
 
 class ScriptedEngine:
@@ -69,9 +61,6 @@ def test_ratios_of_vllm_are_of_the_paces_without_prompts_and_of_the_better_ngram
     assert (plain["x_plain"], ours["x_plain"], ours["x_ngram"], ours["x_suffix"]) == (1.0, 2.4, 1.5, None)
     assert (ours["tokens_per_step"], ours["drafted"], ours["accepted"], ours["x_plain_whole"]) == (2.0, 5.0, 3.0, 1.0)
     assert (ngram["identical"], ours["identical"]) == (0.5, 1.0)
-
-
-# ---- answers and retrieval
 
 
 def test_an_answer_is_right_with_70_percent_of_the_words_or_with_all_phrases_in_whole_words() -> None:
@@ -122,3 +111,20 @@ def test_figures_of_searches_are_those_of_the_definitions() -> None:
     assert words.recall == pytest.approx((1 / 2 + 1) / 2)
     assert words.mrr == 1
     assert words.ndcg == pytest.approx((1 / (1 + 1 / log2(3)) + 1) / 2)
+
+
+def test_reciprocal_ranks_are_summed_independently_of_scores() -> None:
+    dense = [Passage(name, name, "source", 0, 1, score) for name, score in (("a", 3.0), ("b", 2.0))]
+    lexical = [Passage(name, name, "source", 0, 1, score) for name, score in (("b", 0.1), ("c", 0.05))]
+    found = [(passage.id, passage.score) for passage in reciprocal_rank_fusion(dense, lexical)]
+    assert found == [("b", 1 / 12 + 1 / 11), ("a", 1 / 11), ("c", 1 / 12)]
+
+
+def test_the_first_span_of_each_question_is_in_its_document() -> None:
+    corpora = Path(__file__).parents[2] / "benchmarks" / "corpora"
+    documents = load_documents([corpora]).documents
+    for asked in load_span_questions(corpora):
+        if asked.source is not None:
+            start = str(corpora / asked.corpus / asked.source)
+            alone = SpanQuestion(asked.corpus, asked.question, asked.source, asked.spans[:1])
+            assert any(alone.is_in(each.text) for each in documents if each.source.startswith(start)), asked

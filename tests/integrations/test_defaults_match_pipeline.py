@@ -1,4 +1,4 @@
-"""With default settings both frameworks return the passages and the answer of `Rag`."""
+"""With default settings both frameworks return the passages and answers of `Rag` and of `Chat`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from llama_index.core.schema import QueryBundle
 
 from antiphon.accel import LanguageModel
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon, retrieval_chain
-from antiphon.integrations.llama_index import AntiphonQueryEngine
+from antiphon.integrations.llama_index import AntiphonChatEngine, AntiphonQueryEngine
 from antiphon.integrations.llama_index.cited_engines import CitedResponse, CitedStreamingResponse
-from antiphon.pipelines import Rag
+from antiphon.pipelines import Chat, Rag
 from antiphon.pipelines.request_plan import RequestPlan, plan_request
+from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.service import make_service
+from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.pipelines.conftest import printable_model, reader
+from tests.tiny import byte_tokenizer
+
+__all__ = ["reader"]
 
 QUESTION = "How many eggs does a queen lay?"
-
-
-@pytest.fixture(scope="module")
-def reader() -> LanguageModel:
-    """A random model whose configuration names the prompt format 'reader'."""
-    model: Any = tiny_model(max_position_embeddings=4096)
-    model.config.prompt_format = "reader"
-    return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
+QUESTIONS = (QUESTION, "And how long does honey keep?")
 
 
 async def test_a_langchain_chain_gives_the_answer_of_rag(retriever: Retriever, reader: LanguageModel) -> None:
@@ -67,3 +67,35 @@ async def test_a_llama_index_query_engine_gives_the_answer_of_rag(
     assert len(response.citations) == len(answer.citations)
     nodes = engine.retrieve(QueryBundle(QUESTION))
     assert {node.node.node_id for node in nodes} == {passage.id for passage in answer.passages}
+
+
+@pytest.mark.parametrize("prompt_format", [None, "reader"])
+def test_a_conversation_has_the_same_answers_on_every_path(retriever: Retriever, prompt_format: str | None) -> None:
+    model = printable_model()
+    model.config.prompt_format = prompt_format
+    language_model = LanguageModel(model, byte_tokenizer(), name="tiny")
+    rag = Rag(retriever, language_model, k=2)
+    chat = Chat(rag)
+    expected = [chat.ask(question, max_new_tokens=12).text for question in QUESTIONS]
+    assert rag.ask(QUESTIONS[1], max_new_tokens=12).text != expected[1], "the follow-up question needs the first one"
+
+    chain = ChatAntiphon(language_model=language_model, max_tokens=12).with_retriever(
+        AntiphonRetriever(retriever=retriever, k=2)
+    )
+    history: list[Any] = []
+    for question, text in zip(QUESTIONS, expected, strict=True):
+        answer = chain.invoke({"question": question, "chat_history": history})["answer"]
+        assert answer.content == text
+        history += [("user", question), answer]
+
+    engine = AntiphonChatEngine(rag, max_new_tokens=12)
+    assert [str(engine.chat(question)) for question in QUESTIONS] == expected
+
+    messages: list[dict[str, str]] = []
+    with TestClient(create_app(make_service(language_model, ServerSettings(), name="tiny", rag=rag))) as client:
+        for question, text in zip(QUESTIONS, expected, strict=True):
+            messages.append({"role": "user", "content": question})
+            body = {"model": "tiny+docs", "messages": messages, "max_tokens": 12}
+            response = client.post("/v1/chat/completions", json=body).raise_for_status().json()
+            assert response["choices"][0]["message"]["content"] == text
+            messages.append({"role": "assistant", "content": text})

@@ -1,8 +1,7 @@
-"""The Python blocks of the pages on LangChain, LlamaIndex and vector databases run."""
+"""The Python blocks of the pages on LangChain, LlamaIndex, vLLM and vector databases run."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from collections.abc import Iterator
@@ -16,12 +15,12 @@ from llama_index.core import Settings
 from antiphon.accel.models.bundled import resolve_model
 from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.retrieval import HashEmbedder, build_index
+from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.integrations.scripted_model import tool_tokenizer
 from tests.retrieval.servers import postgres, table_address
 from tests.tiny import tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
-
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = "Keys are rotated once a year.\n\nTo rotate the keys, run rotate.sh as an administrator.\n"
@@ -30,6 +29,14 @@ DOCUMENT = "Keys are rotated once a year.\n\nTo rotate the keys, run rotate.sh a
 def blocks(page: str) -> list[str]:
     text = (DOCS / page).read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change to a folder with one document."""
+    monkeypatch.chdir(tmp_path)
+    Path("docs").mkdir()
+    Path("docs/keys.md").write_text(DOCUMENT, encoding="utf-8")
 
 
 @pytest.fixture
@@ -42,35 +49,23 @@ def agents_model(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def documentation(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def documentation(monkeypatch: pytest.MonkeyPatch, _event_loop: None) -> Iterator[ModuleType]:
     """The module in which the blocks of a page run."""
     module = ModuleType("documentation")
     monkeypatch.setitem(sys.modules, "documentation", module)
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)  # LlamaIndex would create one and leave it open
     yield module
-    loop.close()
-    asyncio.set_event_loop(None)
     Settings.tokenizer = None  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(("page", "count"), [("langchain.md", 9), ("llama-index.md", 5)])
 def test_python_blocks_of_the_page_run(
-    page: str,
-    count: int,
-    documentation: ModuleType,
-    agents_model: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    page: str, count: int, documentation: ModuleType, agents_model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
         resolve_model("smollm2")
     except ImportError as error:
         pytest.skip(f"the bundled language model is not installed: {error}")
-    monkeypatch.chdir(tmp_path)
-    Path("keys.md").write_text(DOCUMENT, encoding="utf-8")
-    build_index(["keys.md"], "my-index", embedder=HashEmbedder())
+    build_index(["docs"], "my-index", embedder=HashEmbedder())
     names: Any = vars(documentation)
     assert len(blocks(page)) == count
     for index, block in enumerate(blocks(page)):
@@ -79,27 +74,28 @@ def test_python_blocks_of_the_page_run(
         assert capsys.readouterr().out
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "vector-databases.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 ADDRESS = "postgresql://me@127.0.0.1/antiphon?table=passages"
 PRINTED = ("in May", "run rotate.sh", "once a year")
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_python_blocks_of_the_vector_database_page_run(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert len(BLOCKS) == len(PRINTED)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "keys.md").write_text("To rotate the keys, run rotate.sh as an administrator.\n")
-    monkeypatch.chdir(tmp_path)
-    code = compile(BLOCKS[number], f"docs/vector-databases.md, block {number}", "exec")
-    if ADDRESS in BLOCKS[number]:
+def test_python_blocks_of_the_vector_database_page_run(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(blocks("vector-databases.md")) == len(PRINTED)
+    block = blocks("vector-databases.md")[number]
+    if ADDRESS in block:
         with postgres() as server:
-            exec(
-                compile(BLOCKS[number].replace(ADDRESS, table_address(server, "passages")), code.co_filename, "exec"),
-                {},
-            )
+            exec(block.replace(ADDRESS, table_address(server, "passages")), {})
     else:
-        exec(code, {})
+        exec(block, {})
     assert PRINTED[number] in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("socket_enabled")
+def test_the_python_block_of_the_cluster_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    [block] = blocks("cluster.md")
+    build_index(["docs"], "my-index", embedder="hash")
+    with run_server(FakeServer(owner="vllm", models=("smollm2",), takes_references=True)) as server:
+        exec(block.replace("http://localhost:8000/v1", server.url), {})
+        assert server.requests
+        assert all("vllm_xargs" in body for body in server.requests)
+    assert ANSWER in capsys.readouterr().out

@@ -23,11 +23,11 @@ from antiphon.integrations.langchain.chat_messages import chat_messages as langc
 from antiphon.integrations.llama_index import AntiphonLLM
 from antiphon.integrations.llama_index.chat_messages import chat_messages as llama_index_turns
 from tests.accel.thinking_models import thinking_tokenizer, writing
-from tests.integrations.frameworks import CHATS, MODELS, LangChainText, LlamaIndexText, Model
+from tests.integrations.frameworks import CHATS, MODELS, LangChainText, Model
 from tests.integrations.request_recorder import cancel_midway, recorded_forward_passes
 from tests.integrations.scripted_model import ScriptedModel
 from tests.integrations.tenant_contracts import ContractNodes, Contracts, question, quoting_answer, tenant_document
-from tests.tiny import BOS, byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -161,13 +161,6 @@ async def test_a_cancelled_call_stops_and_frees_its_kv_cache(model: Model, tiny:
     assert (await model.aask(QUESTION)).text == model.ask(QUESTION).text
 
 
-def test_a_prompt_starts_with_exactly_one_bos_token(model: Model, tiny: LanguageModel) -> None:
-    with recorded_forward_passes(tiny) as seen:
-        model.ask(QUESTION, max_tokens=1, **({"formatted": True} if isinstance(model, LlamaIndexText) else {}))
-    assert seen[0].ids.count(BOS) == 1
-    assert seen[0].ids[0] == BOS
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", MODELS)
 async def test_an_error_in_generation_reaches_the_caller_and_the_next_call_works(name: str) -> None:
@@ -263,16 +256,6 @@ async def test_thinking_is_separated_from_the_answer(name: str, thinking: Langua
     assert (reply.text, reply.thinking) == ("So it is.", thought)
     short = model.ask("Why?", max_tokens=12)
     assert (short.text, short.facts["ended_in_thinking"]) == ("", True)
-
-
-@pytest.mark.parametrize("name", CHATS)
-def test_thinking_is_turned_off_by_field_and_call(name: str, thinking: LanguageModel) -> None:
-    def prompt_tokens(options: dict[str, Any], **fields: Any) -> int:
-        return CHATS[name](thinking, **fields).ask("Why?", max_tokens=1, **options).tokens[0]
-
-    closed = prompt_tokens({}) + len("<think>\n\n</think>\n\n")
-    assert prompt_tokens({"thinking": False}) == prompt_tokens({}, thinking=False) == closed
-    assert prompt_tokens({}, template_variables={"enable_thinking": False}) == closed
 
 
 def test_thinking_is_counted_and_earlier_thinking_is_passed_to_the_template(thinking: LanguageModel) -> None:

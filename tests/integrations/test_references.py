@@ -34,7 +34,6 @@ from antiphon.integrations.langchain.references import hide_references, referenc
 from antiphon.integrations.llama_index import AntiphonLLM
 from antiphon.integrations.llama_index.outputs import citation_blocks
 from antiphon.integrations.references import HiddenReferences
-from antiphon.pipelines import Rag, chat_prompt
 from antiphon.retrieval import Passage, Retriever
 from tests.conftest import TEXTS
 from tests.integrations.frameworks import CHATS, FRAMEWORKS, MODELS, Model
@@ -262,22 +261,6 @@ def test_citation_blocks_of_llama_index_name_their_node(passages: list[Passage])
     blocks = citation_blocks(QUOTING, passages)
     assert [block.source for block in blocks] == [passages[1].id, passages[2].id]
     assert [getattr(block.cited_content, "text", None) for block in blocks] == [text.rstrip(".") for text in TEXTS[1:3]]
-
-
-@pytest.mark.parametrize("name", CHATS)
-def test_answers_have_the_text_citations_and_steps_of_the_python_api(
-    name: str, retriever: Retriever, tiny: LanguageModel
-) -> None:
-    plain = Rag(retriever, tiny, k=2, prompt=chat_prompt).ask(QUESTION, max_new_tokens=60)
-    found = FRAMEWORKS[name].search(FRAMEWORKS[name].retriever(retriever=retriever, k=2), QUESTION)
-    assert [FRAMEWORKS[name].passage(each) for each in found] == list(plain.passages)
-    turns: Any = chat_prompt(QUESTION, plain.passages).content
-    chat = CHATS[name](tiny, max_tokens=60)
-    reply = chat.ask(chat.turns(*((turn["role"], turn["content"]) for turn in turns)), references=found)
-    assert (reply.text, sum(reply.tokens)) == (plain.text, plain.usage.total_tokens)
-    steps = reply.facts["steps"]
-    assert (steps["steps"], steps["accepted"]) == (plain.steps.steps, plain.steps.accepted)
-    assert reply.citations == [(note.start, note.source, note.text) for note in plain.citations]
 
 
 def test_an_agents_retriever_tool_provides_references_and_a_checkpointer_keeps_them(retriever: Retriever) -> None:

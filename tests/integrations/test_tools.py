@@ -34,15 +34,6 @@ def greet(name: str) -> str:
 
 
 @in_both_frameworks
-def test_tools_are_in_the_prompt_and_calls_are_returned(name: str) -> None:
-    model = ScriptedModel()
-    reply = CHATS[name](model, max_tokens=8).call_tools([count, greet], "Count to 3")
-    assert '"name": "count"' in model.asked[0][0]
-    assert '"name": "greet"' in model.asked[0][0]
-    assert reply.calls == [("count", {"number": 3})]
-
-
-@in_both_frameworks
 def test_a_forced_tool_choice_starts_the_answer_with_a_tool_call(name: str) -> None:
     model = ScriptedModel()
     chat = CHATS[name](model, max_tokens=8)

@@ -24,21 +24,26 @@ def tiny() -> LanguageModel:
     return LanguageModel(tiny_model(max_position_embeddings=1024), byte_tokenizer(), name="tiny")
 
 
-@pytest.fixture(scope="session")
-def typist() -> LanguageModel:
-    """Like ``tiny``, but it generates printable characters only, so that its text determines its tokens."""
+def printable_model() -> Any:
+    """Return a random model that generates printable characters only, so that its text determines its tokens."""
     model: Any = tiny_model(max_position_embeddings=2048)
     with torch.no_grad():
         model.lm_head.weight[:32] = 0
         model.lm_head.weight[127:256] = 0
         model.lm_head.weight[258:] = 0
-    return LanguageModel(model, byte_tokenizer(), name="typist")
+    return model
+
+
+@pytest.fixture(scope="session")
+def typist() -> LanguageModel:
+    """Like ``tiny``, but it generates printable characters only."""
+    return LanguageModel(printable_model(), byte_tokenizer(), name="typist")
 
 
 @pytest.fixture(scope="session")
 def reader() -> LanguageModel:
-    """A random model whose configuration names the prompt format "reader"."""
-    model: Any = tiny_model(max_position_embeddings=2048)
+    """Like ``typist``, with a configuration that names the prompt format "reader"."""
+    model = printable_model()
     model.config.prompt_format = "reader"
     return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
 

@@ -9,15 +9,11 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel, resolve_model
-from antiphon.accel.drafting.drafters import Bita, Blend
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
-from antiphon.accel.models.bundled import BITA_WEIGHTS
 from antiphon.accel.verified_folder import is_intact
-from antiphon.pipelines import Rag
 from antiphon.pipelines.models.drafters import resolve_drafter
-from antiphon.pipelines.prompt import REFUSAL, reader_prompt
+from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.retrieval import Passage, Retriever
+from antiphon.retrieval import Passage
 from tests.pipelines.quoting import quotes_of
 
 
@@ -74,67 +70,6 @@ def test_a_wrong_name_is_told_what_is_right(name: str, complaint: str) -> None:
 def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no model folder: it has no config\.json"):
         resolve_model(str(tmp_path))
-
-
-EGGS = "A queen lays as many as two thousand eggs on a summer's day."
-COLONY = "Bees live in colonies of up to sixty thousand, and each colony has one queen."
-HONEY = "Honey keeps for years because it holds little water."
-
-
-@pytest.fixture(scope="module")
-def reader(reader_folder: Path) -> LanguageModel:
-    return LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, engine="torch")
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("question", "sentence"),
-    [
-        ("How many eggs can a queen bee lay on a day in summer?", EGGS),
-        ("How many eggs does a queen lay in a day?", EGGS),
-        ("How long does honey keep?", HONEY),
-        ("How long can honey be kept?", HONEY),
-        ("How many bees live in a colony?", COLONY),
-        ("How many bees are there in one colony?", COLONY),
-    ],
-)
-def test_an_easy_question_is_answered_with_the_sentence_that_says_it(
-    reader: LanguageModel, retriever: Retriever, question: str, sentence: str
-) -> None:
-    answer = Rag(retriever, reader, k=3).ask(question, max_new_tokens=40)
-    [quote] = quotes_of(answer.text)
-    assert quote.sentence == sentence
-    assert sentence in answer.passages[quote.number - 1].text
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("question", ["What is royal jelly?", "Who made the first movable frame hive?"])
-def test_a_question_that_no_sentence_answers_is_declined(
-    reader: LanguageModel, retriever: Retriever, question: str
-) -> None:
-    assert Rag(retriever, reader, k=3).ask(question, max_new_tokens=40).text == REFUSAL
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: LanguageModel) -> None:
-    learned = BitaWeights.load(BITA_WEIGHTS)
-    assert BITA_WEIGHTS.stat().st_size < 1_000_000
-    assert learned.model.startswith("smollm2")
-    for factory, kind in (
-        (resolve_drafter("bita"), Bita),
-        (resolve_drafter("blend", bita="smollm2", window=(5, 3, 5)), Blend),
-    ):
-        assert factory != "auto"
-        drafter = factory()
-        assert isinstance(drafter, kind)
-        assert bita_weights_of(drafter) is not None
-    with pytest.raises(ValueError, match="The BiTA weights for 'smollm2"):
-        tiny.generate("Who?", drafter=resolve_drafter("bita"))
-    with pytest.raises(ValueError, match="There is no drafter named 'byta'"):
-        resolve_drafter("byta")
 
 
 @pytest.mark.slow

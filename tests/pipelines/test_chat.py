@@ -44,18 +44,6 @@ def converse(rag: Rag, *, reuse: bool, **options: Any) -> list[Answer]:
     return answers
 
 
-def test_the_text_is_the_same_with_and_without_a_prefix_cache(retriever: Retriever, typist: LanguageModel) -> None:
-    rag = Rag(retriever, typist, k=2)
-    reused = converse(rag, reuse=True, num_draft_tokens=16)
-    again = converse(rag, reuse=False, drafter="nothing")
-    assert [answer.text for answer in reused] == [answer.text for answer in again]
-    assert [answer.usage for answer in reused] == [answer.usage for answer in again]
-    assert [answer.steps.prefill_tokens for answer in again] == [answer.usage.prompt_tokens for answer in again]
-    assert reused[0].steps.prefill_tokens == reused[0].usage.prompt_tokens
-    shared = [answer.usage.prompt_tokens - answer.steps.prefill_tokens for answer in reused]
-    assert 0 == shared[0] < shared[1] < shared[2], "instructions, then the first turn, too"
-
-
 def test_the_prompt_has_the_earlier_turns_without_their_passages(retriever: Retriever, typist: LanguageModel) -> None:
     chat = Chat(Rag(retriever, typist, k=1))
     first = chat.ask(QUESTIONS[0], max_new_tokens=9)
@@ -92,7 +80,7 @@ def test_the_oldest_turns_that_do_not_fit_are_left_out(retriever: Retriever, typ
     chat = Chat(Rag(retriever, typist, k=1))  # a context window of 2,048 bytes
     dropped: list[int] = []
     for number in range(13):
-        answer = chat.ask(f"Question {number}: who is the queen of the bees?", max_new_tokens=150)
+        answer = chat.ask(f"Question {number}: who is {'the queen of ' * 10}the bees?", max_new_tokens=9)
         dropped.append(chat.dropped_turns)
         assert answer.usage.total_tokens <= 2048
     assert dropped == sorted(dropped)

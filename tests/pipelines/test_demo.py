@@ -8,33 +8,22 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines import Rag
 from antiphon.pipelines.benchmark.run import Job, MethodRun
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents, demo_tasks
-from antiphon.pipelines.extractive_model import ExtractiveModel
-from antiphon.retrieval import Retriever, build_index, load_embedder
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def some_documents() -> list[Path]:
-    try:
-        load_embedder("minilm")
-    except ImportError as error:
-        pytest.skip(f"the embedded embedder is not installed: {error}")
-    return [path for path in demo_documents() if path.stem in ("tutorial-appetite", "tutorial-datastructures")]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("smollm2_folder")
 def test_the_demo_answers_cites_and_compares(
-    some_documents: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    documents = [path for path in demo_documents() if path.stem in ("tutorial-appetite", "tutorial-datastructures")]
     monkeypatch.setattr(demo, "ROUNDS", 1)
-    assert demo.run_demo("smollm2", paths=some_documents, folder=tmp_path / "index", engine="torch")
+    assert demo.run_demo("smollm2", paths=documents, folder=tmp_path / "index", engine="torch")
     shown = capsys.readouterr().out
     assert "[1] tutorial-appetite.txt, Whetting Your Appetite: “" in shown
     assert "use collections.deque" in shown
@@ -42,14 +31,6 @@ def test_the_demo_answers_cites_and_compares(
     assert "not the expected answer" not in shown
     assert "The text is identical in all programs." in shown
     assert sum(line.strip().endswith("yes") for line in shown.splitlines()) == 4
-
-
-def test_the_questions_of_the_demo_are_answered_right(some_documents: list[Path], tmp_path: Path) -> None:
-    build_index(some_documents, tmp_path / "index", embedder="minilm")
-    rag = Rag(Retriever.open(tmp_path / "index"), ExtractiveModel())
-    answers = ("has nothing to do with reptiles", "use collections.deque")
-    for question, right in zip(demo.QUESTIONS, answers, strict=True):
-        assert right in rag.ask(question).text
 
 
 def test_all_programs_of_the_race_generate_the_same_tokens(tiny: LanguageModel) -> None:

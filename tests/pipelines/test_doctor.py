@@ -43,28 +43,6 @@ def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> Non
     assert "→ Keep prompt and answer within 52 tokens" in cards["llama-dynamic"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        pytest.param(("smolm2",), "did you mean 'smollm2'?", marks=pytest.mark.exhaustive),
-        (("./nowhere",), "There is no model folder './nowhere'"),
-        (("empty",), "is no model folder: it has no config.json"),
-        (("MODEL", "--device", "abacus"), "There is no device 'abacus' here"),
-    ],
-)
-def test_what_cannot_be_examined_is_refused_in_one_sentence(
-    arguments: tuple[str, ...], complaint: str, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("empty").mkdir()
-    shown = doctor(*(str(tiny_folder) if argument == "MODEL" else argument for argument in arguments))
-    assert shown.exit_code == 2
-    assert shown.stdout == ""
-    last = shown.stderr.strip().splitlines()[-1]
-    assert last.startswith("antiphon: ")
-    assert complaint in last
-
-
 def test_without_a_model_it_names_those_that_fit_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suggestions, "available_memory", lambda: 8 * 10**9)
     monkeypatch.setattr(suggestions, "memory_bandwidth", lambda: 20e9)

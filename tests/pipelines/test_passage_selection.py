@@ -79,11 +79,6 @@ def test_answers_and_conversations_come_from_passages_that_match(dated: Retrieve
     assert len(rag.ask("What of honey?", max_new_tokens=1).passages) == 2
 
 
-def test_a_filter_that_nothing_matches_is_an_error_that_says_so(dated: Retriever, typist: LanguageModel) -> None:
-    with pytest.raises(ValueError, match=r"no passage that matches where for 'Honey\?'"):
-        Rag(dated, typist).ask("Honey?", where={"year": 1})
-
-
 def serve(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["serve", "--model", "extractive", "--port", "0", *arguments])
     assert result.exit_code == 2

@@ -1,20 +1,15 @@
-"""Commands with an index in PostgreSQL: two servers share it, and each says what is wrong if the database is away."""
+"""Commands with an index in PostgreSQL, and that none repeats its password."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.server.errors import NO_DATABASE
-from tests.load.servers import Command, RunningServer, serving
 from tests.retrieval.servers import postgres, table_address
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -25,15 +20,10 @@ SECOND, ADDED = "What do ants farm for honeydew?", "Ants farm aphids for honeyde
 
 
 @pytest.fixture
-def server() -> Iterator[Any]:
-    with postgres() as started:
-        yield started
-
-
-@pytest.fixture
-def url(server: Any) -> str:
+def url() -> Iterator[str]:
     """The address of a table with a password, which this server does not ask for and no output may repeat."""
-    return table_address(server, "docs").replace("postgres:@", f"postgres:{SECRET}@")
+    with postgres() as server:
+        yield table_address(server, "docs").replace("postgres:@", f"postgres:{SECRET}@")
 
 
 @pytest.fixture(autouse=True)
@@ -54,17 +44,6 @@ def run(*arguments: str, code: int = 0, said: str | None = None) -> Result:
 
 def one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def ask(server: RunningServer, question: str) -> httpx.Response:
-    body = {"model": "extractive+docs", "messages": [{"role": "user", "content": question}]}
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120)
-
-
-def answer(server: RunningServer, question: str) -> str:
-    response = ask(server, question)
-    assert response.status_code == 200, response.text
-    return str(response.json()["choices"][0]["message"]["content"])
 
 
 def test_documents_are_indexed_listed_described_asked_and_removed(url: str) -> None:
@@ -90,37 +69,3 @@ def test_documents_are_indexed_listed_described_asked_and_removed(url: str) -> N
         run("index", "bees", "--out", url, "--remove").stderr
     )
     assert run("index", "--list", url).stdout.splitlines() == ["      1  ants/farms.txt"]
-
-
-@pytest.mark.exhaustive
-def test_two_servers_answer_from_one_table_and_see_additions(url: str, server: Any, tmp_path: Path) -> None:
-    run("index", "bees", "--out", url, "--embedder", "minilm")
-    logs = [tmp_path / "first.log", tmp_path / "second.log"]
-    with ExitStack() as stack:
-        servers = [stack.enter_context(serving(Command.antiphon("extractive", ("--index", url)), log)) for log in logs]
-        for each in servers:
-            assert "two thousand eggs" in answer(each, QUESTION)
-            assert "aphids" not in answer(each, SECOND)
-        run("index", "ants", "--out", url, "--add")
-        for each in servers:
-            assert "aphids" in answer(each, SECOND)
-            listed = httpx.get(f"{each.url}/documents").json()
-            assert [document["name"] for document in listed["data"]] == ["farms.txt", "eggs.md"]
-            assert listed["read_only"]
-        passage = ask(servers[0], SECOND).json()["choices"][0]["message"]["annotations"][0]["url_citation"][
-            "passage_id"
-        ]
-        for each in servers:
-            shown = httpx.get(f"{each.url}/passages/{passage}/context").json()
-            assert shown["passages"][0]["text"] == ADDED
-        server.stop()
-        for each in servers:
-            for response in (ask(each, QUESTION), httpx.get(f"{each.url}/documents")):
-                assert (response.status_code, response.json()["error"]["message"]) == (503, NO_DATABASE)
-        server.start()
-        for each in servers:
-            assert "two thousand eggs" in answer(each, QUESTION)
-    for log in logs:
-        text = log.read_text()
-        assert SECRET not in text
-        assert "Uploads are disabled: add documents to PostgreSQL" in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,13 @@ from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.prompt import (
     READER_SYSTEM,
     REFUSAL,
-    SYSTEM,
     is_refusal,
     prompt_format,
     reader_prompt,
     small_model_prompt,
     template_prompt,
 )
-from antiphon.pipelines.question import Question
-from antiphon.pipelines.request_plan import TurnContext, default_max_new_tokens, plan_request
+from antiphon.pipelines.request_plan import default_max_new_tokens
 from antiphon.retrieval import Passage, Retriever
 from tests.tiny import byte_tokenizer, tiny_model
 
@@ -61,39 +58,6 @@ def test_questions_on_the_same_passages_share_everything_before_them(passages: l
     assert one[1] == {"role": "user", "content": f"Passages:\n\n{shown}\n\nQuestion: {QUESTION}"}
     assert other[1] == {"role": "user", "content": f"Passages:\n\n{shown}\n\nQuestion: Wo leben Bienen?"}
     assert all(part in str(one[0]) for part in ("in its language", "[1] or [2][3]", REFUSAL))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "google-gemma-2-2b-it",
-        "mistralai-Mistral-7B-Instruct-v0.2",
-        "meta-llama-Llama-3.2-3B-Instruct",
-        "Qwen-Qwen3-0.6B",
-    ],
-)
-def test_recorded_templates_write_instructions_conversation_passages_and_question(
-    name: str, passages: list[Passage]
-) -> None:
-    template = RECORDED / f"{name}.jinja"
-    if not template.exists():
-        pytest.skip("the recorded chat templates are not here")
-    model = LargeModel(tiny_model(max_position_embeddings=8192), byte_tokenizer())
-    model.tokenizer.chat_template = template.read_text("utf-8")
-    history = [{"role": "user", "content": "What is honey?"}, {"role": "assistant", "content": "It is food [1]."}]
-    questions = [Question(QUESTION), Question("Wo leben Bienen?")]
-    for earlier in ([], history):
-        context = TurnContext(earlier)
-        plans = [plan_request(model, each, passages, context=context, max_new_tokens=9) for each in questions]
-        parts = [SYSTEM, *(turn["content"] for turn in earlier), *(each.text for each in passages)]
-        for plan, question in zip(plans, questions, strict=True):
-            text = str(model.tokenizer.decode(list(plan.prompt_tokens)))
-            places = [text.index(part) for part in (*parts, f"Question: {question.text}")]
-            assert places == sorted(places), text
-            assert [text.count(part) for part in parts] == [1] * len(parts)
-        pairs = zip(*(plan.prompt_tokens for plan in plans), strict=False)
-        shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-        assert str(model.tokenizer.decode(shared)).endswith("\n\nQuestion: ")
 
 
 def test_a_template_of_the_caller_has_places_for_passages_and_question(passages: list[Passage]) -> None:

@@ -1,4 +1,4 @@
-"""Rag: the same cited answer with and without drafts and streaming."""
+"""Rag: answers with their passages and costs, and what fits into the prompt."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.draft import Tokens
-from antiphon.accel.drafting.drafters.nothing import Nothing
-from antiphon.pipelines import Prompt, Rag
+from antiphon.pipelines import Rag
 from antiphon.retrieval import Passage, Retriever
 from tests.tiny import byte_tokenizer, tiny_model
 
@@ -35,31 +33,6 @@ def test_an_answer_has_its_passages_and_its_cost(retriever: Retriever, tiny: Lan
     assert answer.finish_reason == "length"
 
 
-def test_the_pieces_of_a_stream_form_the_answer(retriever: Retriever, tiny: LanguageModel) -> None:
-    rag = Rag(retriever, tiny, k=2)
-    stream = rag.stream(QUESTION, max_new_tokens=30)
-    assert len(stream.passages) == 2  # available before the first piece
-    with pytest.raises(RuntimeError, match="has not ended"):
-        _ = stream.answer
-    assert "".join(stream) == stream.answer.text == rag.ask(QUESTION, max_new_tokens=30).text
-
-
-def test_a_closed_stream_keeps_the_text_until_then(retriever: Retriever, tiny: LanguageModel) -> None:
-    with Rag(retriever, tiny).stream(QUESTION, max_new_tokens=200) as stream:
-        first = next(stream)
-    assert stream.answer.text == first
-    assert stream.answer.finish_reason == "cancelled"
-    assert list(stream) == []
-
-
-def test_drafting_does_not_change_the_text(retriever: Retriever, tiny: LanguageModel) -> None:
-    rag = Rag(retriever, tiny)
-    drafted = rag.ask(QUESTION, max_new_tokens=60)
-    plain = rag.ask(QUESTION, max_new_tokens=60, drafter="nothing")
-    assert drafted.text == plain.text
-    assert plain.steps.tokens_per_step == 1
-
-
 def test_generation_options_reach_the_model(retriever: Retriever, tiny: LanguageModel) -> None:
     rag = Rag(retriever, tiny)
     sampled = [rag.ask(QUESTION, max_new_tokens=30, temperature=1.5, seed=seed).text for seed in (1, 1, 2)]
@@ -68,17 +41,6 @@ def test_generation_options_reach_the_model(retriever: Retriever, tiny: Language
     assert rag.ask(QUESTION, max_new_tokens=30, stop=whole[4:7]).text == whole[: whole.index(whole[4:7])]
     with pytest.raises(TypeError, match="lenght"):
         rag.ask(QUESTION, lenght=3)
-
-
-def test_the_passages_are_the_references_best_first(tiny: LanguageModel, passages: list[Passage]) -> None:
-    recorded: list[str] = []
-
-    class RecordingDrafter(Nothing):
-        def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-            recorded.extend(str(tiny.tokenizer.decode(list(reference))) for reference in references)
-
-    Rag(FixedSearcher(passages), tiny, k=2).ask(QUESTION, max_new_tokens=3, drafter=RecordingDrafter)
-    assert recorded == [passages[0].text, passages[1].text]
 
 
 def test_passages_that_do_not_fit_are_left_out_starting_with_the_worst(passages: list[Passage]) -> None:
@@ -94,17 +56,6 @@ def test_a_passage_that_exceeds_the_context_window_is_an_error(tiny: LanguageMod
     rag = Rag(FixedSearcher([Passage.at("long.txt", 0, "word " * 400)]), tiny)
     with pytest.raises(ValueError, match=r"best passage take \d+ tokens.*max_new_tokens=50.*'tiny' \(1024 tokens\)"):
         rag.ask(QUESTION, max_new_tokens=50)
-
-
-def test_citations_have_spans_in_the_sources(tiny: LanguageModel, passages: list[Passage]) -> None:
-    said = Rag(FixedSearcher(passages), tiny).ask(QUESTION, max_new_tokens=40).text
-    quoted = Passage.at("said.txt", 1000, f"He said: {said}")
-    rag = Rag(FixedSearcher([passages[0], quoted]), tiny, prompt=lambda question, _: Prompt(question))
-    answer = rag.ask(QUESTION, max_new_tokens=40)
-    for citation in answer.citations:
-        passage = answer.passages[citation.passage - 1]
-        assert citation.source == passage.source
-        assert passage.text[citation.source_start - passage.start :].startswith(citation.text)
 
 
 def test_invalid_arguments_are_refused_with_an_explanation(retriever: Retriever, tiny: LanguageModel) -> None:

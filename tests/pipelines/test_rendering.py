@@ -8,10 +8,10 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
-from antiphon.pipelines import Answer, Citation, DecodingTrace, Rag, cite
+from antiphon.pipelines import Answer, DecodingTrace, Rag, cite
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.rendering.sanitize import sanitize_json
 from antiphon.pipelines.rendering.tables import result_table
@@ -186,32 +186,14 @@ def test_quotes_are_shown_without_markup_and_with_one_number() -> None:
     assert shown.text == QUOTED, "the answer itself is verbatim"
 
 
-def shown(renderable: RenderableType, width: int) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, soft_wrap=True, highlight=False)
-    console.print(renderable)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
-
-
 def test_markup_and_control_characters_in_a_cell_are_text() -> None:
-    (line,) = [line for line in shown(result_table("", {"a": "a"}, [{"a": "[bold]\x1b[2Jx"}]), 60) if "bold" in line]
-    assert "[bold]␛[2Jx" in line
-
-
-ANSWER = Answer(
-    question="?",
-    text="the words [bold] of it",
-    citations=(Citation(0, 10, 2, "docs/a.txt", 120, 130, "the words\n[bold] of it"),),
-    passages=(Passage.at("docs/a.txt", 100, "x"),),
-    usage=Usage(30, 8),
-    steps=Summary(steps=4, tokens=8, seconds=1.25),
-    finish_reason="stop",
-)
+    assert "[bold]␛[2Jx" in terminal(result_table("", {"a": "a"}, [{"a": "[bold]\x1b[2Jx"}]))
 
 
 def test_no_text_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     steering = "\x1b]0;title\x07\x9b2J"
-    citation = replace(ANSWER.citations[0], source=f"a{steering}.txt", text=steering)
-    console.show_citations(replace(ANSWER, citations=(citation,)))
+    citation = replace(answer().citations[0], source=f"a{steering}.txt", text=steering)
+    console.show_citations(replace(answer(), citations=(citation,)))
     shown = capsys.readouterr().out
     assert not [character for character in shown if ord(character) in (7, 27, 155)]
     assert "␛]0;title␇" in shown

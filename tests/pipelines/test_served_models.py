@@ -103,12 +103,6 @@ def test_a_wrong_address_is_reported_before_the_index_is_opened(command: list[st
     assert "Opening" not in said.stderr
 
 
-def test_a_conversation_with_a_model_on_a_server(index_folder: Path, server: FakeServer) -> None:
-    said = run("chat", "--no-quote", "--index", index_folder, "--model", server.url, spoken=f"{QUESTION}\nWhy?\nquit\n")
-    assert said.stdout.count(ANSWER) == 2
-    assert len(server.requests[1]["messages"]) > len(server.requests[0]["messages"])
-
-
 def test_doctor_describes_a_server(server: FakeServer) -> None:
     said = json.loads(run("doctor", server.url, "--json").stdout)
     assert (said["name"], said["server"]) == ("qwen3:4b", f"other at {server.url}")

@@ -288,11 +288,6 @@ def test_a_prompt_without_its_places_or_for_a_model_that_quotes_is_refused(
     question = [QUESTION] if command == "ask" else []
     for text, model, message in (
         ("{passages}", "smollm2", "has no {question}; write"),
-        (
-            "{passages} {question}",
-            "extractive",
-            "The model 'extractive' takes no prompt of yours: lines of the passages",
-        ),
         ("{passages} {question}", "reader", "The model 'reader' takes no prompt of yours: lines of the passages"),
     ):
         prompt.write_text(text)

@@ -1,4 +1,4 @@
-"""The bundled documents are clean text, and the recipe converts any Sphinx page to clean text."""
+"""The bundled documents are clean text."""
 
 from __future__ import annotations
 
@@ -8,65 +8,6 @@ from pathlib import Path
 import pytest
 
 from antiphon.pipelines.data.demo import demo_documents
-from recipes.python_docs import page_text
-
-PAGE = """
-<html><body><div class="related"><a>Previous topic</a></div><div role="main">
-<section><h1><span class="section-number">4. </span>Bees<a class="headerlink" href="#b">¶</a></h1>
-<nav class="contents"><p>Contents</p></nav><div class="toctree-wrapper"><ul><li>Hives</li></ul></div>
-<p>Don’t ask   “why” a bee
-dances<a class="footnote-reference" href="#f">[1]</a>.</p>
-<div class="highlight"><pre><span>&gt;&gt;&gt; </span>bee = 1
-    two = 2
-</pre></div>
-<ul><li><p>One
-bee</p></li><li><p>Two bees</p></li></ul>
-<ol><li><p>First:</p><pre>buzz()
-</pre></li></ol>
-<dl class="py method"><dt>bee.fly(to)<a class="headerlink">¶</a></dt><dd><p>Fly there.</p><p>And back.</p></dd></dl>
-<dl class="glossary"><dt>queen</dt><dd><p>The one who lays eggs.</p></dd></dl>
-<div class="admonition note"><p class="admonition-title">Note</p><p>They sting.</p></div>
-<table><tr><th>Bee</th><th>Eggs</th></tr><tr><td>Queen</td><td>2,000</td></tr></table>
-<aside class="footnote"><span class="label"><span>[</span><a>1</a><span>]</span></span><p>Ask von Frisch.</p></aside>
-<blockquote><div><p>Quoted.</p></div></blockquote>
-</section></div></body></html>
-"""
-
-TEXT = """Bees
-
-Don't ask "why" a bee dances.
-
->>> bee = 1
-    two = 2
-
-- One bee
-- Two bees
-
-1. First:
-
-   buzz()
-
-bee.fly(to): Fly there.
-
-And back.
-
-Queen
-
-The one who lays eggs.
-
-Note: They sting.
-
-Bee | Eggs
-Queen | 2,000
-
-Footnote 1: Ask von Frisch.
-
-Quoted.
-"""
-
-
-def test_a_page_becomes_clean_text() -> None:
-    assert page_text(PAGE) == TEXT
 
 
 def test_the_shipped_documents_are_about_a_megabyte_with_their_licence() -> None:

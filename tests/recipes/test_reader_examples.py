@@ -6,75 +6,27 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.pipelines.data.demo import demo_documents
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.retrieval import Passage
 from recipes.reader.corpus import is_held_out, page_name, read_corpus
 from recipes.reader.debian_docs import BUNDLED_TEXTS, write_texts
 from recipes.reader.multi_passage import MultiPassageExamples
 from recipes.reader.single_passage import SinglePassageExamples
 from recipes.reader.written_questions import HELD_OUT_QUESTIONS, WRITTEN_QUESTIONS, load_written_questions
 
-PAGES = {
-    "hive": "opened winter colony loses warmth wooden painted keeper Lyon",
-    "queen": "crowned summer workers obey scent royal marked breeder Graz",
-    "drone": "evicted autumn cousins starve quickly stingless noisy observer Turin",
-    "swarm": "startled evening scouts circle chimney hungry golden catcher Porto",
-    "honey": "heated kitchen enzymes vanish forever creamy amber merchant Athens",
-    "pollen": "soaked morning baskets overflow slightly dusty orange allergist Oslo",
-    "smoker": "emptied meadow embers ignite grass smoky copper tinsmith Dublin",
-    "frame": "broken journey combs collapse sideways narrow waxed carpenter Krakow",
-}
-
-
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("documents") / "bees"
-    folder.mkdir()
-    for subject, words in PAGES.items():
-        done, when, whose, does, how, one, two, person, city = words.split()
-        (folder / f"{subject}.txt").write_text(
-            f"If a {subject} is {done} every {when}, {whose} of {city} {does} {how}. "
-            f"The {one} {subject} contains {two} marks that any {person} counts. "
-            f"A {person} is a neighbour whose {subject} was bought from {city}.\n",
-            encoding="utf-8",
-        )
-    return folder
-
-
-OPTIONS = Passage.at(
-    "docs/options.md",
-    0,
-    "## Options\n\n- `mast`: Sets the height of the mast. Default: 9\n- `keel`: Removes the keel.\n\n"
-    "| Option | Type | Meaning |\n|---|---|---|\n| anchor | iron | Stops the boat in a storm |\n",
-    {"title": "Boats > Options"},
-)
-SAILS = Passage.at(
-    "other/sails.md",
-    0,
-    "## Sails\n\n- `jib`: Sets the size of the jib. Default: 4\n- `main`: Removes the boom of the mast.\n",
-    {"title": "Rigging > Sails"},
-)
-BOATS = [
-    Passage.at(f"docs/{name}.md", 0, f"A {name} is a boat with {count} masts. The {name} mast is tall.")
-    for name, count in (("ketch", "two"), ("schooner", "three"), ("clipper", "many"))
-]
-
 
 @pytest.mark.parametrize("make", [MultiPassageExamples, SinglePassageExamples])
 def test_answers_are_lines_of_the_passages_and_other_questions_are_declined(
-    make: type[MultiPassageExamples] | type[SinglePassageExamples], documents: Path
+    make: type[MultiPassageExamples] | type[SinglePassageExamples],
 ) -> None:
-    passages = [*read_corpus([documents]), OPTIONS, SAILS, *BOATS]
-    examples, again = make(passages, seed=3), make(passages, seed=3)
+    examples, again = (make(read_corpus(demo_documents()[1:3]), seed=3) for _ in range(2))
     declined = 0
-    for number in range(60):
-        example = examples.example(number)
+    for example in map(examples.example, range(12)):
         lines = {line for own in quotable_lines(example.passages) for line in own}
         assert any(question.quotes for question in example.questions)
-        for question in example.questions:
-            assert lines.issuperset(question.quotes)
-            declined += not question.quotes
-    assert declined > 5
+        assert all(lines.issuperset(question.quotes) for question in example.questions)
+        declined += sum(not question.quotes for question in example.questions)
+    assert declined > 2
     assert examples.example(3) == again.example(3)
 
 

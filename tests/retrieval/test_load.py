@@ -77,19 +77,6 @@ def test_underlined_titles_in_plain_text_have_levels_by_their_underline(tmp_path
     ]
 
 
-def test_html_gives_text_title_and_headings_without_scripts_and_navigation(tmp_path: Path) -> None:
-    markup = """<!doctype html><html><head><title> The  page </title><style>p {}</style></head><body>
-        <nav>Home</nav><div role="navigation">Up</div><!-- hidden --><h1>First<a class="headerlink">¶</a></h1>
-        <p>Some <b>bold</b>\n   words<br>next line.</p><ul><li>one</li><li>two</li></ul>
-        <pre>a = 1\n\n  b = 2\n</pre><table><tr><td>x</td><td>y</td></tr></table><script>var a;</script>
-        <h2>Second</h2>tail &amp; end</body></html>"""
-    document = read_document(write(tmp_path / "a.html", markup))
-    body = "First\n\nSome bold words\nnext line.\n\n- one\n- two\n\na = 1\n\n  b = 2\n\nx y\n\nSecond\n\ntail & end"
-    assert document.text == body
-    assert document.metadata == {"title": "The page"}
-    assert [(h.level, document.text[h.start : h.end]) for h in document.headings] == [(1, "First"), (2, "Second")]
-
-
 def test_pdf_gives_text_pages_and_title(tmp_path: Path) -> None:
     document = read_document(write(tmp_path / "a.pdf", pdf("Page one.", "Page two.", title="Report")))
     assert document.text == "Page one.\n\nPage two."

@@ -135,9 +135,7 @@ def test_a_model_that_cannot_be_converted_stays_on_torch_with_the_reason(
     )
 
 
-def test_the_graph_is_cached_and_a_damaged_one_is_converted_again(
-    toy_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_converted_once(toy_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made: list[Any] = []
 
@@ -159,9 +157,3 @@ def test_the_graph_is_cached_and_a_damaged_one_is_converted_again(
     assert max_cosine_distance(expected, states()) < 1e-6
     assert max_cosine_distance(expected, states()) < 1e-6
     assert len(made) == 1
-    weights = next(tmp_path.rglob("graph.bin"))
-    content = bytearray(weights.read_bytes())
-    content[len(content) // 2] ^= 255
-    weights.write_bytes(content)
-    assert max_cosine_distance(expected, states()) < 1e-6
-    assert len(made) == 2

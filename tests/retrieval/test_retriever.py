@@ -9,7 +9,6 @@ import pytest
 
 from antiphon.retrieval import (
     HashEmbedder,
-    IndexCorrupt,
     IndexMismatch,
     MiniLMEmbedder,
     Passage,
@@ -82,24 +81,6 @@ def test_an_index_opens_with_the_embedder_that_made_it_and_nothing_else(docs: Pa
     assert "purrs" in retriever.search("when does a cat purrs")[0].text
 
 
-def test_an_index_works_after_its_folder_was_moved(docs: Path, words: HashEmbedder) -> None:
-    build_index([docs], docs.parent / "index", embedder=words)
-    before = Retriever.open(docs.parent / "index").search("carbon dioxide", 3)
-    shutil.move(docs.parent / "index", docs.parent / "elsewhere")
-    assert Retriever.open(docs.parent / "elsewhere").search("carbon dioxide", 3) == before
-
-
-@pytest.mark.parametrize("reranker", ["auto", None])
-def test_scores_decrease_and_k_limits_the_results(docs: Path, words: HashEmbedder, reranker: str | None) -> None:
-    build_index([docs], docs.parent / "index", embedder=words)
-    retriever = Retriever.open(docs.parent / "index", reranker=reranker)
-    total = len(read_index(docs.parent / "index").passages)
-    for k in (1, 2, total, total + 1, 1000):
-        scores = [passage.score for passage in retriever.search("the sun", k) if passage.score is not None]
-        assert len(scores) == min(k, total)
-        assert scores == sorted(scores, reverse=True)
-
-
 @pytest.mark.parametrize(
     ("question", "k", "error", "message"),
     [
@@ -162,20 +143,6 @@ def test_a_build_that_fails_leaves_the_old_index(docs: Path) -> None:
     assert Retriever.open(out).search("cat", 3) == before
 
 
-def test_a_damaged_index_is_refused_and_can_be_built_again(docs: Path) -> None:
-    out = docs.parent / "index"
-    build_index([docs], out, embedder="hash")
-    for name in ("passages.sqlite", "vectors.npy", "token_counts.npy"):
-        path = max(out.glob(f"gen-*/{name}"))
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-        with pytest.raises(IndexCorrupt, match=f"{name} differs from its checksum"):
-            Retriever.open(out)
-        build_index([docs], out, embedder="hash")
-        assert Retriever.open(out).search("cat")
-
-
 def test_another_embedder_is_refused_and_both_are_named(docs: Path, minilm: MiniLMEmbedder) -> None:
     out = docs.parent / "index"
     build_index([docs], out, embedder=HashEmbedder(64))
@@ -227,37 +194,3 @@ def test_indexed_passages_keep_all_their_fields(tmp_path: Path, words: HashEmbed
     assert store.token_counts[words.token_ids(["at"])[0]].tolist() == [2]
     with pytest.raises(IndexError, match="There is no passage 2; rows are 0 to 1"):
         store.passages[2]
-
-
-def test_an_open_retriever_survives_two_rebuilds_of_its_index(docs: Path) -> None:
-    build_index([docs], docs.parent / "index", embedder="hash")
-    retriever = Retriever.open(docs.parent / "index")
-    before = retriever.search("cat")
-    for _ in range(2):
-        build_index([docs], docs.parent / "index", embedder="hash")
-    assert retriever.search("cat") == before
-
-
-SETTINGS = ["flat", "compact"]
-
-
-def many(count: int = 300) -> list[Passage]:
-    words = ["bread", "cat", "moon", "river", "stone", "tree", "wind"]
-    texts = (f"The {words[number % 7]} of the {words[number % 5]} is number {number}." for number in range(count))
-    return [Passage.at(f"{number}.txt", 0, text) for number, text in enumerate(texts)]
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_an_index_of_any_setting_is_opened_as_it_was_built(tmp_path: Path, setting: str) -> None:
-    embedder = Watching()
-    index_passages(many(), tmp_path / "index", embedder, setting=setting)
-    store = read_index(tmp_path / "index")
-    assert (store.description.setting, store.description.vectors) == (setting, 300)
-    ask = "Which number is the moon of the stone? 37"
-    retrievers = [Retriever.open(tmp_path / "index", embedder=embedder, reranker=None) for _ in range(2)]
-    found = [retriever.search(ask, 10) for retriever in retrievers]
-    assert found[0] == found[1]
-    assert "37." in found[0][0].text
-    files = {path.name for path in store.files.iterdir()}
-    exact = {"vectors.npy"} if setting == "flat" else {"ann.faiss", "vectors.f16.npy"}
-    assert files == exact | {"manifest.json", "passages.sqlite", "token_counts.npy"}

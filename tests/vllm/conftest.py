@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel import RemoteLanguageModel, resolve_model
+from antiphon.accel import resolve_model
 from tests.vllm import exactness
 from tests.vllm.fuzz import SPECULATION
 from tests.vllm.server import BLOCKS, Server, serve
 
-TOPICS = ("bees", "keys", "rivers", "bread", "clocks", "maps", "stone", "letters", "winter", "glass")
-PROMPTS = [
-    f"List {number} about {topic}:\n" for topic in TOPICS for number in ("one", "two", "three", "four", "five", "six")
-]
 MAX_NEW_TOKENS = 12
 EXACT_REQUESTS, EXACT_SEED = int(os.environ.get("VLLM_REQUESTS", "24")), 0
 
@@ -32,19 +28,11 @@ def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def plain(tmp_path_factory: pytest.TempPathFactory, starting: Server) -> tuple[list[str], list[dict[str, Any]]]:
-    """The answers of vLLM without drafts: texts for `PROMPTS`, and answers to the requests of `exactness`."""
+def plain(tmp_path_factory: pytest.TempPathFactory, starting: Server) -> list[dict[str, Any]]:
+    """The answers of vLLM without drafts to the requests of `exactness`."""
     with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("plain")) as server:
-        model = RemoteLanguageModel(server.wait_until_ready().url, timeout=900)
-        texts = [each.text for each in model.generate_batch(PROMPTS, batch_size=16, max_new_tokens=MAX_NEW_TOKENS)]
         bodies = [exactness.make_request(EXACT_SEED, number) for number in range(EXACT_REQUESTS)]
-        return texts, exactness.ask_all(server, bodies)
-
-
-@pytest.fixture(scope="session")
-def plain_texts(plain: tuple[list[str], list[dict[str, Any]]]) -> list[str]:
-    """The answers of vLLM without drafts to all prompts."""
-    return plain[0]
+        return exactness.ask_all(server.wait_until_ready(), bodies)
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +42,6 @@ def drafting_server(starting: Server) -> Server:
 
 
 @pytest.fixture(scope="session")
-def server(starting: Server, plain_texts: list[str]) -> Server:
+def server(starting: Server, plain: list[dict[str, Any]]) -> Server:
     """The server with the plug-in, after the plain server has ended."""
     return starting.wait_until_ready()

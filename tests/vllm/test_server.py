@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
-from llama_index.llms.openai_like import OpenAILike
 
 from antiphon.accel import LanguageModel, RemoteLanguageModel
 from antiphon.accel.remote.errors import RemoteError
 from antiphon.integrations.vllm import references_for
-from tests.vllm.conftest import EXACT_REQUESTS, EXACT_SEED, MAX_NEW_TOKENS, PROMPTS
+from tests.vllm.conftest import EXACT_REQUESTS, EXACT_SEED, MAX_NEW_TOKENS
 from tests.vllm.exactness import ask_all, compare, differences, make_request, with_references
 from tests.vllm.fuzz import VOCAB_SIZE, post
 from tests.vllm.server import ACCEPTED, Server, openai_client
@@ -33,27 +31,8 @@ def remote_model(server: Server) -> RemoteLanguageModel:
     return RemoteLanguageModel(server.url, timeout=900)
 
 
-@pytest.mark.parametrize(("batch_size", "count"), [(1, 16), (8, len(PROMPTS))])
-def test_answers_equal_those_of_vllm_without_drafts(
-    server: Server, plain_texts: list[str], batch_size: int, count: int
-) -> None:
-    """Every other prompt has its own answer as a reference, the rest another prompt's."""
-    references = [[PROMPTS[at] + plain_texts[at - at % 2]] for at in range(count)]
-    answers = remote_model(server).generate_batch(
-        PROMPTS[:count], references=references, batch_size=batch_size, max_new_tokens=MAX_NEW_TOKENS
-    )
-    assert [each.text for each in answers] == plain_texts[:count]
-    steps = sum(each.steps.steps for each in answers[::2])
-    assert steps < MAX_NEW_TOKENS * len(answers[::2]) / 2, "matching references save most steps"
-
-
-@pytest.fixture(scope="module")
-def local() -> LanguageModel:
-    """The same model in this process."""
-    return LanguageModel.from_pretrained("smollm2", dtype="float32", engine="torch")
-
-
-def test_a_response_prefix_is_continued(server: Server, local: LanguageModel) -> None:
+def test_a_response_prefix_is_continued(server: Server) -> None:
+    local = LanguageModel.from_pretrained("smollm2", dtype="float32", engine="torch")
     for prompt in (HONEY, [{"role": "user", "content": HONEY}]):
         options = {"response_prefix": "Animals that make", "max_new_tokens": MAX_NEW_TOKENS}
         assert remote_model(server).generate(prompt, **options).text == local.generate(prompt, **options).text  # type: ignore[arg-type]
@@ -72,19 +51,6 @@ def ask_with_langchain(server: Server, prompt: str, body: dict[str, Any]) -> Non
     ChatOpenAI(model="smollm2", timeout=900, extra_body=body, **settings).invoke(prompt)
 
 
-def ask_with_llama_index(server: Server, prompt: str, body: dict[str, Any]) -> None:
-    settings: dict[str, Any] = {"api_base": server.url, "api_key": "none", "temperature": 0}
-    settings |= {"max_tokens": MAX_NEW_TOKENS, "additional_kwargs": {"extra_body": body}}
-    OpenAILike(model="smollm2", is_chat_model=True, timeout=900, **settings).complete(prompt)
-
-
-def ask_with_curl(server: Server, prompt: str, body: dict[str, Any]) -> None:
-    message = {"role": "user", "content": prompt}
-    request = {"model": "smollm2", "messages": [message], "max_tokens": MAX_NEW_TOKENS, "temperature": 0} | body
-    url, header = f"{server.url}/chat/completions", "Content-Type: application/json"
-    subprocess.run(["curl", "-sSf", url, "-H", header, "-d", json.dumps(request)], check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def honey(server: Server) -> str:
     """The answer to `HONEY`."""
@@ -92,7 +58,7 @@ def honey(server: Server) -> str:
     return remote_model(server).generate([message], max_new_tokens=MAX_NEW_TOKENS).text
 
 
-@pytest.mark.parametrize("ask", [ask_with_openai, ask_with_langchain, ask_with_llama_index, ask_with_curl])
+@pytest.mark.parametrize("ask", [ask_with_openai, ask_with_langchain])
 def test_references_and_predictions_of_every_client_reach_the_drafter(
     server: Server, honey: str, ask: Callable[[Server, str, dict[str, Any]], None]
 ) -> None:
@@ -103,22 +69,6 @@ def test_references_and_predictions_of_every_client_reach_the_drafter(
         ask(server, HONEY, body)
         accepted[name] = server.counter(ACCEPTED) - before
     assert min(accepted["references"], accepted["prediction"]) > accepted["nothing"] + MAX_NEW_TOKENS // 3, accepted
-
-
-def test_sixteen_concurrent_requests_use_their_own_references(server: Server, plain_texts: list[str]) -> None:
-    """The same sixteen prompts without references, with their own, and with their neighbour's."""
-    own = [[prompt + text] for prompt, text in zip(PROMPTS, plain_texts, strict=True)][:16]
-    accepted = []
-    for references in ([()] * 16, own, own[1:] + own[:1]):
-        answers = remote_model(server).generate_batch(
-            PROMPTS[:16], references=references, batch_size=16, max_new_tokens=MAX_NEW_TOKENS
-        )
-        assert [each.text for each in answers] == plain_texts[:16]
-        accepted.append([each.steps.accepted for each in answers])
-    without, with_own, with_others = accepted
-    assert all(own >= none for own, none in zip(with_own, without, strict=True)), accepted
-    assert sum(with_own) > sum(without) + 16 * MAX_NEW_TOKENS // 3, accepted
-    assert sum(with_own) > 1.5 * sum(with_others), accepted
 
 
 def test_invalid_references_are_answered_with_400(server: Server) -> None:
@@ -153,25 +103,24 @@ def test_token_ids_that_would_end_the_engine_are_answered_with_400(
     assert status == 200, "the largest token id of the vocabulary is valid, and the engine is alive"
 
 
-def test_references_of_the_maximum_size_are_answered(server: Server, plain_texts: list[str]) -> None:
-    reference = f"{PROMPTS[0]}{plain_texts[0]}{' and so on' * 21_500}"
-    answer = remote_model(server).generate(PROMPTS[0], references=[reference], max_new_tokens=MAX_NEW_TOKENS)
-    assert answer.text == plain_texts[0]
+def test_references_of_the_maximum_size_are_answered(server: Server, honey: str) -> None:
+    message = {"role": "user", "content": HONEY}
+    references = [f"{honey}{' and so on' * 21_500}"]
+    answer = remote_model(server).generate([message], references=references, max_new_tokens=MAX_NEW_TOKENS)
+    assert answer.text == honey
     assert answer.steps.steps < MAX_NEW_TOKENS
 
 
 def test_texts_ids_logprobs_and_usage_equal_those_without_the_plugin(
-    server: Server, plain: tuple[list[str], list[dict[str, Any]]]
+    server: Server, plain: list[dict[str, Any]]
 ) -> None:
     """Stop conditions, penalties, grammars and several answers; some clients disconnect meanwhile."""
-    expected = plain[1]
     requests = [
-        with_references(EXACT_SEED, number, make_request(EXACT_SEED, number), expected)
-        for number in range(EXACT_REQUESTS)
+        with_references(EXACT_SEED, number, make_request(EXACT_SEED, number), plain) for number in range(EXACT_REQUESTS)
     ]
     before = server.counter(ACCEPTED)
     found = ask_all(server, requests, aborting=True)
-    assert compare(requests, expected, found) == []
+    assert compare(requests, plain, found) == []
     num_tokens = sum(each["usage"]["completion_tokens"] for each in found)
     assert server.counter(ACCEPTED) - before > num_tokens / 4, "too few drafts were accepted for this test to mean much"
 

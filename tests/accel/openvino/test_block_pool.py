@@ -63,17 +63,6 @@ def test_blocks_after_an_evicted_block_are_not_found() -> None:
     assert pool.allocate(1) == blocks[2:]
 
 
-def test_a_shared_or_cached_block_is_not_writable() -> None:
-    pool = BlockPool(4)
-    (block,) = pool.allocate(1)
-    assert pool.is_writable(block)
-    pool.share([block])
-    assert not pool.is_writable(block)
-    pool.free([block])
-    pool.cache_prefix("a", TEXT[:BLOCK_SIZE], [block])
-    assert not pool.is_writable(block)
-
-
 def test_a_tenant_without_cached_blocks_is_forgotten() -> None:
     pool = BlockPool(2)
     for number in range(20):

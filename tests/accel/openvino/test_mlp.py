@@ -1,4 +1,4 @@
-"""MLP blocks: adjacent gate and up products become one, without a copy and without a change of the logits."""
+"""MLP blocks: adjacent products become one without a change of the logits; 16-bit weights have no float32 copy."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,20 @@ from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.mlp import find_gated_blocks, fuse_products
+from antiphon.accel.engines.openvino.runtime import supports_precision
 from antiphon.accel.engines.openvino.weights import TemporaryWeights, attach_weights
-from tests.accel.openvino.builders import MEMORY, expect_plain, step, text_of, tree_of
+from tests.accel.openvino.builders import (
+    MEMORY,
+    compiled,
+    expect_plain,
+    graph_of,
+    in_precision,
+    layer_types,
+    step,
+    text_of,
+    tree_of,
+    unpacked_bytes,
+)
 
 TEXT = text_of(40)
 
@@ -81,3 +93,15 @@ def test_fused_blocks_give_the_same_logits_after_their_weights_were_freed() -> N
         assert not any(any(each[:]) for each in compiled._memory._maps)
         logits.append(step(engine, engine.sequence(), TEXT, draft).tensor())
     torch.testing.assert_close(logits[1], logits[0], atol=0.05 * float(logits[0].std()), rtol=0)
+
+
+def test_a_converted_model_has_no_unpacked_weights() -> None:
+    assert unpacked_bytes(graph_of(in_precision(tiny_model(hidden_size=128), torch.bfloat16))) == 0
+
+
+def test_the_products_of_an_mlp_block_are_not_fused_in_bfloat16() -> None:
+    """OpenVINO's fused MLP block keeps a second copy of its weights."""
+    graph: Any = graph_of(in_precision(tiny_model(hidden_size=128, intermediate_size=256), torch.bfloat16))
+    if not supports_precision("bf16") or "LLMMLP" not in layer_types(compiled(graph.clone(), "bf16")):
+        pytest.skip("OpenVINO does not fuse MLP blocks on this processor")
+    assert "LLMMLP" not in layer_types(PagedGraph(graph, precision="bf16", threads=2)._compiled)

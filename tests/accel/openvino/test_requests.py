@@ -1,4 +1,4 @@
-"""Requests on OpenVINO through `LanguageModel`: tokens equal torch's for every kind of request."""
+"""Requests on OpenVINO through `LanguageModel`: together, with a prefix, of several tenants, and for torch only."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.slow
 PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
 REFERENCES = ["Bees live in colonies of up to sixty thousand.", "Honey keeps for years."]
 NEW = 30
-SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
 @pytest.fixture(scope="module")
@@ -46,30 +45,6 @@ def test_a_request_is_decoded_by_the_requested_engine_without_torch(paged: Langu
     assert seen == []
     assert isinstance(paged.engine, OpenVINOEngine)
     assert "agrees with torch" in paged.selected.reason
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"temperature": 0.9, "seed": 3},
-        {"temperature": 1.2, "seed": 4, "top_p": 0.9, "top_k": 40},
-        {"repetition_penalty": 1.3},
-        {"temperature": 0.7, "seed": 5, "repetition_penalty": 1.2},
-        {"json_schema": SCHEMA},
-        {"num_draft_tokens": 5},
-    ],
-    ids=str,
-)
-def test_tokens_are_the_same_with_drafts_without_drafts_and_on_torch(
-    paged: LanguageModel, plain: LanguageModel, settings: dict[str, Any]
-) -> None:
-    parameters: dict[str, Any] = {"references": REFERENCES, "max_new_tokens": NEW, **settings}
-    drafted = paged.generate(PROMPT, **parameters)
-    alone = paged.generate(PROMPT, drafter="nothing", **{**parameters, "num_draft_tokens": None})
-    truth = plain.generate(PROMPT, **{**parameters, "num_draft_tokens": None})
-    assert drafted.tokens == alone.tokens == truth.tokens
-    assert drafted.text == truth.text
 
 
 def test_concurrent_requests_get_the_text_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:

@@ -1,13 +1,5 @@
 """Converted models in the user's cache: complete or absent, whatever happens during conversion."""
 
-import os
-import resource
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.accel.engines.torch.traits import declared_traits
-from antiphon.accel.verified_folder import MANIFEST, UNFINISHED, is_intact
+from antiphon.accel.verified_folder import MANIFEST
 from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
@@ -31,23 +23,10 @@ from antiphon.accel.engines.openvino.store import (
 )
 from antiphon.accel.engines.openvino.weights import attach_weights, large_weights
 from tests.accel.openvino.builders import in_precision, model_of
-from tests.table_part import part
 
 pytestmark = pytest.mark.slow
 
 MODEL = model_of()
-CONVERTING = """
-import sys, torch
-from pathlib import Path
-from antiphon.accel.engines.openvino.conversion import paged_model
-from antiphon.accel.engines.openvino.store import load_or_convert
-from antiphon.accel.engines.torch.traits import declared_traits
-from tests.tiny import tiny_model
-model = tiny_model()
-print("started", flush=True)
-load_or_convert(Path(sys.argv[1]), lambda: paged_model(model, declared_traits(model)))
-print("done", flush=True)
-"""
 
 
 @cache
@@ -76,15 +55,6 @@ def expect_complete(graph: Any) -> None:
     assert len(compiled.cache_shapes) == MODEL.config.num_hidden_layers
 
 
-def start_conversion(folder: Path) -> subprocess.Popen[str]:
-    root = Path(__file__).parents[3]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root / "accel"), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", CONVERTING, str(folder)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-
-
 def test_a_model_is_converted_once(tmp_path: Path) -> None:
     converter = Converter()
     expect_complete(load_or_convert(tmp_path / "model", converter))
@@ -94,85 +64,10 @@ def test_a_model_is_converted_once(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("name", [GRAPH, WEIGHTS, MANIFEST])
-@pytest.mark.parametrize("damage", part(("a byte", "the end", "all of it"), ("a byte",)))
-def test_a_damaged_folder_is_written_again(tmp_path: Path, name: str, damage: str) -> None:
-    folder = tmp_path / "model"
-    load_or_convert(folder, Converter())
-    content = (folder / name).read_bytes()
-    middle = len(content) // 2
-    if damage == "a byte":
-        (folder / name).write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
-    elif damage == "the end":
-        (folder / name).write_bytes(content[:middle])
-    else:
-        (folder / name).unlink()
-    assert not is_intact(folder)
-    converter = Converter()
-    expect_complete(load_or_convert(folder, converter))
-    assert converter.calls == 1
-    assert is_intact(folder)
-    assert [each.name for each in tmp_path.iterdir()] == ["model"]
-
-
-def test_a_killed_conversion_does_not_disturb_concurrent_ones(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    killed = start_conversion(folder)
-    assert killed.stdout is not None
-    assert killed.stdout.readline() == "started\n"
-    converters = [Converter() for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        others = [pool.submit(load_or_convert, folder, each) for each in converters]
-        killed.kill()
-        killed.communicate()
-        for other in others:
-            expect_complete(other.result())
-    converter = Converter()
-    expect_complete(load_or_convert(folder, converter))
-    assert converter.calls == 0
-    left = [each.name for each in tmp_path.iterdir() if each.name != "model"]
-    assert len(left) <= 1, "only the folder of the killed conversion"
-    assert all(name.startswith(UNFINISHED) for name in left)
-
-
-def test_leftovers_of_a_killed_conversion_are_removed_after_an_hour(tmp_path: Path) -> None:
-    fresh, old = tmp_path / ".unfinished-new", tmp_path / ".unfinished-old"
-    for beside in (fresh, old):
-        beside.mkdir()
-        (beside / WEIGHTS).write_bytes(b"half")
-    os.utime(old, (time.time() - 7200,) * 2)
-    load_or_convert(tmp_path / "model", Converter())
-    assert fresh.exists()
-    assert not old.exists()
-
-
 def test_without_a_writable_cache_the_model_is_converted_for_this_process(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     expect_complete(load_or_convert(tmp_path / "cache" / "model", Converter()))
     assert [each.name for each in tmp_path.iterdir()] == ["cache"]
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Limit the size of files: a writer gets an error as from a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_leaves_no_incomplete_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "cache" / "model"
-    elsewhere.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
-    converter = Converter()
-    with largest_file(20_000), pytest.raises(OSError, match="converted model"):
-        load_or_convert(folder, converter)
-    assert not folder.exists()
-    assert list(folder.parent.iterdir()) == []
-    assert list(elsewhere.iterdir()) == []
 
 
 def test_every_weight_and_every_setting_changes_the_fingerprint() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -14,7 +13,6 @@ from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.integrations.vllm.admission import Sources
 from antiphon.integrations.vllm.request_drafter import RequestDrafter, cautious_chances
-from antiphon.pipelines.benchmark.samples import load_samples
 
 PASSAGE = tuple(range(100, 130))
 
@@ -38,67 +36,6 @@ def test_each_token_has_the_lower_of_two_estimates_of_its_own_chance() -> None:
     assert cautious_chances([0.5, 0.0, 0.0], [0.8, 0.6, 0.5]) == [0.5, 0.0, 0.0]
     assert cautious_chances([0.5, 0.4], [0.0, 0.0]) == [0.0, 0.0]
     assert cautious_chances([], []) == []
-
-
-def lookup(context: Sequence[int], least: int, most: int, k: int) -> Sequence[int]:
-    """Return the tokens after the first of the longest matches of the last tokens, as vLLM's `ngram` drafter does."""
-    for length in range(most, least - 1, -1):
-        for start in range(len(context) - length):
-            if context[start : start + length] == context[-length:]:
-                return context[start + length : start + length + k]
-    return ()
-
-
-def accepted(answers: Sequence[tuple[list[int], list[int]]], drafting: Callable[[list[int]], _Drafting]) -> int:
-    """Return the number of accepted draft tokens over these prompts and answers."""
-    total = 0
-    for prompt, answer in answers:
-        draft, read = drafting(prompt)
-        context, steps = [*prompt, answer[0]], 1
-        read(answer[:1])
-        while rest := answer[len(context) - len(prompt) :]:
-            kept = 0
-            for guess, token in zip(draft(context), rest[:-1], strict=False):
-                if guess != token:
-                    break
-                kept += 1
-            read(rest[: kept + 1])
-            context += rest[: kept + 1]
-            steps += 1
-        total += len(answer) - steps
-    return total
-
-
-_Drafting = tuple[Callable[[list[int]], Sequence[int]], Callable[[Sequence[int]], None]]
-
-
-def suffix_match(k: int, prompt: list[int]) -> _Drafting:
-    drafter = make_drafter(prompt, [], k)
-    return lambda _: drafter.take(drafter.propose(k).draft, k), drafter.observe
-
-
-def prompt_lookup(least: int, most: int, k: int, prompt: list[int]) -> _Drafting:
-    return lambda context: lookup(context, least, most, k), lambda _: None
-
-
-@pytest.fixture(scope="module")
-def answers() -> list[tuple[list[int], list[int]]]:
-    """Recorded prompts and answers, with a number for every word and every sign."""
-    numbers: dict[str, int] = {}
-
-    def numbered(text: str) -> list[int]:
-        return [numbers.setdefault(word, len(numbers)) for word in re.findall(r"\w+|\W", text)]
-
-    samples = load_samples("python-docs", limit=12)
-    return [(numbered(sample.prompt), numbered(sample.response)) for sample in samples]
-
-
-@pytest.mark.parametrize("k", [3, 5, 8])
-@pytest.mark.parametrize(("least", "most"), [(2, 5), (1, 3)])
-def test_more_tokens_are_accepted_than_with_prompt_lookup_of_the_same_length(
-    answers: list[tuple[list[int], list[int]]], least: int, most: int, k: int
-) -> None:
-    assert accepted(answers, partial(suffix_match, k)) >= accepted(answers, partial(prompt_lookup, least, most, k)) > 0
 
 
 def test_a_drafter_observes_the_accepted_tokens_only() -> None:

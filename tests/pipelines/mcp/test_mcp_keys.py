@@ -19,7 +19,7 @@ from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.mcp.documents import document_uri
 from antiphon.pipelines.server.access_keys import AccessKeys
 from antiphon.pipelines.server.collections import Collection
-from antiphon.pipelines.server.key_file import key_digest
+from antiphon.pipelines.server.key_file import key_digest, remove_key
 from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Passage, Retriever
@@ -46,19 +46,23 @@ def owners(text: str) -> set[int]:
     return {int(each) for each in OWN.findall(text)}
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
-    folder = tmp_path_factory.mktemp("vaults")
+def service_of(folder: Path, keys: int) -> Service:
+    """Return a service with a collection for each key; its keys are in the file keys.toml."""
     collections, tables = [], []
-    for number in range(KEYS):
+    for number in range(keys):
         name = f"vault-{number:03d}"
         index = index_of_documents(folder / name, {passage_of(number).source: secret(number)})
         collections.append(Collection(name, Rag(Retriever.open(index), k=3)))
         tables.append(f'[collections.{name}]\nindex = "{name}"\n')
         tables.append(f'[keys.k{number}]\nsha256 = "{key_digest(f"key-{number}")}"\nread = ["{name}"]\n')
     (folder / "keys.toml").write_text("\n".join(tables))
-    keys = AccessKeys(file=folder / "keys.toml")
-    return make_service(ExtractiveModel(), ServerSettings(), name=EXTRACTIVE, collections=collections, keys=keys)
+    accepted = AccessKeys(file=folder / "keys.toml")
+    return make_service(ExtractiveModel(), ServerSettings(), name=EXTRACTIVE, collections=collections, keys=accepted)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    return service_of(tmp_path_factory.mktemp("vaults"), KEYS)
 
 
 @pytest.fixture(scope="module")
@@ -153,21 +157,10 @@ async def test_forty_keys_receive_nothing_of_each_others_collections(
     assert not any(key_digest(f"key-{number}") in public for number in range(KEYS))
 
 
-async def test_a_revoked_key_is_refused_in_a_session_that_is_open(tmp_path: Path) -> None:
-    index = index_of_documents(tmp_path / "index", {"file.txt": secret(1)})
-    file = tmp_path / "keys.toml"
-    start = '[collections.vault]\nindex = "index"\n[keys]\n'
-    file.write_text(f'{start}[keys.one]\nsha256 = "{key_digest("key-1")}"\nread = ["*"]\n')
-    service = make_service(
-        ExtractiveModel(),
-        ServerSettings(),
-        name=EXTRACTIVE,
-        collections=[Collection("vault", Rag(Retriever.open(index)))],
-        keys=AccessKeys(file=file),
-    )
-    with live_server(app_with_mcp(service)) as address:
+async def test_a_key_sees_its_collection_alone_and_nothing_once_it_is_revoked(tmp_path: Path) -> None:
+    with live_server(app_with_mcp(service_of(tmp_path, 2))) as address:
         async with holder(address, 1) as each:
-            await each.call("search", query="vault")
-            file.write_text(start)
+            await each.use_its_collection()
+            remove_key(tmp_path / "keys.toml", "k1")
             with pytest.raises(MCPError):
                 await each.client.call_tool("search", {"query": "vault"})

@@ -37,13 +37,6 @@ async def test_a_document_has_the_text_of_its_passages_in_order(connect: Connect
     assert resource.uri.startswith(template.uri_template.partition("{")[0])
 
 
-async def test_a_passage_names_the_resource_of_its_document(connect: Connect) -> None:
-    async with connect() as client:
-        found = (await client.call_tool("search", {"query": "bees"})).structured_content["passages"]
-        passage = (await client.call_tool("read_passage", {"id": found[0]["id"]})).structured_content
-        assert passage["text"] in await read(client, passage["document"])
-
-
 async def test_every_document_is_on_one_page_of_the_list(connect: Connect, tmp_path: Path) -> None:
     names = [f"{number:03d}.txt" for number in range(2 * PAGE_SIZE + 1)]
     folder = index_of_documents(tmp_path / "index", {name: f"The text of {name}." for name in names})

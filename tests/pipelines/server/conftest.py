@@ -17,6 +17,9 @@ from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+from tests.pipelines.server.page_fixtures import address, browser, page
+
+__all__ = ["address", "browser", "page"]
 
 Serve = Callable[..., Any]
 """Makes a context that serves the tiny model with the given settings and yields a client."""

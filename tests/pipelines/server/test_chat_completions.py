@@ -64,25 +64,6 @@ def test_a_stream_has_usage_token_ids_and_metrics_if_requested(client: TestClien
     assert result[-2]["usage"]["completion_tokens"] == 12
 
 
-def test_logprobs_are_those_of_the_models_unmodified_logits(client: TestClient, typist: LanguageModel) -> None:
-    import torch
-
-    own = typist.generate(MESSAGES, max_new_tokens=6)
-    prompt = typist.tokenize(MESSAGES).tokens
-    with torch.no_grad():
-        rows = typist.model(torch.tensor([[*prompt, *own.tokens]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-    result = chat(client, max_tokens=6, logprobs=True, top_logprobs=3)["choices"][0]["logprobs"]["content"]
-    assert [each["logprob"] for each in result] == pytest.approx(
-        [float(row[token]) for row, token in zip(rows, own.tokens, strict=True)], abs=1e-4
-    )
-    assert [top["logprob"] for top in result[0]["top_logprobs"]] == pytest.approx(
-        rows[0].topk(3).values.tolist(), abs=1e-4
-    )
-    streamed = events(client, messages=MESSAGES, max_tokens=6, logprobs=True)
-    entries = [e for each in streamed if (p := each["choices"][0]["logprobs"]) for e in p["content"]]
-    assert [each["logprob"] for each in entries] == pytest.approx([each["logprob"] for each in result], abs=1e-4)
-
-
 def test_each_choice_has_its_own_seed(client: TestClient, typist: LanguageModel) -> None:
     result = chat(client, n=3, temperature=1.0, seed=5)["choices"]
     own = [typist.generate(MESSAGES, max_new_tokens=12, temperature=1.0, seed=5 + each).text for each in range(3)]
@@ -221,18 +202,3 @@ def test_parallel_calls_can_be_turned_off() -> None:
         parallel_tool_calls=False,
     )
     assert [item.type for item in response.output] == ["function_call"]
-
-
-def test_a_round_trip_with_its_own_and_with_other_ids() -> None:
-    client = openai_client(CALL)
-    asked: Any = {"model": "scripted", "tools": [TOOL]}
-    message = client.chat.completions.create(messages=HISTORY, **asked).choices[0].message
-    for number in ((message.tool_calls or [])[0].id, "call_of_another_provider", "functions.count:0"):
-        call = {"id": number, "type": "function", "function": {"name": "count", "arguments": '{"number": 3}'}}
-        turns = [
-            *HISTORY,
-            {"role": "user", "content": "Now."},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": number, "content": "1 2 3"},
-        ]
-        assert client.chat.completions.create(messages=turns, **asked).choices[0].finish_reason == "tool_calls"

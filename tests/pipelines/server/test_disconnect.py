@@ -19,7 +19,6 @@ from antiphon.accel import LanguageModel
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.request_queue import GenerationJob, Started
 from antiphon.pipelines.server.service import Service
-from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
 
@@ -27,9 +26,8 @@ REQUEST = {"model": "tiny", "messages": [{"role": "user", "content": "How do bee
 
 
 @pytest.fixture
-def service(typist: LanguageModel, passages: list[Passage], tmp_path: Path) -> Service:
-    index_passages(passages, tmp_path / "index", HashEmbedder())
-    return tiny_service(typist, tmp_path / "index", max_running=1, max_waiting=2)
+def service(typist: LanguageModel, index_folder: Path) -> Service:
+    return tiny_service(typist, index_folder, max_running=1, max_waiting=2)
 
 
 @contextmanager

@@ -18,10 +18,8 @@ from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
 from tests.pipelines.server.page_fixtures import (
     ask,
-    browser,
     open_page,
     open_quote,
-    page,
     scripted,
     served_collections,
     wait_for_text,
@@ -29,7 +27,6 @@ from tests.pipelines.server.page_fixtures import (
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["browser", "page"]
 
 INJECTIONS = (
     "<script>window.hit=1</script>",
@@ -253,28 +250,6 @@ def test_thinking_is_folded_above_the_answer(page: Any) -> None:
         }"""
     )
     assert found == [False, "<b>Hm.", "So.", None]
-
-
-def test_dark_light_and_small_screens(page: Any) -> None:
-    page.emulate_media(color_scheme="dark")
-    page.click("#settings-open")
-    page.locator("#theme:checked").wait_for()  # the page receives the emulated setting asynchronously
-    background = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(background)
-    page.uncheck("#theme")
-    assert page.evaluate(background) != dark
-    page.keyboard.press("Escape")
-    page.set_viewport_size({"width": 360, "height": 640})
-    page.evaluate(SHOW, answer_event(INJECTIONS, tuple(each.id for each in HOSTILE)))
-    for name in ("#settings-open", "#menu"):
-        assert page.evaluate("document.documentElement.scrollWidth <= 360"), "no horizontal scrolling"
-        page.click(name)
-    assert page.evaluate("document.documentElement.scrollWidth <= 360")
-    assert page.locator("#new-conversation").is_visible()
-    page.keyboard.press("Escape")
-    assert not page.locator("#new-conversation").is_visible()
-    unnamed = "[...document.querySelectorAll('button, input, select, textarea')].filter((each) => !each.labels?.length"
-    assert page.evaluate(f"{unnamed} && !each.textContent.trim() && !each.ariaLabel).length") == 0
 
 
 def test_the_page_works_below_a_path_of_a_proxy(browser: Any, tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ from tests.pipelines.server.page_fixtures import (
     KEYS,
     STYLED,
     UNKNOWN,
-    address,
     ask,
-    browser,
     open_quote,
     send,
     wait_for_text,
@@ -24,7 +22,6 @@ from tests.pipelines.server.page_fixtures import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
-__all__ = ["address", "browser"]
 
 SERIOUS = ("serious", "critical")
 CHAT = "**/v1/chat/completions"

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.server.page_fixtures import address, browser, open_page, page
+from tests.pipelines.server.page_fixtures import open_page
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["address", "browser", "page"]
 
 MARKDOWN = """# Keys
 

@@ -14,20 +14,16 @@ from tests.pipelines.server.page_fixtures import (
     LONG,
     STYLED,
     UNKNOWN,
-    address,
     ask,
-    browser,
     library,
     open_page,
     open_quote,
-    page,
     send,
     wait_for_text,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
-__all__ = ["address", "browser", "page"]
 
 CHAT = "**/v1/chat/completions"
 SAVED = "localStorage.getItem('antiphon-conversations') ?? ''"
@@ -42,33 +38,6 @@ def questions(page: Any) -> list[str]:
 def sent_questions(request: Any) -> list[str]:
     """Return the messages of the user in a request."""
     return [each["content"] for each in json.loads(request.post_data)["messages"] if each["role"] == "user"]
-
-
-def test_an_answer_has_its_quotes_with_the_numbers_of_their_sources(page: Any) -> None:
-    turn = ask(page, KEYS)
-    assert turn.locator(".quote").inner_text() == "The keys of the archive are rotated once a year"
-    number = turn.locator(".marker").inner_text()
-    shown = turn.locator(".answer-text").inner_text()
-    assert shown == f"The keys of the archive are rotated once a year.{number} That is all."
-    assert turn.locator(".model-name").inner_text() == "scripted · handbook"
-    assert "handbook.md" in turn.locator(".source-name").inner_text()
-    assert turn.inner_text().count("The keys of the archive are rotated") == 1, "no list repeats the quotes"
-
-
-def test_an_unanswered_question_is_shown_as_such(page: Any) -> None:
-    turn = ask(page, UNKNOWN)
-    assert "No answer in these documents" in turn.inner_text()
-    assert "Searched the documents in" in turn.inner_text()
-    assert turn.locator(".source-name").all_inner_texts() == ["1, 3\nhandbook.md", "2\nguide.pdf, page 2"]
-    assert "uoted" not in turn.inner_text()
-
-
-def test_bold_text_code_and_numbers_of_sources_are_shown(page: Any) -> None:
-    turn = ask(page, STYLED)
-    assert turn.locator(".answer-text strong").inner_text() == "bees"
-    assert turn.locator(".answer-text code").inner_text() == "dance.py"
-    assert turn.locator(".answer-text .marker").get_attribute("aria-label") == "Source 1"
-    assert "Read for this answer" in turn.inner_text()
 
 
 def test_stop_ends_the_answer_and_keeps_its_beginning(page: Any) -> None:

@@ -12,18 +12,14 @@ from tests.pipelines.server.page_fixtures import (
     GUIDE_PAGE,
     HANDBOOK,
     KEYS,
-    address,
     ask,
-    browser,
     open_page,
     open_quote,
-    page,
     wait_for_text,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
-__all__ = ["address", "browser", "page"]
 
 DROP = """() => {
     const data = new DataTransfer();
@@ -130,13 +126,6 @@ def test_progress_is_shown_and_adding_can_be_stopped(page: Any, tmp_path: Path) 
     waiting[0].fulfill(status=500, content_type="application/json", body=body)
     wait_for_text(page, "#documents-status", "Added 0. Not added: 3.")
     assert list(upload_lines(page).values()) == ["The disk is full.", "Not added: stopped", "Not added: stopped"]
-
-
-def test_a_dropped_file_that_cannot_be_read_shows_the_reason(page: Any) -> None:
-    page.locator("#document-list li").first.wait_for()
-    page.evaluate(DROP)
-    wait_for_text(page, "#documents-status", "Not added: 1.")
-    assert "not supported" in upload_lines(page)["program.exe"]
 
 
 def test_a_file_dropped_before_the_documents_are_listed_waits_for_the_list(browser: Any, address: str) -> None:

