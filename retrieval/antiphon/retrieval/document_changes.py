@@ -1,4 +1,4 @@
-"""Decide which documents of an index stay when files are indexed into it, and which would be dropped."""
+"""Decide which documents of an index are kept and which are dropped when files are indexed into it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class DocumentChange:
-    """The sources of the documents that stay as they are, and of the documents that are dropped."""
+    """The sources of the documents that are kept unchanged, and of the documents that are dropped."""
 
     kept: frozenset[str] = frozenset()
     dropped: tuple[str, ...] = ()
@@ -35,10 +35,10 @@ def plan_change(
     add: bool,
     confirm: Confirm | None = None,
 ) -> DocumentChange:
-    """Return which documents of an index stay if files are indexed into it.
+    """Decide which documents of an index are kept if files are indexed into it.
 
-    Documents with a source that is indexed again are replaced. Uploaded documents stay. Other documents stay if
-    ``add`` is set and they are not below the paths.
+    Documents whose source is indexed again are replaced. Uploaded documents are kept. Other documents are kept if
+    ``add`` is set and they are not below ``paths``.
 
     Args:
         add: Whether the documents are added to the index, instead of replacing its content.
@@ -67,7 +67,7 @@ def is_below(source: str, places: Sequence[str]) -> bool:
 
 
 def real_path(path: str | Path) -> str:
-    """Return the target of a path; a source that is not a path is returned as it is."""
+    """Return the target of a path; return a source that is not a path unchanged."""
     try:
         return os.path.realpath(path)
     except ValueError:
