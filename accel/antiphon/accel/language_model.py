@@ -1,4 +1,4 @@
-"""Text in, text out: a causal model with tokenizer and drafter. It handles no passages: a reference is just a text."""
+"""A causal model with tokenizer and drafter: text in, text out. It knows no passages; a reference is a text."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 
 
 class LanguageModel:
-    """A causal model that continues texts and answers messages, with drafts copied from the references of a request.
+    """A causal model that continues texts and answers messages; drafts are copied from a request's references.
 
-    Drafts never change the text, only the number of forward passes. Any number of requests may run at once, from any
-    threads: they share forward passes if that is faster, and each generates what it generates alone.
+    Drafts never change the text, only the number of forward passes. Requests may run concurrently in any threads.
+    They share forward passes if that is faster, and each generates the same text as alone.
 
-    Through the recycling table, earlier requests affect how fast a text is generated, never the text. Give separate
-    tables to tenants that must not observe each other, here or with each request. An engine with one KV cache for all
-    requests (OpenVINO's) prefills a common prefix of several prompts once per table.
+    The recycling table lets earlier requests affect the speed of later ones, never the text. Give separate tables to
+    tenants that must not observe each other, here or with each request. An engine with one KV cache for all requests
+    (OpenVINO's) computes a common prefix of several prompts once per table.
 
     Args:
-        name: Name of the model, for messages and stored files; None: from its configuration.
-        recycling: True: the default drafter also drafts tokens that the model found likely in earlier requests. They
-            are kept in ``recycling_table``, which can be cleared and saved. A table: use this one. False: keep none.
+        name: Name of the model, for messages and stored files; None: the name in its configuration.
+        recycling: True: the default drafter also drafts tokens that were likely in earlier requests, from
+            ``recycling_table``. A table: use this table. False: use no table.
         memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
-        report: Called with the progress of a conversion to OpenVINO, at a model's first start.
+        report: Called with the progress of the conversion to OpenVINO when a model is first used.
         **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, compiled, cost, engine,
             reproducible, weights.
     """
@@ -103,15 +103,16 @@ class LanguageModel:
             device: A torch device; None: a GPU if there is one.
             dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
-            **arguments: `DecodingOptions`, of which ``engine`` is "auto" here: OpenVINO on x86 CPUs if it is installed,
-                agrees with torch and is faster; everything else, such as ``quantization_config``, goes to transformers.
+            **arguments: Fields of `DecodingOptions`; all others, such as ``quantization_config``, are passed to
+                transformers. ``engine`` is "auto" by default: OpenVINO on x86 CPUs, if it is installed, agrees with
+                torch and is faster.
 
         Raises:
-            ValueError: There is no causal language model, or the device, drafter or engine is unknown, or the engine
+            ValueError: The model is not a causal language model; the device, drafter or engine is unknown; the engine
                 cannot run the model; or the name is the address of a server, see `RemoteLanguageModel`.
             ImportError: The package of a bundled model is missing; the message has the command.
-            OSError: Nothing is found there, or the hub cannot be reached.
-            NotEnoughMemoryError: It needs more memory than this process may use.
+            OSError: The model is not found, or the hub cannot be reached.
+            NotEnoughMemoryError: The model needs more memory than this process may use.
         """
         arguments.setdefault("engine", "auto")
         options = pop_options(arguments)
@@ -149,12 +150,12 @@ class LanguageModel:
 
     @property
     def prompt_format(self) -> str | None:
-        """The prompt format that the model's configuration names; None if it names none."""
+        """The prompt format named in the model's configuration; None if there is none."""
         return getattr(self.model.config, "prompt_format", None)
 
     @cached_property
     def num_parameters(self) -> int | None:
-        """Number of the model's weights as they are stored, so that several packed ones count as one."""
+        """Number of the model's stored weights; several weights packed into one number count as one."""
         return sum(weights.numel() for weights in chain(self.model.parameters(), self.model.buffers()))
 
     def generate(
@@ -177,10 +178,10 @@ class LanguageModel:
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
     ) -> list[Completion]:
-        """Return the completion of each prompt, the same as if it were alone; the prompts share forward passes.
+        """Return the completion of each prompt, the same as when it is generated alone; prompts share forward passes.
 
-        When a completion ends, the next prompt takes its place. A model that cannot share forward passes answers one
-        prompt after the other.
+        When a completion ends, the next prompt takes its place. A model that cannot share forward passes processes
+        the prompts one after the other.
 
         Args:
             seeds: One for each prompt; None: the parameter ``seed`` for all.
@@ -205,14 +206,15 @@ class LanguageModel:
     ) -> Stream:
         """Continue a text, or answer messages, as a stream of pieces of text.
 
-        It ends before a ``stop`` string, at an end of sequence, after ``max_new_tokens``, or if the context is full.
+        The text ends before a ``stop`` string, at an end-of-sequence token, after ``max_new_tokens``, or if the
+        context is full.
 
         Args:
-            prompt: A text, which is tokenized with the tokenizer's special tokens; or messages, or a `Conversation` of
-                messages and tools, which go through the chat template.
+            prompt: A text, which is tokenized with the tokenizer's special tokens; or messages or a `Conversation`
+                (messages and tools), to which the chat template is applied.
             references: Texts, or spans of a tokenized prompt, that the answer may repeat; drafts are copied from them.
-            prefix: The prefix cache of a conversation: the part of the prompt that it holds is not prefilled again, and
-                afterwards it holds the tokens of this request.
+            prefix: The prefix cache of a conversation. The part of the prompt in it is not prefilled again;
+                afterwards it contains the tokens of this request.
             **parameters: As in `Settings`.
 
         Raises:
@@ -227,18 +229,18 @@ class LanguageModel:
     def _start(
         self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings, prefix: PrefixCache | None
     ) -> tuple[ModelRequest, OpenStream]:
-        """Return a request that is ready to be decoded, and what makes a stream of its steps."""
+        """Return a request that is ready to be decoded, and a function that converts its steps to a stream."""
         table = self._recycling_table(settings.recycling)
         return self._requests.start(prompt, references, settings, prefix, options=self.options, table=table)
 
     def _recycling_table(self, given: bool | RecyclingTable | None) -> RecyclingTable | None:
-        """Return the recycling table of a request: the given one, this model's for None or True, none for False."""
+        """Return a request's recycling table: the given one; this model's for None or True; None for False."""
         if given is None or given is True:
             return self.recycling_table
         return check_table(given, self.name)
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
-        """Return the tokenized prompt, which every method takes in place of the prompt without tokenizing it again.
+        """Tokenize a prompt. Every method accepts the result in place of the prompt, and does not tokenize it again.
 
         Raises:
             ValueError: The prompt is empty, a message is malformed, or the tokenizer has no chat template.

@@ -1,4 +1,4 @@
-"""Builds requests from prompts and settings. Decodes nothing."""
+"""Build requests from prompts and settings. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class RequestBuilder:
         options: DecodingOptions,
         table: RecyclingTable | None,
     ) -> tuple[ModelRequest, OpenStream]:
-        """Return a request that is ready to be decoded, and what makes a stream of its steps.
+        """Return a request that is ready to be decoded, and a function that converts its steps to a stream.
 
         The caller holds the engine's lock.
 
         Args:
-            prefix: Prefix cache of the conversation; its cache is taken out.
-            table: Recycling table of the request; None for none.
+            prefix: Prefix cache of the conversation; the request takes its KV cache.
+            table: Recycling table of the request; None: no table.
 
         Raises:
             ValueError, TypeError: As `LanguageModel.stream`.
@@ -117,7 +117,7 @@ class RequestBuilder:
         steps: Iterator[Step],
         **arguments: Any,
     ) -> Stream:
-        """Return the stream of a request, given its steps."""
+        """Return a stream of the text of a request's steps."""
         logprobs: list[TokenLogprob] = []
         sampler = request.sampler  # a stream that refers to the request would keep its KV cache
         if settings.logprobs is not None and sampler.logits is not None:
@@ -145,9 +145,10 @@ class RequestBuilder:
         """Return the request for one text.
 
         Args:
-            tokens: Token ids of the prompt, with those of the response prefix.
-            make: A partial `ModelRequest`, with the arguments bound that do not come from `generate`.
-            prefix: Prefix cache of the conversation; its cache is taken out.
+            tokens: Token ids of the prompt, including the response prefix.
+            make: Function that makes the `ModelRequest` from the arguments prepared by `generate`; all others are
+                bound.
+            prefix: Prefix cache of the conversation; the request takes its KV cache.
             thinking: How thinking is separated from the answer; None: the model does not think.
 
         Raises:

@@ -212,7 +212,7 @@ class PostgresIndex:
 
         Args:
             vectors: Their vectors, of shape (passages, dim).
-            unchanged: The ids of passages of the documents that stay as they are.
+            unchanged: The ids of passages of ``sources`` to keep unchanged.
 
         Raises:
             BlockingIOError: Another process has removed one of the unchanged passages.

@@ -1,6 +1,7 @@
-"""Converts a model of transformers to an OpenVINO graph with paged attention. Reads and writes no files.
+"""Convert a transformers model to an OpenVINO graph with paged attention. Reads and writes no files.
 
-The graph has no large weights: they are inputs, which `weights.attach_weights` replaces by the model's own memory.
+The graph contains no large weights: it has an input for each, which `weights.attach_weights` replaces by a constant
+in the model's own memory.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ LINEAR = "antiphon::linear"
 
 
 class UnsupportedModelError(ValueError):
-    """The OpenVINO engine cannot run the model; the message gives the user the reason."""
+    """The OpenVINO engine cannot run the model; the message has the reason."""
 
 
 @torch.no_grad()
 def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     """Convert a model to a graph with paged attention, without reading or copying its large weights.
 
-    The graph's inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer, and one
-    input for each large weight. The name of the latter is `INPUT_PREFIX` and then the name of the
-    parameter. The graph's output is ``logits`` in float32, shape (1, len(rows), vocab).
+    The graph's inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer, and one input for each
+    large weight. Its name is `INPUT_PREFIX` followed by the parameter's name. The graph's output is ``logits`` in
+    float32, shape (1, len(rows), vocab).
 
     Args:
         model: The loaded model, which is not changed.
@@ -98,7 +99,7 @@ def windows_of(traits: Traits) -> list[int]:
 
 
 class WeightArguments:
-    """The large weights of a model as arguments of the function that is traced, so that the graph gets them as inputs.
+    """Makes the large weights of a model arguments of the traced function, so that they become inputs of the graph.
 
     Args:
         model: The model with placeholders, see `with_placeholders`.
@@ -125,11 +126,11 @@ class WeightArguments:
 
 
 class _Forward:
-    """The model as a function of tensors only, so that it can be traced: large weights are arguments too.
+    """Wraps the model as a function of tensors only, including large weights, so that it can be traced.
 
     Args:
         windows: Sliding window of each layer in tokens, 0 for none.
-        sliced: Whether the model computes the logits of some rows only.
+        sliced: Whether the model can compute the logits of selected rows only.
     """
 
     def __init__(
@@ -143,8 +144,7 @@ class _Forward:
     def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
         """Return the logits after ``rows``.
 
-        ``others`` are first the tensors of `TABLES`, then those of the KV cache, then the large
-        weights.
+        ``others`` are the tensors of `TABLES`, the KV cache and the large weights, in this order.
         """
         first = len(others) - len(self.weights)
         self.weights.assign(others[first:])
@@ -156,7 +156,7 @@ class _Forward:
 
 
 class SymbolicLinear(TorchFunctionMode):
-    """Records linear layers in the trace without computing them: placeholders would be copied to full matrices."""
+    """Records linear layers in the trace without computing them, which would expand placeholders to full matrices."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.nn.functional.linear:
@@ -176,7 +176,7 @@ def _linear_to_openvino(context: Any) -> list[Any]:
 
 
 def with_placeholders(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a float32 copy whose large weights are placeholders of one number each, expanded to their shape."""
+    """Return a float32 copy whose large weights are placeholders: one number, expanded to the weight's shape."""
     large = {id(weight) for weight in large_weights(model).values()}
     memo: dict[int, Any] = {
         id(weight): torch.nn.Parameter(

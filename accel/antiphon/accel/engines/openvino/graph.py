@@ -1,4 +1,4 @@
-"""The compiled graph: one forward pass over the rows of several sequences. Independent of drafts."""
+"""The compiled graph, which runs one forward pass over the rows of several sequences. Independent of drafts."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class SequenceRows:
     Attributes:
         positions: Position of each row, shape (rows,).
         past: Number of cached tokens before the rows.
-        blocks: The sequence's blocks: exactly those that hold the cached tokens and the rows, because with additional
-            ones the operation would write out of bounds.
-        num_logits: Number of rows, counted from the last one, whose logits are returned.
-        tree_mask: Which rows each row attends to, shape (rows * rows,), row by row; None for all rows before it.
+        blocks: Exactly the blocks that hold the cached tokens and the rows. With additional blocks the operation
+            would write out of bounds.
+        num_logits: Number of last rows whose logits are returned.
+        tree_mask: Mask of the rows to which each row attends, flattened, shape (rows * rows,). None: each row attends
+            to all rows before it.
     """
 
     tokens: Sequence[int]
@@ -58,11 +59,13 @@ class PagedGraph:
     Args:
         graph: The converted model, see `conversion.paged_model`.
         precision: Precision of computation and of the KV cache, "f32" or "bf16".
-        weights: Owners of the memory of the graph's constants, see `weights.attach_weights`.
-        splits_head: Whether to compute the head apart, see `lm_head`.
-        fuses_mlp: Whether to fuse the products of MLP blocks, which takes memory until the first forward pass.
-        is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.
-            Activations are not quantized: a difference in their last bit could become a difference of a token.
+        weights: Owners of the constants' memory, see `weights.attach_weights`.
+        splits_head: Whether to compute the LM head separately, see `lm_head`.
+        fuses_mlp: Whether to fuse the matrix products of MLP blocks, which needs extra memory until the first forward
+            pass.
+        is_compressed: Whether the weights were compressed. If so, they are decompressed before each multiplication,
+            and activations are not quantized, because that could amplify a difference in the last bit to a different
+            token.
 
     Raises:
         RuntimeError: OpenVINO cannot compile the graph.
@@ -117,7 +120,7 @@ class PagedGraph:
             self._request.set_tensor(name, tensor)
 
     def release_temporary_weights(self) -> None:
-        """Free the memory of weights that OpenVINO has packed into its own memory in the first forward pass."""
+        """Free the memory of weights that OpenVINO has packed during the first forward pass."""
         if self.has_temporary_weights:
             self._memory.release()
 
@@ -126,7 +129,7 @@ class PagedGraph:
         return sum(node.get_rt_info()["layerType"].astype(str) == FUSED for node in nodes)
 
     def release_exact_head(self) -> None:
-        """Free the memory of the head that computes all logits; it is compiled again when they are needed."""
+        """Free the memory of the exact head; it is compiled again when all logits are needed."""
         if self.lm_head is not None:
             self.lm_head.release_exact()
 
@@ -134,7 +137,7 @@ class PagedGraph:
         """Run one forward pass over the rows of several sequences.
 
         Args:
-            needs_best: Whether the caller needs the most likely tokens, which are then prepared in this call.
+            needs_best: Whether the caller needs the most likely tokens; if so, this call prepares them.
 
         Returns:
             The requested logits of each sequence.
@@ -178,5 +181,5 @@ class PagedGraph:
 
 
 def _offsets(counts: Sequence[int]) -> NDArray[np.int32]:
-    """Return where each part of a concatenated array begins, and where the last one ends."""
+    """Return where each part of a concatenated array begins, and where the last part ends."""
     return np.cumsum([0, *counts], dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Loads a model into the OpenVINO engine, or returns the reason why it stays on torch.
+"""Load a model into the OpenVINO engine, or return the reason why torch runs it.
 
 On first use the model is converted, self-tested against torch and timed; the results are stored in the user's cache.
 """
@@ -81,7 +81,7 @@ class LoadResult:
     """The result of `load_engine`.
 
     Attributes:
-        engine: The engine; None if the model stays on torch.
+        engine: The engine; None if torch runs the model.
         reason: Why the engine is used or not, in one sentence.
     """
 
@@ -100,8 +100,8 @@ def load_engine(
     """Return the engine for a model, converted and self-tested on first use.
 
     The caller holds the lock of the model's torch engine, which both engines then share. A graph that fails the
-    self-test is never used. Compressed weights cannot be compared with torch's closely; therefore the architecture is
-    tested first with uncompressed weights, in a small model.
+    self-test is never used. Compressed weights differ too much from torch's for a close comparison, so the
+    architecture is first tested in a small model with uncompressed weights.
 
     Args:
         weights: "int8" or "int4" to compress the weights, which changes the model's texts. Empty to keep them.
@@ -154,7 +154,7 @@ def _weight_bytes(model: PreTrainedModel) -> int:
 
 
 def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
-    """Return why OpenVINO cannot run this model on this machine, or None; checked before conversion.
+    """Return why OpenVINO cannot run this model on this machine, or None. Called before conversion.
 
     Args:
         weights: "int8" or "int4" for compressed weights, or empty.
@@ -177,16 +177,16 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
 
 
 def _head_bytes(model: PreTrainedModel) -> int:
-    """Return the size of the LM head's matrix in 16 bits, in bytes; 0 if the model has none."""
+    """Return the size in bytes of the LM head's matrix in 16 bits; 0 if the model has no LM head."""
     head = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
     return 0 if weight is None else 2 * weight.numel()
 
 
 def _fuses_mlp(model: PreTrainedModel) -> bool:
-    """Return whether the CPU has the operation for whole MLP blocks, and memory for their weights in float16.
+    """Return whether the CPU supports fused MLP blocks, and there is memory for their weights in float16.
 
-    Fused blocks need one more copy of their weights until the first forward pass.
+    Until the first forward pass, fused blocks need an additional copy of their weights.
     """
     if model.dtype != torch.bfloat16 or FUSING not in processor_flags():
         return False
@@ -194,7 +194,7 @@ def _fuses_mlp(model: PreTrainedModel) -> bool:
 
 
 def _memory_shortage(model: PreTrainedModel) -> str | None:
-    """Return why the packed copy of the weights does not fit into memory, or None. Float32 weights are not packed."""
+    """Return why the packed copy of the weights does not fit into memory, or None. Float32 weights have none."""
     packed = _weight_bytes(model) if model.dtype != torch.float32 else 0
     needed, available = packed + WORKING_MEMORY, available_memory()
     if needed <= available:
@@ -245,9 +245,9 @@ def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compa
 
 
 def _speedup(engine: OpenVINOEngine, model: PreTrainedModel) -> float | None:
-    """Return how many times faster than torch the engine is: the geometric mean with a draft and without.
+    """Return the engine's speed-up over torch: the geometric mean of a step with a draft and a step without.
 
-    None if another program disturbed the measurement; the next start then compares the engines again.
+    Returns None if another program disturbed the measurement; the next start then measures again.
     """
     own, other = engine.step_cost(), engine_of(model).step_cost()
     if not (is_credible(own) and is_credible(other)):
@@ -259,7 +259,7 @@ def _speedup(engine: OpenVINOEngine, model: PreTrainedModel) -> float | None:
 def _compile(
     model: PreTrainedModel, key: str, weights: str, memory: int | None, report: ProgressCallback
 ) -> tuple[OpenVINOEngine, bool]:
-    """Return the engine of the stored or newly converted graph, and whether it was converted now."""
+    """Return the engine with the stored or newly converted graph, and whether the graph was converted now."""
     traits, model_ref, is_converted = declared_traits(model), ref(model), Event()
     checkpoint = checkpoint_of(model)
     files = [] if checkpoint is None else [each.path for each in checkpoint.files]
@@ -315,7 +315,7 @@ def _setting(model: PreTrainedModel) -> str:
 
 
 def _ignore_progress(stage: str, done: int, total: int) -> None:
-    """Do nothing: the caller gave no callback."""
+    """Do nothing; used if the caller gives no callback."""
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -1,7 +1,7 @@
-"""The large weights of a converted model: constants of the graph that share the memory of the model or its checkpoint.
+"""Attach the large weights of a converted model as constants that share the memory of the model or its checkpoint.
 
-A stored graph has an input in place of each large weight. Before compilation every input is replaced by a constant, so
-that no weight is copied or stored twice. Weights in float32 that are exact in 16 bits become 16-bit constants.
+A stored graph has an input in place of each large weight. Before compilation a constant replaces every input, so no
+weight is copied or stored twice. Float32 weights that 16 bits represent exactly become 16-bit constants.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Owners = list[NDArray[Any]]
 
 
 def large_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the parameters that the graph does not contain, by name. Tied ones occur once."""
+    """Return the parameters that the graph does not contain, by name. Tied parameters occur once."""
     return {name: each for name, each in model.named_parameters() if each.dim() > 1 and each.numel() >= SMALL}
 
 
@@ -49,12 +49,12 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
     """Replace the inputs that stand for weights by constants that share the memory of the model or of its files.
 
     Args:
-        graph: A graph of `conversion.paged_model`; a graph with its own weights is left as it is.
+        graph: A graph of `conversion.paged_model`; a graph with its own weights is not changed.
         files: The model's checkpoint (safetensors), for models that were loaded in float32 from
             16-bit weights.
 
     Returns:
-        The owners of the memory, which the caller keeps as long as the graph or its compiled form is in use.
+        The owners of the memory. The caller must keep them as long as the graph or its compiled form is in use.
     """
     inputs = [port.get_node() for port in graph.inputs if port.get_any_name().startswith(INPUT_PREFIX)]
     if not inputs:
@@ -76,7 +76,7 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
 
 
 def _constant(weight: Tensor, name: str, owners: Owners) -> Any:
-    """Return a float32 output whose constant shares the weight's memory, which is added to ``owners``."""
+    """Return a float32 output whose constant shares the weight's memory; add that memory to ``owners``."""
     array = (weight.view(torch.uint16) if weight.dtype != torch.float32 else weight).numpy()
     owners.append(array)
     return shared_constant(array, KINDS[weight.dtype], name)
@@ -86,8 +86,8 @@ def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
     """Return a float32 output of a graph whose constant shares the memory of an array.
 
     Args:
-        array: The values; 16-bit values are given as their bits, in uint16. The array must outlive
-            the graph and its compiled form.
+        array: The values; 16-bit values are stored as their bits, in uint16. The array must outlive the graph and its
+            compiled form.
         kind: Element type, "bf16", "f16" or "f32".
     """
     import openvino
@@ -105,7 +105,7 @@ def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
 
 
 def mark_decompression(graph: openvino.Model) -> None:
-    """Mark the conversions of a graph's 16-bit weights as decompression, because a stored graph loses the marks."""
+    """Mark type conversions of a graph's 16-bit weights as decompression, because a stored graph loses these marks."""
     for node in graph.get_ops():
         if node.get_type_name() == "Convert":
             weights = node.input_value(0).get_node()
@@ -114,7 +114,7 @@ def mark_decompression(graph: openvino.Model) -> None:
 
 
 def weights_of(node: Any) -> Any:
-    """Return the constant with the weights, (outputs, inputs), if a node is a product with plain weights, else None."""
+    """Return the constant with the weights, (outputs, inputs), of a plain matrix product; None for any other node."""
     if node.get_type_name() != "MatMul" or node.get_attributes() != {"transpose_a": False, "transpose_b": True}:
         return None
     constant = node.input_value(1).get_node()
@@ -127,12 +127,11 @@ def weights_of(node: Any) -> Any:
 def constant_memory(constant: Any, count: int = 1) -> NDArray[Any]:
     """Return the memory of a 16-bit or float32 constant as a matrix, without a copy.
 
-    16-bit values appear as their bits, in uint16.
+    16-bit values are returned as their bits, in uint16.
 
     Args:
         constant: A constant of two dimensions.
-        count: Number of matrices that the result covers. They have the size of the constant and
-            follow each other in memory.
+        count: Number of matrices of the constant's size, adjacent in memory, that the result covers.
     """
     rows, columns = (int(size) for size in constant.get_output_shape(0))
     kind: type[Any] = np.uint16 if constant.get_element_type().size == 2 else np.float32
@@ -143,19 +142,19 @@ def constant_memory(constant: Any, count: int = 1) -> NDArray[Any]:
 
 
 def _as_half(weight: Tensor) -> Tensor:
-    """Return float32 weights in bfloat16 if that is exact, which halves the memory that a forward pass reads."""
+    """Convert float32 weights to bfloat16 if that is exact, which halves the memory that a forward pass reads."""
     half = weight.bfloat16()
     return half if _is_exact(half, weight) else weight
 
 
 def _is_exact(half: Tensor, weight: Tensor) -> bool:
-    """Return whether 16-bit values equal float32 ones, part by part, so that no whole copy is made."""
+    """Return whether 16-bit and float32 weights are equal. They are compared in parts, to avoid a complete copy."""
     parts = (slice(start, start + SMALL) for start in range(0, len(weight), SMALL))
     return all(torch.equal(half[part].float(), weight[part]) for part in parts)
 
 
 class TemporaryWeights:
-    """Memory of constants that OpenVINO packs into its own memory; it is freed after the graph's first forward pass.
+    """Memory for constants that OpenVINO packs into its own memory; freed after the graph's first forward pass.
 
     The address range stays reserved, because the graph still refers to it. Freed memory reads as
     zeros. Systems without the system call `madvise` keep the memory.
@@ -182,10 +181,10 @@ class TemporaryWeights:
 
 
 class _StoredWeights:
-    """Finds float32 weights in the files that they were loaded from, which may hold them in 16 bits.
+    """Finds the 16-bit originals of float32 weights in the files from which they were loaded.
 
     Args:
-        files: Safetensors files; their tensors are mapped, not read.
+        files: Safetensors files; their tensors are memory-mapped.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:

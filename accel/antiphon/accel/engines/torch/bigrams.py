@@ -1,4 +1,4 @@
-"""Bigrams of a model: its best tokens after each frequent token alone, as drafts for contexts never seen before.
+"""Bigrams of a model: its best tokens after each frequent token, used as drafts for unknown contexts.
 
 They are computed once per model, in a few seconds, and stored in the user's cache. A damaged file is computed again.
 """
@@ -41,13 +41,13 @@ Forward = Callable[[Draft, int], Tensor]
 
 
 def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward, folder: Path | None = None) -> Bigrams | None:
-    """Return the model's bigrams from their file, or compute and store them.
+    """Return the model's bigrams: read them from their file, or compute and store them.
 
     Args:
-        folder: Folder of the file; None is the user's cache.
+        folder: Folder of the file; None: the user's cache.
 
     Returns:
-        The bigrams, or None if the model fails; only speed depends on them.
+        The bigrams; None if the model raises an error, because only speed depends on them.
     """
     with suppress(*FAILURES):
         return _load_or_compute(model, forward, folder or cache_folder() / "bigrams")
@@ -67,13 +67,13 @@ def _load_or_compute(model: PreTrainedModel, forward: Forward, folder: Path) -> 
 
 @torch.no_grad()
 def compute_bigrams(model: PreTrainedModel, forward: Forward, *, seconds: float = SECONDS) -> Bigrams:
-    """Compute bigrams for tokens 0, 1, 2, ... until the time is used up.
+    """Compute bigrams for the tokens 0, 1, 2, ... until the time is over.
 
     Many tokens share a forward pass, as siblings in a draft tree below the BOS token, or below token 0 if the model has
     no BOS token.
 
     Args:
-        seconds: Time budget; the first forward pass is always run.
+        seconds: Time limit; the first forward pass is always run.
     """
     vocab_size = _vocab_size(model)
     bos = model.config.get_text_config(decoder=True).bos_token_id
@@ -113,7 +113,7 @@ def _fingerprint(model: PreTrainedModel) -> str:
 
 
 def _read(path: Path, vocab_size: int) -> Bigrams | None:
-    """Return the bigrams in a file; None if it is missing, damaged, or of another vocabulary size."""
+    """Return the bigrams in a file; None if it is missing, damaged, or for another vocabulary size."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
