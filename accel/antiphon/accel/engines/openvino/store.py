@@ -1,6 +1,6 @@
 """Converted models in the user's cache: one folder per model, written atomically.
 
-A folder contains the graph without large weights (a few hundred kilobytes), or with compressed weights. A damaged
+A folder contains the graph without large weights (up to a few megabytes), or with compressed weights. A damaged
 folder is written again. If the cache is not writable, the model is converted for this process only.
 """
 
