@@ -31,7 +31,7 @@ class NearestSentence:
 
 
 def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[NearestSentence, ...]:
-    """Return, for each passage with lines, the line that shares most words with a question; of several, the first."""
+    """Return the first line of each passage that shares the most words with a question."""
     asked, found = content_stems(question), []
     for passage, quotes in zip(passages, quotable_lines(passages), strict=True):
         if quotes:

@@ -61,5 +61,5 @@ class UnaskedThinking:
             )
 
     def is_over(self, num_thoughts: int, num_answers: int) -> bool:
-        """Return whether these numbers of chunks reach a limit that was not sent to the server."""
+        """Return whether an answer without a limit at the server has reached its maximum number of chunks."""
         return not self.has_limit and (num_answers >= (self.limit or 0) or num_thoughts >= MAX_THOUGHTS)

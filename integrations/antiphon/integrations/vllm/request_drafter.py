@@ -38,7 +38,7 @@ class RequestDrafter:
     Args:
         owner: vLLM's state of the running request. If the id is the same but the owner is not, it is another request.
         calibration: Acceptance statistics of all requests.
-        vocab_size: Vocabulary size; a draft ends before a token id that is not below it.
+        vocab_size: Vocabulary size; a draft ends before the first token id outside the vocabulary.
     """
 
     __slots__ = ("_draft", "_drafter", "_vocab_size", "calibration", "context", "owner")

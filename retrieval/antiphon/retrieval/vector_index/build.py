@@ -50,7 +50,7 @@ def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting
 
 
 def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSetting:
-    """Return the result of `choose_setting`, after checking, without training, that it can be built here.
+    """Return the result of `choose_setting` if an index with this setting can be created; train nothing.
 
     Raises:
         ValueError: The setting is unknown or needs more vectors.

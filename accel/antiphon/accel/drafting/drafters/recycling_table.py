@@ -33,7 +33,7 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Bigrams:
-    """A model's ``TOP_K`` best tokens after each of the first tokens of its vocabulary, best first.
+    """A model's ``TOP_K`` most likely next tokens for each of the first token ids, best first.
 
     Attributes:
         tokens: Token ids, shape (tokens, TOP_K).

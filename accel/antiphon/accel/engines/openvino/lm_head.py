@@ -1,9 +1,9 @@
 """Compute the LM head in 8 bits, and the exact most likely token with the model's own weights.
 
 The head is the largest matrix that a step reads: in a model of half a billion parameters, a quarter of all weights. A
-product in 8 bits reads half as much memory. From the bound of its error follow the few tokens whose logits could be
-the largest. The logits of these candidates are computed with the model's own weights, so the result is the argmax of
-the unchanged model.
+product in 8 bits reads half as much memory. A bound on its error leaves few tokens whose logits could be the largest.
+The logits of these candidates are computed with the model's own weights, so the result is the argmax of the unchanged
+model.
 """
 
 from __future__ import annotations

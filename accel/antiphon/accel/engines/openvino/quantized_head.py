@@ -161,9 +161,9 @@ class QuantizedHead:
 def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
     """Return whether there are integer units and using them for these hidden states is worthwhile.
 
-    It is worthwhile if the error of one scale per row is not much larger than that of one scale per group. If a few
-    hidden values are much larger than the others, as in many models, one scale per row leaves few levels for the
-    others. There would then be many candidates to compare with the model's own weights.
+    It is worthwhile if the error of one scale per row is not much larger than that of one scale per group. In many
+    models a few hidden values are much larger than the others. One scale per row then rounds the others coarsely, and
+    many candidates must be compared with the model's own weights.
 
     Args:
         hidden: Hidden states of some tokens, shape (rows, hidden).

@@ -63,10 +63,10 @@ class CompiledSteps:
 class CompiledSequence:
     """A sequence whose steps after the prefill are compiled if possible, with the methods of `TorchSequence`.
 
-    ``plain`` prefills the prompt. It also decodes if compiled steps are not available: after a failed compilation
-    (one warning per model), and while another sequence is between a step and its `keep` in the same slot cache.
-    Between two steps the slot cache may be given to another sequence. This sequence then copies its tokens to the
-    cache of ``plain``, as at its end. If there are no free slots, it moves to a slot cache of twice the size.
+    ``plain`` prefills the prompt. It also decodes after a failed compilation (one warning per model), and while the
+    slot cache waits for the `keep` of another sequence. Between two steps the slot cache may be given to another
+    sequence. This sequence then copies its tokens to the cache of ``plain``, as at its end. If there are no free
+    slots, it moves to a slot cache of twice the size.
 
     Args:
         compiles: True: compile with `torch.compile`; False: capture the model's own kernels as CUDA graphs.

@@ -1,4 +1,4 @@
-"""Torch's settings of a thread, which a forward pass in the engine's thread takes over from its caller."""
+"""Apply the Torch settings of a caller's thread to a forward pass in the engine's thread."""
 
 from __future__ import annotations
 
