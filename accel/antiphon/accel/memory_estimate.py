@@ -334,7 +334,7 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
 
 
 def _text_weights(header: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of a header that are loaded; for a multimodal checkpoint, those of its text model."""
+    """Return the weights of a header that are loaded: of a multimodal checkpoint, only the text model's."""
     if _text_config(config) is config and not config.get("vision_config"):
         return header
     return {name: weight for name, weight in header.items() if not OTHER_PARTS.search(name)}

@@ -98,7 +98,7 @@ class ThinkingControl(LogitsProcessor):
         return self._before(input_ids, scores)
 
     def _before(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Before thinking or answer has begun: allow their headers, or the answer itself if it needs no header."""
+        """Until thinking or an answer begins, allow only their headers, or an answer that needs no header."""
         size = len(self._begun)
         headers = [self._after_thinking] if self._reader.has_thought else self._headers
         following = [header[size] for header in headers if header[:size] == self._begun and len(header) > size]

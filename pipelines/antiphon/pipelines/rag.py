@@ -108,7 +108,7 @@ class Rag:
         """Return the complete answer to a question. See `stream` for errors.
 
         Args:
-            k: number of passages to retrieve; by default that of the constructor.
+            k: number of passages to retrieve; by default the constructor's ``k``.
             where: only passages that match this filter are retrieved.
             sessions: read and write the store of sessions, if there is one.
             **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (see

@@ -54,7 +54,7 @@ class Head:
         scale: weights of the two comparisons (each between -1 and 1) and the bias; shape (3,).
         line: weights of the mean of the line's token vectors; shape (dim,). This term does not depend on the
             question.
-        word: weights of each token vector of the line, of which the largest product counts; shape (dim,).
+        word: weights of a token vector of the line, shape (dim,). The token with the largest product counts.
     """
 
     scale: Vectors
@@ -69,7 +69,7 @@ class Head:
         return cls(**load_file(folder / HEAD))
 
     def score(self, question: Vectors, line: Vectors) -> float:
-        """Return the relevance of a line to a question, both as token vectors of shape (tokens, dim)."""
+        """Return the relevance of a line to a question. Each is given as token vectors, shape (tokens, dim)."""
         if not len(line) or not len(question):
             return float(self.scale[2])
         means = question.mean(axis=0), line.mean(axis=0)

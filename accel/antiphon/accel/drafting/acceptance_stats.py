@@ -53,7 +53,7 @@ def make_budget(
 
     Args:
         num_draft_tokens: Fixed number of draft rows per step, or None to adapt it to costs and acceptance rates.
-        cost: Fixed costs, which are not corrected by measured times; None to use those of the engine.
+        cost: Fixed costs, which are not corrected by measured times; None: the engine's costs.
         acceptance_stats: Function that returns the statistics of the engine, or None if the engine cannot verify
             drafts. Called only if ``num_draft_tokens`` and ``cost`` are None.
     """

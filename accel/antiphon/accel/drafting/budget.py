@@ -143,8 +143,8 @@ class AdaptiveBudget:
     def padding_rows(self, draft: Draft, context_length: int) -> int:
         """Return the number of padding rows that make the forward pass at least a tenth cheaper; 0 if none does.
 
-        In half precision some CPUs compute a few rows faster than one. Some engines are fastest if the number of rows
-        is that of the last forward pass, or the preferred number.
+        In half precision some CPUs compute a few rows faster than one. Some engines are fastest with the number of
+        rows of the last forward pass, or with the preferred number.
         """
         return cheapest_padding(self.cost, context_length, 1 + len(draft), self.preferred.rows)
 

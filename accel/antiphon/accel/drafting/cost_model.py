@@ -157,8 +157,8 @@ class CostModel:
     def packing(self) -> float:
         """Extra seconds per context token that the first draft row of a sequence adds to a shared forward pass.
 
-        If it is not 0, ``context_length`` of a shared forward pass is the sum over its sequences, and ``seconds`` are
-        those of a forward pass in which all sequences verify a draft.
+        If it is not 0, the ``context_length`` of a shared forward pass is the sum over its sequences, and ``seconds``
+        is the duration if all sequences verify a draft.
         """
         return self.cost.packing
 

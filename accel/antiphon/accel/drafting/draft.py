@@ -128,8 +128,8 @@ class Accepted:
 
     Attributes:
         path: The accepted rows, from the first below the root on.
-        tokens: The emitted tokens: those of the accepted rows, then the bonus token (the model's own next token).
-            Its length is ``len(path) + 1``.
+        tokens: The emitted tokens: the accepted rows, then the bonus token (the model's own next token). Its length
+            is ``len(path) + 1``.
     """
 
     path: tuple[int, ...]

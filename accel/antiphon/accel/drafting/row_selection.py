@@ -61,8 +61,8 @@ def select_rows(
     """Select the rows to verify: those with the most expected tokens per second.
 
     The candidates of all drafts are sorted by chance, most likely first. The first k of them give (tokens + sum of
-    their chances) / costs[k] tokens per second. Every k is tried, because costs rise in steps. If a draft's probes
-    increase the tokens per second, those of its root and of each selected candidate are added, otherwise none.
+    their chances) / costs[k] tokens per second. Every k is tried, because costs rise in steps. A draft's probes at
+    its root and its selected candidates are added if they increase the tokens per second.
 
     Args:
         scored: The draft of each sequence that shares the forward pass.

@@ -32,8 +32,8 @@ def is_adapter(folder: Path) -> bool:
 def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report: Report = lambda *_: None) -> Path:
     """Merge an adapter into its base model, unless done before; return the folder of the merged model.
 
-    Weights are merged in float32 and saved in bfloat16, like those of the base. The merged configuration has the
-    prompt format "reader".
+    Weights are merged in float32 and saved in bfloat16, as in the base model. The merged configuration has the prompt
+    format "reader".
 
     Args:
         base: Function that returns the folder of the base model; only called if needed.

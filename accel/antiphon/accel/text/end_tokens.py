@@ -27,7 +27,7 @@ class EndTokens:
         self._probed: tuple[str, int | None] = ("", None)  # the chat template, and the token after its answers
 
     def ids(self, configured: int | Sequence[int] | None, more: Iterable[int] = ()) -> tuple[int, ...]:
-        """Return the ids of the end tokens; those of the generation settings come first."""
+        """Return the ids of the end tokens, beginning with the ids in the generation settings."""
         given = [configured] if isinstance(configured, int) else configured or ()
         found = [*given, self._tokenizer.eos_token_id, self._end_of_turn(), *more]
         known = [token for token in found if isinstance(token, int) and 0 <= token < self._vocab_size]

@@ -121,7 +121,7 @@ def _without_empty_calls(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_ids(turns: Sequence[dict[str, Any]], ids: IdFormat) -> list[dict[str, Any]]:
-    """Give the turns ids that the template accepts. A result without an id gets that of the next open call."""
+    """Give the turns ids that the template accepts. A result without an id gets the id of the next open call."""
     renamed: dict[str, str] = {}
     open_calls: list[str] = []
     number, found = 0, list[dict[str, Any]]()
@@ -157,7 +157,7 @@ def _new_id(given: str, call: Mapping[str, Any], number: int, ids: IdFormat) -> 
 
 
 def _one_call_each(turns: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the turns; several calls of a message become several messages, each followed by its result."""
+    """Yield the turns, with one message for each tool call, followed by the call's result."""
     place = 0
     while place < len(turns):
         turn, place = turns[place], place + 1

@@ -141,7 +141,7 @@ class Call:
 
 @asynccontextmanager
 async def open_call(ctx: RequestContext, *, of_tool: bool = False) -> AsyncIterator[Call]:
-    """Yield the call of a request. An error becomes a tool result that says what to change, or a protocol error."""
+    """Yield the call of a request. Convert errors to tool results that say what to change, or to protocol errors."""
     try:
         call = Call(ctx)
         await call.load()

@@ -187,7 +187,7 @@ def make_service(
         reranker: the reranker of /v1/rerank; None: passages are ranked by the embedder.
         uploads: the folder of uploaded files; None: uploads are refused.
         collections: further documents, each served as ``name+collection``.
-        keys: the accepted API keys; None: those of the settings, with every right.
+        keys: the accepted API keys; None: the keys in the settings, with every right.
     """
     # A model with a prompt format of its own answers from documents alone.
     models = {name: ServedModel(name, language_model)} if language_model.prompt_format is None else {}

@@ -96,7 +96,7 @@ class Window:
         return Draft.unchecked(tuple(tokens), tuple(parents), (worth,) * len(tokens), num_probes=len(tokens))
 
     def path(self, column: int) -> list[int]:
-        """Return the tokens from the root down to the deepest one of a column."""
+        """Return the tokens on the path from the root to a column's last token."""
         return [*self.levels[0][:column], *(level[column] for level in self.levels[1:])]
 
     def ngrams(self, root: int, answers: Tokens) -> list[tuple[int, ...]]:

@@ -104,7 +104,7 @@ class RecyclingTable:
         return {} if self.prior is None else self.prior.lookup(last)
 
     def update(self, tail: Tokens, draft: Draft, logits: Logits | None) -> None:
-        """Store the model's best tokens after the text and after each row of a draft below it.
+        """Store the model's most likely next tokens after a text and after each row of its draft.
 
         Args:
             logits: The model's logits; None changes nothing.
@@ -123,7 +123,7 @@ class RecyclingTable:
         self.record([keys[row] for row in order], tokens[order], chances[order])
 
     def record(self, keys: Sequence[_Key], tokens: NDArray[np.integer[Any]], chances: NDArray[np.float32]) -> None:
-        """Overwrite the entries of the given contexts. If a context occurs twice, its last entry is stored.
+        """Store the entries of the given contexts. If a context occurs twice, its last entry is stored.
 
         Args:
             keys: The last two tokens of each context.
