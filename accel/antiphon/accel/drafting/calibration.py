@@ -63,7 +63,7 @@ class Calibration:
 
 @dataclass(slots=True)
 class _PendingDraft:
-    """An earlier draft, and the last of its rows that the emitted tokens have reached."""
+    """An earlier draft, and its row at which the emitted tokens have arrived."""
 
     draft: Draft
     bins: list[int]

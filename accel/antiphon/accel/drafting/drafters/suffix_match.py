@@ -119,7 +119,7 @@ class SuffixMatch:
         self._common_tokens = {token: COMMON_SHARE * share for token, share in ranked}
 
     def _weigh(self, context: Tokens) -> dict[int, float]:
-        """Return the weight of each position after an occurrence of the last token: BASE ** (length of its match)."""
+        """Return the weight of each position after a match: BASE ** (number of matching tokens)."""
         weights: dict[int, float] = {}
         matches = self._index.find_matches(context[-MAX_MATCH:], MAX_MATCH, MAX_OCCURRENCES)
         for matched, positions in enumerate(matches, 1):

@@ -72,14 +72,14 @@ def run_self_test(
 ) -> list[SelfTestFinding]:
     """Compare the engine with the model: a prefill, a tree, a chain, a step after kept rows, and a shared forward pass.
 
-    Each comparison uses a text that is shorter than every window and one that is longer than the largest. The caller
-    holds the engine's lock.
+    Each comparison uses two texts: one shorter than every window, one longer than the largest. The caller holds the
+    engine's lock.
 
     Args:
         windows: Sliding windows of the model's layers in tokens, 0 for none.
-        max_compression: For compressed weights: allowed distance between the engine's prefills and the model's. Only
-            trees and chains of a short text are then compared, with the engine's own prefills, because the
-            architecture is tested in a reduced model. None: uncompressed weights.
+        max_compression: Allowed distance between the prefills of compressed weights and of the model; None: weights
+            are not compressed. With compressed weights, only trees and chains of a short text are compared with the
+            engine's own prefills. The rest is tested with a reduced model.
     """
     model_logits = reference = _uncached_logits(model)
     if model.dtype == torch.float32:
