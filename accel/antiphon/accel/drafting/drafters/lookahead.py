@@ -56,8 +56,7 @@ class Window:
     The tokens of level 0 are guesses at the next 1, 2, ... positions of the text, and each attends to those before
     it. Column j starts below the j-th token of level 0 (column 0 below the root). A token attends to the tokens above
     it in its column and to their ancestors. So the window is a tree of rows: row (0, i) follows (0, i - 1), and row
-    (l, j) follows (l - 1, j). Row (1, j) follows the start of column j, which is (0, j - 1), or the root for column
-    0.
+    (l, j) follows (l - 1, j). Row (1, j) follows the start of column j, which is (0, j - 1), or the root.
 
     The model's prediction after the deepest token of a column becomes the next token of the column: one Jacobi
     iteration for all levels at once (section 3.1). At first only level 0 exists, and each forward pass adds a level.

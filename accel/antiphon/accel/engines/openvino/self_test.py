@@ -78,8 +78,8 @@ def run_self_test(
     Args:
         windows: Sliding windows of the model's layers in tokens, 0 for none.
         max_compression: Allowed distance between the prefills of compressed weights and of the model; None: weights
-            are not compressed. With compressed weights, only trees and chains of a short text are compared with the
-            engine's own prefills. The rest is tested with a reduced model.
+            are not compressed. With compressed weights, trees and chains of a short text are compared with the
+            engine's own prefills. Windows and batches are tested with a reduced model.
     """
     model_logits = reference = _uncached_logits(model)
     if model.dtype == torch.float32:
