@@ -239,7 +239,7 @@ class Scheduler:
         return step.settings.can_batch and self.engine.lock.run(lambda: request.sequence.can_batch)
 
     def _fitting_prompts(self, prompts: Sequence[StepRequest]) -> list[StepRequest]:
-        """Return the first long prompt, and those that the engine can prefill in the same forward pass."""
+        """Return the first long prompt, and the prompts that the engine can prefill in the same forward pass."""
         ends = accumulate(step.uncached_tokens for step in prompts)
         limit = self.engine.prefill_batch_tokens
         return [step for step, end in zip(prompts, ends, strict=True) if step is prompts[0] or end <= limit]
@@ -256,7 +256,7 @@ class Scheduler:
                 return
 
     def _missing(self, window: float, thread: int) -> list[Request]:
-        """Return the unqueued requests of other threads that were idle for at most ``window`` seconds the last time."""
+        """Return the unqueued requests of other threads whose last pause was shorter than ``window`` seconds."""
         queued = {step.request for step in self._queue}
         others = [request for request in list(self._running) if request.thread != thread and request not in queued]
         return [request for request in others if request.idle_seconds < window]

@@ -224,7 +224,7 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
         return replace(call, prompt=str(self.messages_to_prompt(turns)))  # type: ignore[misc]  # a validator has set it
 
     def _text_call(self, prompt: str, formatted: bool, given: dict[str, Any]) -> ModelCall:
-        """Return a call with a text, which becomes a user message for a chat model if ``formatted`` is false."""
+        """Return a call with a text. For a chat model, an unformatted text becomes a user message."""
         passages = (*REFERENCES_OF_NODES.of_call(given), *getattr(prompt, "passages", ()))
         written: PromptInput = str(prompt)
         if not formatted and self.language_model.takes_messages:

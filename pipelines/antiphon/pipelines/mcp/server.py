@@ -103,7 +103,7 @@ class Call:
         self.is_local = ctx.lifespan_context.is_local
 
     async def load(self) -> None:
-        """Wait for the service, and take the rights of the request's own key, also in a session."""
+        """Wait for the service, and read the rights of the request's API key, even within a session."""
         loading = self._ctx.lifespan_context.loading
         while not loading.done():
             await self.report(LOADING)

@@ -153,9 +153,9 @@ def _end_chances(draft: Draft) -> dict[int, float]:
 
 
 def _masked(draft: Draft, kept: list[tuple[int, int, float]]) -> Draft:
-    """Return a draft of the kept rows and masks.
+    """Return a draft with only the rows and masks in ``kept``.
 
-    ``kept`` has ascending tuples (row, place, chance). Place 0 means the row itself, place p the p-th mask behind it.
+    ``kept`` has ascending tuples (row, place, chance). Place 0 is the row itself; place p is the p-th mask after it.
     """
     rows = [row for row, place, _ in kept if place == 0]
     whole = take_rows(draft, rows)
@@ -170,7 +170,7 @@ def _masked(draft: Draft, kept: list[tuple[int, int, float]]) -> Draft:
 
 
 def _masks_behind(draft: Draft, row: int) -> list[int]:
-    """Return the masks behind a row, the first one first."""
+    """Return the masks after a row, in their order."""
     group: list[int] = []
     for probe in range(len(draft) - draft.num_probes, len(draft)):
         if draft.parents[probe] == row and draft.tokens[probe] == -1 - len(group):

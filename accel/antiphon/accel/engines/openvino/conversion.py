@@ -156,7 +156,7 @@ class _Forward:
 
 
 class SymbolicLinear(TorchFunctionMode):
-    """Records linear layers in the trace without computing them, which would expand placeholders to full matrices."""
+    """Records linear layers in the trace without computing them, so that placeholders are not expanded to matrices."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.nn.functional.linear:

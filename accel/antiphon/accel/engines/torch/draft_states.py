@@ -297,7 +297,7 @@ def _mamba2_scan(
 ) -> Scan:
     """Compute Mamba-2's recurrence for every row.
 
-    ``dt`` is not limited, as in plain decoding steps.
+    Like a plain decoding step, it does not limit ``dt``.
 
     Args:
         hidden_states: Shape (batch, rows, heads, head size).
