@@ -107,7 +107,7 @@ def best_quote(question: Question, passages: Sequence[Passage], history: Sequenc
 
 
 def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
-    """Return a line and, if it ends with a colon, the list, table or code block below it, or else the next line."""
+    """Return a line and, after a colon, what it introduces: a list, a table, a code block or the next line."""
     below = [each for each in quotes if each.start > quote.start and each.block <= quote.block + 1]
     if not below or not quote.sentence.rstrip("*_` ").endswith((":", "：")):
         return [quote]

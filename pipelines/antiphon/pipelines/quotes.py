@@ -107,7 +107,7 @@ def _located(text: str, lines: Sequence[str]) -> Iterator[Quote]:
 
 
 def _prose(text: str, markup: Sequence[tuple[int, int]]) -> Iterator[Quote]:
-    """Yield the sentences, list items and spans of markup of a text. Each paragraph is a block, and each list."""
+    """Yield the sentences, list items and spans of markup of a text. Each paragraph and each list is a block."""
     position = block = 0
     last: Quote | None = None
     for first, stop in [*markup, (len(text), len(text))]:

@@ -47,7 +47,7 @@ delete from sessions where namespace = ? and id in
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A question, its answer, and the cosine similarity of the question to the one searched for."""
+    """A stored question, its answer, and the cosine similarity of the stored and the new question."""
 
     question: str
     answer: str

@@ -42,7 +42,7 @@ class ColumnNames:
         self._tokens: dict[int, int] = {}
 
     def above(self, start: int, end: int) -> str:
-        """Return the column names of ``text[start:end]`` if that begins below the header of a table, else "".
+        """Return the column names of ``text[start:end]``; "" if it does not begin below the header of a table.
 
         If the span is a part of one row, only the names of the columns in this part are returned.
         """

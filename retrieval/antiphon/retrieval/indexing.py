@@ -147,7 +147,7 @@ def _model(
     ray: str | None,
     progress: Progress | None,
 ) -> Embedder:
-    """Return the embedder; the default is the one that made the target, if documents are added to it.
+    """Return the embedder. If documents are added to an index, the default is the index's embedder.
 
     With ``progress``, the embedder and the reranker for later questions are downloaded first.
     """

@@ -59,8 +59,8 @@ class ModelRequest(Request):
         options: How to decode; None: the defaults.
         tenant: Owner of the text. An engine with one KV cache for all requests reuses prefixes within a tenant; None:
             no reuse.
-        recycling: True: the drafter has its own recycling table. A table: the drafter shares this table with other
-            requests, unless it was made with another one. False: no table.
+        recycling: True: the drafter has its own recycling table. A table: the drafter shares it with other requests,
+            unless the drafter already has another table. False: no table.
         is_cache_given: Whether the caller passed a cache, which is then filled even if it is empty.
         **arguments: The arguments that `generate` would pass to the model: cache, attention mask and others.
 

@@ -456,7 +456,7 @@ def _pad_one(
 ) -> list[Draft]:
     """Add padding rows to the first non-empty draft if they make the forward pass cheaper; return all drafts.
 
-    If all drafts are empty, no rows are added, because the next forward pass has the same number of rows.
+    Without drafts no rows are added, because the number of rows does not change from pass to pass.
     """
     padded = list(drafts)
     index = next((at for at, draft in enumerate(drafts) if draft), None)

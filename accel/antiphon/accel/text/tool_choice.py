@@ -116,7 +116,7 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
     """Return the JSON schema of a call of one of the tools.
 
     Args:
-        prefix: Beginning of the answer. If it contains the beginning of the JSON, the schema includes that, too.
+        prefix: Beginning of the answer. It may contain the beginning of the JSON.
     """
     before, brace, after = prefix.partition("{")
     key = "parameters" if '"parameters"' in after else "arguments"
@@ -129,7 +129,7 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
 
 
 def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
-    """Append an instruction to the last user message if that is to be answered, else add a user message."""
+    """Append an instruction to the last user message, or to a new one if the last turn is the assistant's."""
     turns = [dict(message) for message in messages]
     asked = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=-1)
     if turns and turns[-1]["role"] in ("user", "tool") and asked >= 0:

@@ -24,9 +24,9 @@ except ImportError as error:
 class ReferencesMiddleware(AgentMiddleware):
     """Lets an agent's model draft from the results of its tools, and cites them in its answers.
 
-    It works with `ChatAntiphon`, and with ChatOpenAI if that calls a vLLM server with Antiphon's plug-in; the
-    references are then sent in ``extra_body``. Other models do not draft from references, but their answers are
-    cited. The citations of an answer are in its ``additional_kwargs["citations"]``.
+    It works with `ChatAntiphon`, and with ChatOpenAI for a vLLM server with Antiphon's plug-in; the references are
+    then sent in ``extra_body``. Other models do not draft from references, but their answers are cited. The citations
+    of an answer are in its ``additional_kwargs["citations"]``.
     """
 
     def wrap_model_call(

@@ -24,8 +24,7 @@ class BatchRow:
 
     Attributes:
         request_id: vLLM's id of the request.
-        owner: State of the request in the model runner. If the id is the same but the owner is not, it is another
-            request.
+        owner: State of the request in the model runner. With another owner, the same id means another request.
         extra_args: Arguments of the request, including its admitted sources; None if the request has no arguments.
         num_prompt_tokens: Number of tokens of the prompt.
         num_tokens: Number of tokens of prompt and answer.

@@ -36,7 +36,7 @@ class RequestDrafter:
     """Drafts for one request, only from its own prompt, sources and answer.
 
     Args:
-        owner: vLLM's state of the running request. If the id is the same but the owner is not, it is another request.
+        owner: vLLM's state of the running request. With another owner, the same id means another request.
         calibration: Acceptance statistics of all requests.
         vocab_size: Vocabulary size; a draft ends before the first token id outside the vocabulary.
     """

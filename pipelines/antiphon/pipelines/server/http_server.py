@@ -34,7 +34,7 @@ ADDRESS_IN_USE = (
 
 
 def listen_address(host: str, port: int) -> tuple[str, int]:
-    """Return the address at which the server will listen: that of systemd's socket, or else the given one.
+    """Return the address at which the server will listen: the address of systemd's socket, or else the given one.
 
     Raises:
         OSError: another program listens there, or the address does not belong to this machine.

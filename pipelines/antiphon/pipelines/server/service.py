@@ -97,7 +97,7 @@ class Service:
         return found
 
     def readable_models(self, access: Access) -> Mapping[str, ServedModel]:
-        """Return the models that a request may use: the language model, and those of collections it may read."""
+        """Return the models that a request may use: the language model, and the models of collections it may read."""
         return {
             name: each
             for name, each in self.models.items()

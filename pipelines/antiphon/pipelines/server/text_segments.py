@@ -36,8 +36,7 @@ class _FoldedPassage:
 class SegmentTracker:
     """Splits a growing text into segments: the drafted tokens and the model's own tokens of each forward pass.
 
-    If several passages contain a drafted segment, it is attributed to the one that also contains the most text before
-    it.
+    A drafted segment is attributed to the passage that contains it with the most text before it.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:

@@ -1,6 +1,6 @@
 """Lock an index folder for one writer at a time; a new folder can only be read by its owner.
 
-A backup holds both locks with ``flock(1)`` while it copies; see docs/operations.md.
+A backup holds the locks `LOCK` and `UPLOADS_LOCK` with ``flock(1)`` while it copies; see docs/operations.md.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class SuffixMatch:
 
     Every position after an earlier occurrence of the last token votes for the token there. The weight of a vote is
     `BASE` to the power of the number of matching tokens before the position. The children of a row share the weight
-    of the positions that still match. The chance of a row is the product of these shares on its path, each times the
-    probability that one of the positions is right: m / (m + `ESCAPE`) after m matching tokens. The most likely rows
+    of the positions that still match. Each share is multiplied by the probability that one of the positions is right:
+    m / (m + `ESCAPE`) after m matching tokens. The chance of a row is the product over its path. The most likely rows
     are taken first. Chances are low estimates: on recorded answers, a share of 1.1 c to 1.5 c of the rows with chance
     c was accepted.
 

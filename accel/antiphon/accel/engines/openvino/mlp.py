@@ -44,7 +44,7 @@ class GatedBlock:
 
     @property
     def products(self) -> list[Any]:
-        """The gate, up and down products; None in place of one that is not a product with weights."""
+        """The gate, up and down products; None for an operation that is not a product with weights."""
         outputs = [self.activation.input_value(0), self.up.get_source_output(), self.down.output(0)]
         return [_product(output) for output in outputs]
 

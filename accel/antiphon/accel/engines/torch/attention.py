@@ -40,7 +40,7 @@ _thread_state = _ThreadState()
 def exact_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Attention:
-    """Attend row by row if the mask is that of a draft tree, otherwise like "sdpa".
+    """Attend row by row if the mask belongs to a draft tree, otherwise like "sdpa".
 
     Each row is one query over exactly the slots to which it attends, in the order of their positions. The output is
     zero for a row that attends to nothing.
@@ -96,7 +96,7 @@ def _gather(states: Tensor, start: int, cached: int, rows: list[int]) -> Tensor:
 
 
 def _causal_mask(*arguments: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Tensor | None:
-    """Return a causal mask as None or numbers, because exact attention takes a boolean mask for a draft tree's."""
+    """Return a causal mask as None or numbers, because for exact attention a boolean mask means a draft tree."""
     sees = sdpa_mask(*arguments, **options)
     if sees is None or not is_overridden(EXACT):
         return sees

@@ -106,7 +106,7 @@ def end_recording(layers: Sequence[Any]) -> None:
 
 
 def crop_attention(layer: Any, count: int) -> None:
-    """Remove the last ``count`` keys and values of a layer with state, because `crop` would also crop the state."""
+    """Remove the last ``count`` keys and values of a layer that also has a state, which `crop` would change."""
     if count and getattr(layer, "keys", None) is not None:
         layer.keys, layer.values = layer.keys[..., :-count, :], layer.values[..., :-count, :]
 

@@ -106,8 +106,8 @@ def _ascends(row: Mapping[int, float]) -> bool:
 def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = True) -> StepCost:
     """Store a cost, combined with the stored one if it is not credible; return it.
 
-    Other processes only make forward passes slower. So the smaller of each two times is stored, and after a few
-    starts the stored cost is credible.
+    Other processes only make forward passes slower. So the smaller of two times is stored for each entry, and after a
+    few starts the stored cost is credible.
     """
     earlier = load(path, key) if combines and not is_credible(cost) else None
     if earlier is not None:

@@ -132,7 +132,7 @@ def _whole(config: PreTrainedConfig) -> TextPart | None:
 
 
 def _text_class(whole: Any, config_class: type[PreTrainedConfig]) -> Any:
-    """Return the text model's class for a multimodal class: by configuration, or from the same transformers module."""
+    """Return the class of the text model: from `TEXT_MODELS`, or from the module of the multimodal class."""
     if config_class in TEXT_MODELS:
         return TEXT_MODELS[config_class]
     found = [
