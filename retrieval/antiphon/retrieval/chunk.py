@@ -177,7 +177,7 @@ class _Packer:
         return last
 
     def _step_back(self, units: Sequence[Span], sizes: Sequence[int], first: int, last: int) -> int:
-        """Return the next passage's first unit: up to ``overlap`` units repeat, if a new unit fits after them."""
+        """Return the first unit of the next passage, which repeats up to ``overlap`` units if a new unit still fits."""
         start = max(first + 1, last - self.overlap)
         while start < last and self._fill(units, sizes, start) <= last:
             start += 1

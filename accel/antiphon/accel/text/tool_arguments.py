@@ -72,7 +72,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> list[str]:
 
 
 def _choices(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the alternatives of a schema, or the parts that must all hold."""
+    """Return the schemas in a schema's ``anyOf``, ``oneOf`` and ``allOf``."""
     return [part for key in ("anyOf", "oneOf", "allOf") for part in _items(schema.get(key))]
 
 

@@ -150,7 +150,7 @@ class SuffixMatch:
     def _trust(self, weight: float, depth: int) -> float:
         """Return the probability that one of the known positions is right: m / (m + ESCAPE).
 
-        m is the match length of a single position with the same total weight.
+        m is the number of matching tokens at which one position alone would have this ``weight``.
         """
         matched = log(weight) / _LOG_BASE + depth
         return matched / (matched + ESCAPE)

@@ -192,7 +192,7 @@ class _StoredWeights:
         self._files = files
 
     def find(self, weight: Tensor) -> Tensor:
-        """Return the mapped 16-bit tensor with the same values, or the weight itself in its smallest exact form."""
+        """Return the mapped 16-bit tensor with the same values, or else the result of `_as_half`."""
         if not self._tensors:
             self._map()
         found = self._tensors.get(_key(weight))

@@ -174,7 +174,7 @@ def _masks(cache: BatchedCache, traits: Traits, dtype: torch.dtype) -> Tensor | 
 
 
 def _mask(cache: BatchedCache, kind: str, traits: Traits, dtype: torch.dtype) -> Tensor:
-    """Return the mask of one kind of layer; in mode "ragged", a placeholder that passes the batch to the attention."""
+    """Return the mask of one kind of layer. In mode "ragged" it only carries the batch to the attention function."""
     own = [segment.masks[kind] for segment in cache.segments]
     if cache.mode == "ragged":
         mask = own[0].new_ones((1, 1, 1, 1))

@@ -65,8 +65,8 @@ class CompiledSequence:
 
     ``plain`` prefills the prompt. It also decodes after a failed compilation (one warning per model), and while the
     slot cache waits for the `keep` of another sequence. Between two steps the slot cache may be given to another
-    sequence. This sequence then copies its tokens to the cache of ``plain``, as at its end. If there are no free
-    slots, it moves to a slot cache of twice the size.
+    sequence. This sequence then copies its tokens to the cache of ``plain``. If there are no free slots, it moves to
+    a slot cache of twice the size.
 
     Args:
         compiles: True: compile with `torch.compile`; False: capture the model's own kernels as CUDA graphs.
