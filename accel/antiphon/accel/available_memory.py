@@ -1,4 +1,4 @@
-"""The memory that this process may use: the system's, within the limits of containers and of the process itself."""
+"""Determine the memory that this process may use, within the limits of the system, containers and the process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import psutil
 def available_memory() -> int:
     """Return the bytes that this process may still allocate.
 
-    It is the least of the system's available memory, the limits of the control groups that the process is in (as
-    containers set them; pages of files that the kernel can drop count as available), and its own address space limit.
+    The result is the minimum of three values: the system's available memory, what the limits of the process's control
+    groups (containers) leave, and what its own address space limit leaves. Pages of files that the kernel can drop
+    count as available.
     """
     return max(min([psutil.virtual_memory().available, *_group_limits(), *_own_limits()]), 0)
 
 
 def _group_limits() -> Iterator[int]:
-    """Yield what is left below the limit of each control group (version 1 and 2) that this process is in."""
+    """Yield the bytes that the limit of each of this process's control groups (versions 1 and 2) leaves."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, place = line.split(":", 2)
@@ -40,7 +41,7 @@ def _group_limits() -> Iterator[int]:
 
 
 def _left(folder: Path, limit: str, usage: str, droppable: str) -> int:
-    """Return the bytes below a control group's limit; pages of files that are not in use can be dropped.
+    """Return the bytes that a control group's limit leaves; file pages that the kernel can drop count as free.
 
     Raises:
         OSError, ValueError: The group has no limit, or this process cannot see it.
@@ -51,7 +52,7 @@ def _left(folder: Path, limit: str, usage: str, droppable: str) -> int:
 
 
 def _own_limits() -> Iterator[int]:
-    """Yield what is left below the limits that `ulimit -v` and `ulimit -d` set."""
+    """Yield the bytes that the limits of `ulimit -v` and `ulimit -d` leave."""
     if sys.platform == "win32":
         return
     import resource

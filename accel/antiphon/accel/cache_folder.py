@@ -1,4 +1,4 @@
-"""The folder of cached files; a temporary one if there is no home that can be written."""
+"""Find the folder of cached files; use a temporary folder if no home folder is writable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from platformdirs import user_cache_dir
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder of this project. If it cannot be written, warn once and return a temporary one."""
+    """Return this project's folder in the user's cache.
+
+    If it is not writable, warn once and return a temporary folder.
+    """
     return _usable(user_cache_dir("antiphon"))
 
 
@@ -37,7 +40,7 @@ def _usable(wanted: str) -> Path:
 
 
 def _temporary() -> Path:
-    """Return this user's temporary folder, or a new one if another user has made the folder of this name."""
+    """Return this user's temporary folder; a new one if the folder of this name belongs to another user."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir(), f"antiphon-{user}")
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Atomic writes of files and folders: a reader sees the old content or the new one, never a part.
+"""Write files and folders atomically: a reader sees the old or the new content, never a part of it.
 
-Every part of the package writes through this module. It imports the standard library only.
+All other modules write through this one. It only imports the standard library.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ def write_file(path: Path, content: Content, *, mode: int | None = PRIVATE) -> N
 
 
 def write_cache_file(path: Path, content: Content) -> None:
-    """Write a file that only its owner can read, as `write_file` does, but ignore errors: a cache is optional."""
+    """Write a file with `write_file`, readable by its owner only. Errors are ignored, because a cache is optional."""
     with suppress(OSError):
         write_file(path, content)
 
 
 def sync_file(path: Path) -> None:
-    """Flush a file to the disk, for example one that another library has written."""
+    """Flush a file, for example one that another library has written, to the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk, so that renames inside it survive a power failure, if the file system can do so."""
+    """Flush a folder to the disk if the file system supports it, so that renames in it survive a power failure."""
     if sys.platform == "win32":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -91,8 +91,8 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """Create an empty folder that only its owner can read, and remove it on exit unless the caller has renamed it.
 
     Args:
-        parent: The folder to create it in, so that a rename stays on one file system. Created if it is missing.
-        prefix: The start of its name, by which `remove_stale_folders` finds what a killed process left.
+        parent: The folder in which to create it, so that a later rename stays on one file system. Created if missing.
+        prefix: The start of its name, by which `remove_stale_folders` finds folders of killed processes.
     """
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
@@ -106,7 +106,7 @@ def remove_stale_folders(parent: Path, prefix: str, *, older_than: float) -> Non
     """Remove the temporary folders that killed processes have left.
 
     Args:
-        older_than: Seconds since their last change. A younger folder may still be in use.
+        older_than: Minimum seconds since a folder's last change; a younger folder may still be in use.
     """
     for folder in parent.glob(f"{prefix}*"):
         with suppress(OSError):  # another process may have removed it
@@ -115,7 +115,7 @@ def remove_stale_folders(parent: Path, prefix: str, *, older_than: float) -> Non
 
 
 def free_space(folder: Path) -> int:
-    """Return the free bytes of the disk that a folder is on; it need not exist."""
+    """Return the free bytes of the disk of a folder, which need not exist."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
 
@@ -123,7 +123,8 @@ def free_space(folder: Path) -> int:
 def is_disk_full(error: BaseException) -> bool:
     """Return whether an error means that the disk, a quota or a file size limit is exhausted.
 
-    Libraries written in Rust (safetensors, tokenizers) raise their own classes and quote the system's error number.
+    Libraries written in Rust (safetensors, tokenizers) raise their own error classes, whose message has the system's
+    error number.
     """
     if isinstance(error, OSError):
         return error.errno in DISK_FULL
@@ -131,11 +132,11 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def safetensors_header(path: Path) -> bytes:
-    """Return the header of a safetensors file as JSON, which lists type, shape and offsets of each tensor.
+    """Return the header of a safetensors file as JSON: type, shape and offsets of each tensor.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is shorter than its header.
+        ValueError: The file is shorter than its header.
     """
     with path.open("rb") as file:
         length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size

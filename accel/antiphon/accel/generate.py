@@ -1,4 +1,4 @@
-"""Decoding through transformers' own interface: `model.generate(custom_generate=Decoder(), references=[...])`."""
+"""Decoding through transformers' interface: `model.generate(custom_generate=Decoder(), references=[...])`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from antiphon.accel.engines.torch.engine import engine_of
 class Decoder:
     """Speculative decoding for `model.generate(**inputs, custom_generate=decoder, references=[...])`.
 
-    The output is what `generate` returns without it. Transformers does not pass streamers and stop strings on to a
-    custom decoding function; use `generate` of this module for them.
+    The output equals that of `generate` without the decoder. Transformers does not pass streamers and stop strings on
+    to a custom decoding function; to use them, call `generate` of this module.
 
     Args:
         tokenizer: Needed if references are texts.
@@ -84,11 +84,11 @@ def stream(
         references: Texts, or token ids, that the output may repeat.
         tokenizer: Needed if references are texts, and for stop strings.
         generator: Source of random numbers; None: torch's global one.
-        **arguments: What `model.generate` takes (sampling parameters, processors, criteria, cache, ...), and the fields
-            of `DecodingOptions`.
+        **arguments: Arguments of `model.generate` (sampling parameters, processors, criteria, cache, ...), and the
+            fields of `DecodingOptions`.
 
     Raises:
-        ValueError: An option is not supported (beams, no cache, embeddings, batches); the message names it. Or the
+        ValueError: An option is not supported (beams, no cache, embeddings, batches; the message names it), or the
             model cannot be decoded reproducibly.
     """
     options = pop_options(arguments)
@@ -110,19 +110,19 @@ def generate(
     on_step: Callable[[Step], None] | None = None,
     **arguments: Any,
 ) -> Tensor | GenerateDecoderOnlyOutput:
-    """Generate like `model.generate`: the same arguments and the same output, with fewer forward passes.
+    """Generate like `model.generate`, with the same arguments and output, but fewer forward passes.
 
-    A batch, padded on the left, shares its forward passes, except in reproducible decoding and with compiled steps.
-    Its sequences end at different steps, so each gets its own copies of processors and criteria; samples have the same
-    distribution as those of `model.generate` but use the random numbers in another order.
+    The sequences of a batch (padded on the left) share forward passes, except in reproducible decoding and with
+    compiled steps. They end at different steps, so each gets its own copies of processors and criteria. Samples have
+    the same distribution as those of `model.generate`, but use random numbers in another order.
 
     Args:
         input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
-        references: Texts, or token ids, that the output may repeat; one list for each prompt of a batch.
-        streamer: Gets the prompt first, then token by token.
+        references: Texts, or token ids, that the output may repeat; for a batch, one list per prompt.
+        streamer: Receives the prompt first, then token by token.
         tokenizer: Needed if references are texts, and for stop strings.
         on_step: Called with every step.
-        **arguments: Everything else that `model.generate` takes, and the fields of `DecodingOptions`.
+        **arguments: Further arguments of `model.generate`, and the fields of `DecodingOptions`.
 
     Raises:
         ValueError: An option is not supported; the message names it.
@@ -150,7 +150,7 @@ def generate(
 def _finish(
     requests: Sequence[ModelRequest], on_step: Callable[[Step], None] | None
 ) -> Tensor | GenerateDecoderOnlyOutput:
-    """Decode all sequences of a batch, together if the model can share forward passes, else one by one."""
+    """Decode the sequences of a batch: together if the model can share forward passes, else one by one."""
     for steps in decode_together(requests):
         for step in steps:
             if on_step is not None:

@@ -1,4 +1,4 @@
-"""Weights of models on the Hugging Face hub: whether the local cache has them, and their download with progress."""
+"""Find the weights of hub models in the local cache, or download them with progress."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cached_file(name: str, file: str, *, cache: str | None = None, revision: str
     """Return the path of a file of a hub model in the cache, or None.
 
     Args:
-        cache: Folder of the cache; default the hub's.
+        cache: Folder of the cache; None: the hub's default.
     """
     from huggingface_hub import try_to_load_from_cache
 
@@ -45,19 +45,20 @@ def cached_file(name: str, file: str, *, cache: str | None = None, revision: str
 
 
 def parts_of_weights(index: Path) -> list[str]:
-    """Return the names of the files that an index of divided weights lists."""
+    """Return the names of the files in the index of sharded weights."""
     weights: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     return sorted(set(weights.values()))
 
 
 def download_weights(name: str, report: Report, *, cache: str | None = None) -> None:
-    """Download the weights of a model that are not in the hub's cache yet. An interrupted download is continued.
+    """Download the weights of a model that are not in the hub's cache. An interrupted download is continued.
 
-    Nothing is requested if all are there, or in offline mode. Weights in other formats are left to transformers.
+    No request is sent if all are cached, or in offline mode. Weights in other formats than `PATTERNS` are left to
+    transformers.
 
     Args:
-        report: Called with a stage, the megabytes that are there, and those of all missing files.
-        cache: Folder of the cache; default the hub's.
+        report: Called with a stage, the megabytes done, and the total megabytes of all missing files.
+        cache: Folder of the cache; None: the hub's default.
 
     Raises:
         DiskTooSmallError: The disk has too little space.
@@ -107,11 +108,11 @@ def _check_space(name: str, needed: int, cache: Path) -> None:
 
 
 def _bar(stage: str, total: int, report: Report) -> type[Any]:
-    """Return a class of progress bars that print nothing, of which the one of all files' bytes reports them.
+    """Return a progress bar class that prints nothing; its bar for the bytes of all files calls ``report``.
 
     Args:
         total: Bytes of all files.
-        report: Called with the stage, the megabytes so far, and all.
+        report: Called with the stage, the megabytes so far, and the total.
     """
     from huggingface_hub.utils.tqdm import tqdm
 

@@ -1,4 +1,4 @@
-"""Text in, text out: a causal model with tokenizer and drafter. It handles no passages: a reference is just a text."""
+"""A causal model with tokenizer and drafter: text in, text out. It knows no passages; a reference is a text."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 
 
 class LanguageModel:
-    """A causal model that continues texts and answers messages, with drafts copied from the references of a request.
+    """A causal model that continues texts and answers messages; drafts are copied from a request's references.
 
-    Drafts never change the text, only the number of forward passes. Any number of requests may run at once, from any
-    threads: they share forward passes if that is faster, and each generates what it generates alone.
+    Drafts never change the text, only the number of forward passes. Requests may run concurrently in any threads.
+    They share forward passes if that is faster, and each generates the same text as alone.
 
-    Through the recycling table, earlier requests affect how fast a text is generated, never the text. Give separate
-    tables to tenants that must not observe each other, here or with each request. An engine with one KV cache for all
-    requests (OpenVINO's) prefills a common prefix of several prompts once per table.
+    The recycling table lets earlier requests affect the speed of later ones, never the text. Give separate tables to
+    tenants that must not observe each other, here or with each request. An engine with one KV cache for all requests
+    (OpenVINO's) computes a common prefix of several prompts once per table.
 
     Args:
-        name: Name of the model, for messages and stored files; None: from its configuration.
-        recycling: True: the default drafter also drafts tokens that the model found likely in earlier requests. They
-            are kept in ``recycling_table``, which can be cleared and saved. A table: use this one. False: keep none.
+        name: Name of the model, for messages and stored files; None: the name in its configuration.
+        recycling: True: the default drafter also drafts tokens that were likely in earlier requests, from
+            ``recycling_table``. A table: use this table. False: use no table.
         memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
         report: Called with the progress of a conversion to OpenVINO, at a model's first start.
         head: The model's trained draft head, whose guesses the default drafter adds: "auto" for the MTP layer of its
@@ -126,7 +126,7 @@ class LanguageModel:
                 agrees with torch and is faster; everything else, such as ``quantization_config``, goes to transformers.
 
         Raises:
-            ValueError: There is no causal language model, or the device, drafter or engine is unknown, or the engine
+            ValueError: The model is not a causal language model; the device, drafter or engine is unknown; the engine
                 cannot run the model; or the name is the address of a server, see `RemoteLanguageModel`.
             ImportError: The package of a bundled model is missing; the message has the command.
             OSError: Nothing is found there, or the hub cannot be reached.
@@ -221,10 +221,10 @@ class LanguageModel:
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
     ) -> list[Completion]:
-        """Return the completion of each prompt, the same as if it were alone; the prompts share forward passes.
+        """Return the completion of each prompt, the same as when it is generated alone; prompts share forward passes.
 
-        When a completion ends, the next prompt takes its place. A model that cannot share forward passes answers one
-        prompt after the other.
+        When a completion ends, the next prompt takes its place. A model that cannot share forward passes processes
+        the prompts one after the other.
 
         Args:
             seeds: One for each prompt; None: the parameter ``seed`` for all.
@@ -249,14 +249,15 @@ class LanguageModel:
     ) -> Stream:
         """Continue a text, or answer messages, as a stream of pieces of text.
 
-        It ends before a ``stop`` string, at an end of sequence, after ``max_new_tokens``, or if the context is full.
+        The text ends before a ``stop`` string, at an end-of-sequence token, after ``max_new_tokens``, or if the
+        context is full.
 
         Args:
-            prompt: A text, which is tokenized with the tokenizer's special tokens; or messages, or a `Conversation` of
-                messages and tools, which go through the chat template.
+            prompt: A text, which is tokenized with the tokenizer's special tokens; or messages or a `Conversation`
+                (messages and tools), to which the chat template is applied.
             references: Texts, or spans of a tokenized prompt, that the answer may repeat; drafts are copied from them.
-            prefix: The prefix cache of a conversation: the part of the prompt that it holds is not prefilled again, and
-                afterwards it holds the tokens of this request.
+            prefix: The prefix cache of a conversation. The part of the prompt in it is not prefilled again;
+                afterwards it contains the tokens of this request.
             **parameters: As in `Settings`.
 
         Raises:
@@ -276,13 +277,13 @@ class LanguageModel:
         return self._requests.start(prompt, references, settings, prefix, options=self.options, table=table)
 
     def _recycling_table(self, given: bool | RecyclingTable | None) -> RecyclingTable | None:
-        """Return the recycling table of a request: the given one, this model's for None or True, none for False."""
+        """Return a request's recycling table: the given one; this model's for None or True; None for False."""
         if given is None or given is True:
             return self.recycling_table
         return check_table(given, self.name)
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
-        """Return the tokenized prompt, which every method takes in place of the prompt without tokenizing it again.
+        """Tokenize a prompt. Every method accepts the result in place of the prompt, and does not tokenize it again.
 
         Raises:
             ValueError: The prompt is empty, a message is malformed, or the tokenizer has no chat template.

@@ -1,6 +1,6 @@
-"""The memory that a model needs, estimated from the headers of its files.
+"""Estimate the memory that a model needs, from the headers of its files.
 
-Nothing is loaded and torch is not imported, so that a model that does not fit is refused at once.
+A model that does not fit is refused at once, because no weights are loaded and torch is not imported.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class MemoryEstimate:
     Attributes:
         engine: "openvino" or "torch".
         precision: Precision of the weights: a name of torch's, or "int8" or "int4".
-        weights: All copies of the weights that the process holds, without mapped files.
+        weights: All copies of the weights in the process, without memory-mapped files.
         cache: KV cache of ``context`` tokens.
         context: Number of tokens in the KV cache.
     """
@@ -79,7 +79,7 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes of weights, KV cache and libraries together."""
         return self.weights + self.cache + self.libraries
 
     def __str__(self) -> str:
@@ -92,11 +92,11 @@ class MemoryEstimate:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """What the headers and the configuration of a checkpoint say.
+    """Facts from the headers and the configuration of a checkpoint.
 
     Attributes:
         parameters: Number of floating-point numbers, by type name in safetensors.
-        largest: Number of those in the largest tensor; 0 if unknown.
+        largest: Number of parameters in the largest tensor; 0 if unknown.
         other_bytes: Bytes of all other tensors, such as packed 4-bit weights.
     """
 
@@ -107,7 +107,7 @@ class _Checkpoint:
 
     @property
     def stored_bits(self) -> int:
-        """Bits of the type that most parameters have."""
+        """Bits per number of the most frequent parameter type."""
         return BITS[max(self.parameters, key=lambda name: self.parameters[name])] if self.parameters else 16
 
 
@@ -122,22 +122,22 @@ def check_memory(
     context: int | None = None,
     location: Mapping[str, Any] | None = None,
 ) -> MemoryEstimate | None:
-    """Refuse a model that needs more memory than this process may use; return the estimate.
+    """Raise an error if a model needs more memory than this process may use; return the estimate.
 
-    Models whose size is unknown are not checked: those without safetensors files, or out of reach.
+    Models of unknown size (without safetensors files, or not reachable) are not checked.
 
     Args:
         name_or_path: Folder of a checkpoint, or name on the hub.
         device: Requested device; None: a GPU if there is one.
         dtype: Requested precision; "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
-        engine: "auto", "torch" or "openvino". With "auto" it is enough that torch can run the model.
+        engine: "auto", "torch" or "openvino". With "auto" the model only has to fit with torch.
         weights: "int8" or "int4" for compressed weights, or None.
         cache: Requested size of the KV cache in bytes; None: that of ``context`` tokens.
         context: Number of tokens, prompt and answer together; None: `DEFAULT_CONTEXT`, or the model's if it is shorter.
         location: Options that locate a checkpoint on the hub, such as ``revision``, ``cache_dir`` and ``token``.
 
     Raises:
-        NotEnoughMemoryError: It does not fit. The message names the figures and the alternatives that fit.
+        NotEnoughMemoryError: The model does not fit. The message has the figures and the alternatives that fit.
     """
     place = _place(device)
     checkpoint = None if place is None else _checkpoint(str(name_or_path), location or {})
@@ -181,7 +181,7 @@ def gigabytes(size: int) -> str:
 
 
 def _alternatives(checkpoint: _Checkpoint, refused: MemoryEstimate, available: int) -> list[str]:
-    """Return what would fit, each as a phrase for the message."""
+    """Return the alternatives that would fit, each as a phrase for the message."""
     found = []
     if refused.context > 1024:
         shorter = replace(refused, cache=refused.cache * 1024 // refused.context, context=1024)
@@ -224,7 +224,7 @@ def _weight_bytes(checkpoint: _Checkpoint, engine: str, precision: str, paramete
 
 
 def _cache_bytes(config: Mapping[str, Any], bits: int) -> int:
-    """Return the bytes of one token in the KV cache; 0 if the configuration has other names for its dimensions."""
+    """Return the bytes of one token in the KV cache; 0 if the configuration does not have the usual names for it."""
     text = _text_config(config)
     layers, heads = text.get("num_hidden_layers", text.get("n_layer")), text.get("num_attention_heads")
     heads = heads or text.get("n_head")
@@ -240,7 +240,7 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _precision(dtype: object, checkpoint: _Checkpoint, *, is_cpu: bool) -> str:
-    """Return the name of the precision that a model is loaded in."""
+    """Return the name of the precision in which a model is loaded."""
     if dtype != "auto" and dtype is not None:
         return str(dtype).removeprefix("torch.")
     if checkpoint.stored_bits == 16 and (not is_cpu or has_bfloat16_units()):
@@ -249,7 +249,7 @@ def _precision(dtype: object, checkpoint: _Checkpoint, *, is_cpu: bool) -> str:
 
 
 def _engines(engine: str, weights: str | None, config: Mapping[str, Any]) -> list[str]:
-    """Return the engines that may run the model: "auto" falls back to torch."""
+    """Return the engines that may run the model; "auto" includes torch."""
     if weights:
         return ["openvino"]
     if "quantization_config" in config or not _has_openvino():
@@ -267,7 +267,7 @@ def is_on_cpu(device: object) -> bool:
 
 
 def _place(device: object) -> str | None:
-    """Return "CPU" or "GPU", where the model will be; None if that is unknown before torch is imported."""
+    """Return "CPU" or "GPU", the place of the model; None if it is unknown before torch is imported."""
     torch = sys.modules.get("torch")
     if device is not None:
         kind = str(device).partition(":")[0]
@@ -305,7 +305,7 @@ def _checkpoint(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the files that are loaded; some checkpoints also have the same weights in other files."""
+    """Return the weight files that are loaded; some checkpoints contain the same weights in other files, too."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return [folder / name for name in parts_of_weights(index)]
@@ -324,7 +324,7 @@ def _cached_folder(name: str, location: Mapping[str, Any]) -> Path | None:
 
 
 def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
-    """Read the headers on the hub, before gigabytes are downloaded."""
+    """Read the headers on the hub without downloading the weights."""
     if location.get("local_files_only") or not name or name.count("/") > 1:
         return None
     with suppress(Exception):  # whatever it is, the loader says it better
@@ -339,14 +339,14 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
 
 
 def _text_weights(header: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of a header that are loaded: of a multimodal checkpoint those of its text model."""
+    """Return the weights of a header that are loaded: of a multimodal checkpoint, only the text model's."""
     if _text_config(config) is config and not config.get("vision_config"):
         return header
     return {name: weight for name, weight in header.items() if not OTHER_PARTS.search(name)}
 
 
 def _counts(headers: list[dict[str, Any]]) -> tuple[dict[str, int], int, int]:
-    """Return the number of floating-point numbers by type and in the largest tensor, and the bytes of all others."""
+    """Return the number of floats by type, the number in the largest tensor, and the bytes of other tensors."""
     floating: dict[str, int] = {}
     largest = other = 0
     for name, tensor in (item for header in headers for item in header.items()):

@@ -1,4 +1,4 @@
-"""A report on one model: verification level, cost of its steps, and advice. Independent of how it is printed."""
+"""Make a report on one model: verification level, cost of steps, and advice. Independent of how it is printed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class LayerKind:
 
     Attributes:
         name: Name of the kind in the model's configuration.
-        span: How far they attend; None if they do not attend.
-        state: Whether they keep a recurrent or convolutional state.
+        span: Attention span of the layers; None if they have no attention.
+        state: Whether the layers keep a recurrent or convolutional state.
     """
 
     name: str
@@ -47,11 +47,11 @@ class LayerKind:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What was found out about one loaded model.
+    """The report on one loaded model.
 
     Attributes:
         model: Class of the model.
-        engine: The engine that runs the model here, and why.
+        engine: The engine that runs the model on this machine, and why it was selected.
         mask: Attention mask of a draft, on torch.
         layers: Kinds of layers.
         rope: Change of rotary frequencies with the length of the text; None if there is none.
@@ -91,7 +91,7 @@ class ModelReport:
 
 
 def inspect_model(model: PreTrainedModel, *, engine: EngineChoice = "torch") -> ModelReport:
-    """Inspect a model and measure its steps; the new measurements replace the stored ones.
+    """Inspect a model and measure its steps; new measurements replace stored ones.
 
     Raises:
         ValueError: The model is not a causal language model with a KV cache, or the engine cannot run it.
@@ -172,7 +172,10 @@ def _describe_span(span: AttentionSpan) -> str:
 
 @torch.no_grad()
 def _queries_per_key_head(engine: TorchEngine) -> int | None:
-    """Count key heads in the cache, because their name in the configuration differs between families."""
+    """Return the query heads per key head.
+
+    Key heads are counted in the cache, because their name in configurations varies.
+    """
     heads = getattr(engine.model.config.get_text_config(decoder=True), "num_attention_heads", None)
     sequence = engine.sequence()
     sequence.prefill([0, 0])

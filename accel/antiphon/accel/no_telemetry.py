@@ -1,7 +1,7 @@
-"""Opts this process, and the processes that it starts, out of the telemetry of its dependencies.
+"""Turn off the telemetry of dependencies in this process and the processes that it starts.
 
-`antiphon.accel` imports this module first, before anything else of Antiphon can import one of the dependencies. A value
-that the user has set in the environment stays.
+`antiphon.accel` imports this module first, before any of the dependencies can be imported. Values that the user has
+set in the environment are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPT_OUTS = {
 
 
 def opt_out() -> None:
-    """Set `OPT_OUTS`, and hide the package with which OpenVINO and nncf call a web analytics service on import."""
+    """Set `OPT_OUTS`, and hide the package with which OpenVINO and nncf call a web analytics service."""
     for name, value in OPT_OUTS.items():
         os.environ.setdefault(name, value)
     modules: dict[str, Any] = sys.modules

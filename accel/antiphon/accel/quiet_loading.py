@@ -1,4 +1,4 @@
-"""Loads models by transformers one at a time, without the progress bars of weights. Bars of downloads stay."""
+"""Load models with transformers one at a time and without progress bars, except those of downloads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _lock = RLock()
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Let only this thread load models in this block, and hide the progress bars in all threads.
+    """Inside the block, only this thread may load models; progress bars are hidden in all threads.
 
-    While transformers loads a model it replaces ``PreTrainedModel.tie_weights`` and PyTorch's default dtype. Two loads
-    at once restore each other's replacements, after which no model with tied weights can be loaded.
+    While transformers loads a model it replaces ``PreTrainedModel.tie_weights`` and PyTorch's default dtype.
+    Concurrent loads restore each other's replacements; afterwards no model with tied weights can be loaded.
     """
     from transformers.utils import logging
 

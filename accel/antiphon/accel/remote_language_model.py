@@ -49,19 +49,19 @@ class RemoteLanguageModel:
     """A language model on a server, with the interface of `LanguageModel`.
 
     The list of models (``/models``) is requested once, when it is first needed. Antiphon's own server and vLLM with
-    Antiphon's plug-in draft from references; other servers do not get them. Several
-    threads may use one object at the same time.
+    Antiphon's plug-in draft from references; references are not sent to other servers. Thread-safe.
 
     Args:
         base_url: Address of the API, such as "http://localhost:8000/v1"; "/v1" may be left out. Or the short name of a
             local server with its model: "ollama/qwen3", "lmstudio/NAME", "vllm/NAME", "llamacpp/NAME".
-        model: Name of the model on the server; None for its only chat model, or for the one after "#" in the address.
-        api_key: API key; None takes the environment variable ANTIPHON_API_KEY.
+        model: Name of the model on the server; None: the model after "#" in the address, or the server's only chat
+            model.
+        api_key: API key; None: the environment variable ANTIPHON_API_KEY.
         timeout: Maximum seconds to wait for each response or piece.
-        retries: Maximum number of retries, with increasing pauses, until the first piece has arrived.
-        context_window: Maximum number of tokens, for servers that do not report it.
-        tokenizer: The model's tokenizer, to count tokens, for servers that cannot.
-        prompt_format: Name of the prompt format that the model was trained for.
+        retries: Maximum number of retries before the first piece arrives, with increasing pauses.
+        context_window: Maximum number of tokens, if the server does not report it.
+        tokenizer: The model's tokenizer, to count tokens if the server cannot.
+        prompt_format: Name of the prompt format for which the model was trained.
 
     Raises:
         ValueError: The address is invalid, or a number is out of range.
@@ -106,7 +106,7 @@ class RemoteLanguageModel:
 
     @cached_property
     def client(self) -> Client:
-        """The HTTP client, created when first needed, because ``openai`` takes a second to import."""
+        """The HTTP client, created when first needed, because importing ``openai`` takes a second."""
         from antiphon.accel.remote.client import Client
 
         return Client(self.server.base_url, api_key=self._api_key, timeout=self._timeout, retries=self._retries)
@@ -144,8 +144,8 @@ class RemoteLanguageModel:
         """Return the completion of each prompt, in their order.
 
         Args:
-            references: Reference texts for each prompt; empty for none.
-            seeds: Random seed for each prompt; None takes the parameter ``seed`` for all.
+            references: Reference texts for each prompt; empty: no references.
+            seeds: Random seed for each prompt; None: the parameter ``seed`` for all.
             batch_size: Maximum number of requests at the same time.
             **parameters: As in `Settings`.
 
@@ -174,11 +174,11 @@ class RemoteLanguageModel:
         """Return the completion as a stream of text pieces.
 
         Args:
-            prefix: Ignored: servers have prefix caches.
+            prefix: Ignored, because servers have their own prefix caches.
             **parameters: As in `Settings`.
 
         Raises:
-            ValueError: A parameter is out of range, or is for local models only.
+            ValueError: A parameter is out of range, or only applies to local models.
             TypeError: A reference or stop string is not a text, or there is no parameter of this name.
             RemoteError: The request failed; raised when the first piece is requested. If the connection breaks later, a
                 `BrokenStreamError` contains the received text.
@@ -186,9 +186,9 @@ class RemoteLanguageModel:
         return self._stream(prompt, references, Settings(**parameters))
 
     def tokenize(self, prompt: PromptInput) -> CountedPrompt:
-        """Return the prompt with its number of tokens; it can be passed on to `stream`.
+        """Return the prompt with its number of tokens; the result can be passed to `stream`.
 
-        Tokens are counted by the tokenizer if one was given, or by a vLLM server; otherwise their number is estimated.
+        The tokenizer, if given, or a vLLM server counts the tokens; otherwise their number is estimated.
         """
         content = _content(prompt)
         return prompt if isinstance(prompt, CountedPrompt) else CountedPrompt(content, self._count(content))
@@ -256,14 +256,14 @@ class RemoteLanguageModel:
         return stream
 
     def drafts_from_references(self) -> bool:
-        """Return whether the server drafts from references; a vLLM server is asked once."""
+        """Return whether the server drafts from references; a request to a vLLM server finds out, once."""
         if self._takes_references is None:
             kind = self.server.kind
             self._takes_references = kind == "antiphon" or (kind == "vllm" and self.client.has_plugin(self.server.name))
         return self._takes_references
 
     def _is_drafting(self) -> bool:
-        """Return whether to send references; warn once if a server that could draft from them lacks the plug-in."""
+        """Return whether to send references; warn once if a vLLM server lacks the plug-in."""
         is_new, drafts = self._takes_references is None, self.drafts_from_references()
         if is_new and not drafts and self.server.kind == "vllm":
             warnings.warn(

@@ -1,4 +1,4 @@
-"""Builds requests from prompts and settings. Decodes nothing."""
+"""Build requests from prompts and settings. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class RequestBuilder:
         The caller holds the engine's lock.
 
         Args:
-            prefix: Prefix cache of the conversation; its cache is taken out.
-            table: Recycling table of the request; None for none.
+            prefix: Prefix cache of the conversation; the request takes its KV cache.
+            table: Recycling table of the request; None: no table.
 
         Raises:
             ValueError, TypeError: As `LanguageModel.stream`.
@@ -134,7 +134,7 @@ class RequestBuilder:
         steps: Iterator[Step],
         **arguments: Any,
     ) -> Stream:
-        """Return the stream of a request, given its steps."""
+        """Return a stream of the text of a request's steps."""
         logprobs: list[TokenLogprob] = []
         if settings.logprobs is not None:
             from antiphon.accel.decoding.tokens import Sampler, collect_logprobs
@@ -219,9 +219,10 @@ class RequestBuilder:
         """Return the request for one text.
 
         Args:
-            tokens: Token ids of the prompt, with those of the response prefix.
-            make: A partial `ModelRequest`, with the arguments bound that do not come from `generate`.
-            prefix: Prefix cache of the conversation; its cache is taken out.
+            tokens: Token ids of the prompt, including the response prefix.
+            make: Function that makes the `ModelRequest` from the arguments prepared by `generate`; all others are
+                bound.
+            prefix: Prefix cache of the conversation; the request takes its KV cache.
             thinking: How thinking is separated from the answer; None: the model does not think.
 
         Raises:

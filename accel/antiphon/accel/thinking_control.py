@@ -1,4 +1,4 @@
-"""A logits processor that ends the model's thinking at a limit and applies a JSON schema to the answer after it."""
+"""A logits processor that limits the model's thinking, and applies a JSON schema to the answer after it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ MakeSchema = Callable[[int, int], Any]
 
 
 class ThinkingControl(LogitsProcessor):
-    """Limits thinking and answer of one request separately, and applies a JSON schema to the answer alone.
+    """Limits thinking and answer of one request separately, and applies a JSON schema only to the answer.
 
-    At the limit of the thinking, the tokens of its end mark are forced. The output is that of plain decoding under the
-    same constraint, with and without drafts, because it is a function of the confirmed tokens.
+    At the limit of the thinking, the tokens of its end mark are forced. The scores depend only on the confirmed
+    tokens, so the output is the same with and without drafts.
 
-    With a schema, the model may begin with its thinking or with the answer. While it thinks, end tokens are ruled out.
+    With a schema, the model may begin with thinking or with the answer. End tokens are forbidden during thinking.
 
     Args:
         max_new_tokens: Maximum length of the answer, or of the whole output if the thinking has no separate limit.
         max_thinking_tokens: Maximum length of the thinking; None: no separate limit.
-        max_total: Number of tokens that fit after the prompt.
-        make_schema: The processors of the schema; None: no schema.
+        max_total: Number of tokens that fit into the context window after the prompt.
+        make_schema: Function that makes the processors of the schema; None: no schema.
 
     Attributes:
         limit: Maximum length of the whole output.
 
     Raises:
-        ValueError: As ``make_schema``.
+        ValueError: See ``make_schema``.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ThinkingControl(LogitsProcessor):
         return self._before(input_ids, scores)
 
     def _before(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Allow the headers of thinking and answer that may continue, or the answer itself if it needs no header."""
+        """Until thinking or an answer begins, allow only their headers, or an answer that needs no header."""
         size = len(self._begun)
         headers = [self._after_thinking] if self._reader.has_thought else self._headers
         following = [header[size] for header in headers if header[:size] == self._begun and len(header) > size]
@@ -151,14 +151,14 @@ class ThinkingControl(LogitsProcessor):
 
 
 def _only(scores: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Return the scores with -inf for all other tokens."""
+    """Return the scores with -inf for all tokens but the given ones."""
     kept = torch.full_like(scores, -torch.inf)
     kept[:, list(tokens)] = scores[:, list(tokens)].clamp(min=torch.finfo(scores.dtype).min)
     return kept
 
 
 def _without(scores: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Return the scores with -inf for these tokens."""
+    """Return the scores with -inf for the given tokens."""
     if not tokens:
         return scores
     changed = scores.clone()

@@ -1,4 +1,4 @@
-"""Folders that are complete or absent: written to a temporary folder, hashed, and renamed into place."""
+"""Write folders that are complete or absent: to a temporary folder, hashed, and renamed into place."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _STALE_SECONDS = 3600.0
 
 
 def verified_folder(folder: Path, write: Callable[[Path], None]) -> Path:
-    """Return a folder; write it first if it is missing, incomplete or changed.
+    """Return a folder; first write it if it is missing, incomplete or changed.
 
-    The files are flushed to disk and hashed before the folder appears. If several processes write
-    the same folder at once, one of them wins. Remains of a killed process are removed an hour later.
+    The files are flushed to disk and hashed before the folder appears. If several processes write the same folder,
+    one of them succeeds and the others use its folder. Temporary folders of killed processes are removed after an
+    hour.
 
     Args:
-        write: Writes the files into the empty folder that it is given.
+        write: Function that writes the files into the given empty folder.
 
     Raises:
         OSError: The disk is full, or the folder cannot be written.
@@ -50,9 +51,9 @@ def verified_folder(folder: Path, write: Callable[[Path], None]) -> Path:
 
 
 def is_intact(folder: Path) -> bool:
-    """Return whether a folder has all files as they were written.
+    """Return whether a folder still has all files unchanged.
 
-    A file is hashed only if its modification time differs from the manifest.
+    A file is only hashed if its modification time differs from the manifest.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -84,7 +85,7 @@ def _write_manifest(folder: Path) -> None:
 
 
 def _move(temporary: Path, folder: Path) -> None:
-    """Rename a complete folder into place, unless another process has done so."""
+    """Rename a complete folder into place, unless another process has already done so."""
     if not is_intact(folder):
         shutil.rmtree(folder, ignore_errors=True)
         try:

@@ -46,7 +46,7 @@ _LOADING = Lock()  # so that several threads load the same model only once
 
 
 class GenerationFields(BaseModel):
-    """A language model and its default generation parameters; a call can override them.
+    """A language model and its default generation parameters, which a call can override.
 
     Attributes:
         language_model: the model; if it is not given, ``model`` is loaded.
@@ -104,7 +104,7 @@ class GenerationFields(BaseModel):
         self._is_loaded = is_loaded
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Return the state without the language model, which is loaded again by name.
+        """Return the state without the language model; `__setstate__` loads it again by name.
 
         Raises:
             TypeError: the model was passed as an object.
@@ -130,7 +130,7 @@ class GenerationFields(BaseModel):
         return BaseModel.__deepcopy__(self, {**(memo or {}), **{id(model): model for model in models}})
 
     def language_model_named(self, model: str) -> TextModel:
-        """Return the model with this name; a model other than the default is loaded at its first use."""
+        """Return the model with this name. A model other than the default is loaded when it is first used."""
         if model == self.model:
             return self.language_model
         with _LOADING:
@@ -139,18 +139,18 @@ class GenerationFields(BaseModel):
             return self._other_models[model]
 
     def cache_parameters(self) -> dict[str, Any]:
-        """Return the model's name and the parameters that were set: the key of a framework's cache."""
+        """Return the model's name and the parameters that are set, as key for a framework's cache."""
         names = ("model", "max_tokens", *(name for name in Parameters.__annotations__ if name in self.__dict__))
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def chat_call(
         self, messages: Sequence[Message], passages: tuple[Passage, ...], given: Mapping[str, Any]
     ) -> ModelCall:
-        """Prepare a call with messages.
+        """Return a call with messages.
 
         Args:
-            given: the arguments of the call: those of `text_call`, tools in OpenAI's format (``tools``),
-                ``tool_choice``, ``parallel_tool_calls``, and `DESCRIBE_SCHEMA`.
+            given: the arguments of the call: those of `text_call`, ``tools`` (in OpenAI's format), ``tool_choice``,
+                ``parallel_tool_calls`` and `DESCRIBE_SCHEMA`.
 
         Raises:
             TypeError: a parameter does not exist, or the maximum length is given twice.
@@ -176,7 +176,7 @@ class GenerationFields(BaseModel):
         )
 
     def text_call(self, prompt: PromptInput, passages: tuple[Passage, ...], given: Mapping[str, Any]) -> ModelCall:
-        """Prepare a call with a prompt.
+        """Return a call with a prompt.
 
         Args:
             given: the arguments of the call, which override the fields, and `NUM_MARKED`; ``references`` is ignored.
@@ -184,7 +184,7 @@ class GenerationFields(BaseModel):
         Raises:
             TypeError: a parameter does not exist, or the maximum length is given twice.
             ValueError: the timeout is not positive.
-            RuntimeError: the model answers questions from documents alone.
+            RuntimeError: the model only answers questions from documents.
         """
         given = {name: value for name, value in given.items() if name != REFERENCES}
         name = given.pop("model", None) or self.model
@@ -197,7 +197,7 @@ class GenerationFields(BaseModel):
         return ModelCall(model, name, prompt, passages, self.stream_options(given), timeout, **marked)
 
     def stream_options(self, given: Mapping[str, Any] = NO_ARGUMENTS) -> dict[str, Any]:
-        """Return the fields and the arguments of a call as keyword arguments of `LanguageModel.stream`."""
+        """Merge the fields and the arguments of a call to keyword arguments of `LanguageModel.stream`."""
         if unknown := given.keys() - KNOWN:
             raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(KNOWN))}.")
         lengths = sorted(given.keys() & set(LENGTHS))

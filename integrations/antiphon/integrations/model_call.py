@@ -30,11 +30,11 @@ class AnswerState(NamedTuple):
     """The state of a streamed answer.
 
     Attributes:
-        text: the text so far that can be shown, because it cannot become a tool call.
+        text: the text so far, without an end that may become a tool call.
         delta: its new part.
         reasoning: the thinking so far.
-        thinking_delta: its new part.
-        completion: the completion, in the last state alone.
+        thinking_delta: the new part of the thinking.
+        completion: the completion; only in the last state.
     """
 
     text: str
@@ -46,7 +46,7 @@ class AnswerState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A prompt and how it is answered.
+    """One call: model, prompt, parameters and tools.
 
     Attributes:
         language_model: the model that answers.
@@ -138,7 +138,7 @@ class _AnswerReader:
         self._end = None if call.timeout is None else monotonic() + call.timeout
 
     def add(self, piece: Piece) -> Iterator[AnswerState]:
-        """Yield the state after a piece, if something of it can be shown."""
+        """Add a piece; yield the new state, if there is anything new to show."""
         if self._end is not None and monotonic() > self._end:
             raise TimeoutError(
                 f"The text was not finished within {self._call.timeout} seconds; raise timeout, or lower max_tokens."
@@ -160,9 +160,9 @@ class _AnswerReader:
 
 
 async def read_in_thread(stream: TextStream) -> AsyncGenerator[Piece, None]:
-    """Yield the pieces of a stream, and close it at the end or if the reader is cancelled.
+    """Yield the pieces of a stream; close the stream at its end, or if the reader is cancelled.
 
-    A forward pass runs only while a piece is awaited, so generation never runs ahead of the reader.
+    A forward pass runs only while the reader waits for a piece, so generation never runs ahead of the reader.
     """
     try:
         while (piece := await in_thread(stream.next_piece)) is not None:
@@ -172,5 +172,5 @@ async def read_in_thread(stream: TextStream) -> AsyncGenerator[Piece, None]:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function in a thread of its own pool."""
+    """Call a function in a thread of this module's own pool."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, function, *arguments)

@@ -1,4 +1,4 @@
-"""Finds the passages that a prompt contains, in whatever way a chain has formatted them. Independent of frameworks."""
+"""Find the passages that a prompt contains, however a chain has formatted them. Independent of frameworks."""
 
 from __future__ import annotations
 

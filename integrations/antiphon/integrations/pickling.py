@@ -1,6 +1,6 @@
 """Pickling and copying of objects that hold a model, an index or a reranker. Independent of frameworks.
 
-LlamaIndex silently omits attributes that cannot be pickled, so an unpickled object would lack its model or index.
+LlamaIndex silently omits attributes that cannot be pickled, so unpickled objects would lack their model or index.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 
 class SharedPart:
-    """Pickling raises an error if a part of the object cannot be pickled, and deep copies share the part.
+    """Raises an error if a part of the object cannot be pickled, and shares the part with deep copies.
 
     It precedes the framework's base class in the MRO.
     """

@@ -1,4 +1,4 @@
-"""References of a call: they are converted to passages, and shown to no trace, log or saved message.
+"""References of a call: converted to passages, and hidden from traces, logs and saved messages.
 
 Nothing is kept from one call to the next, so a call can never use another call's references.
 """
@@ -19,10 +19,10 @@ REFERENCES = "references"
 
 
 class HiddenReferences(BaseModel):
-    """Holds passages; it prints and serializes as the word "references" and a digest.
+    """Holds passages, but is printed and serialized as the word "references" and a digest.
 
-    Frameworks copy the arguments and messages of a call into traces, events, logs and keys of caches. The text of
-    references must not appear there, but calls with different references must not share an entry of a cache, because
+    Frameworks copy the arguments and messages of a call into traces, events, logs and cache keys, where the text of
+    references must not appear. The digest keeps calls with different references from sharing a cache entry, because
     references change the citations of an answer. Pickles and deep copies keep the passages.
     """
 
@@ -36,7 +36,7 @@ class HiddenReferences(BaseModel):
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """The passages."""
+        """The passages that the object holds."""
         return self._passages
 
     @model_serializer
@@ -55,8 +55,8 @@ class References:
 
     Args:
         passage_of: converts a text, a document or a node to a passage; returns None for anything else.
-        alone: types that are iterable but are a single item, not a list of items.
-        kinds: the accepted types in words, for error messages.
+        alone: iterable types that count as a single item.
+        kinds: description of the accepted types, for error messages.
     """
 
     def __init__(self, passage_of: Callable[[object], Passage | None], alone: tuple[type, ...], kinds: str) -> None:
@@ -86,11 +86,11 @@ class References:
         return passages
 
     def of_call(self, arguments: Mapping[str, Any], messages: Iterable[Any] = ()) -> tuple[Passage, ...]:
-        """Return the references of a call: those of its arguments, then those of its messages."""
+        """Return the references of a call: first those in its arguments, then those in its messages."""
         given = (arguments.get(REFERENCES), *(message.additional_kwargs.get(REFERENCES) for message in messages))
         return tuple(passage for each in given if each is not None for passage in self.passages(each))
 
     def hidden(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call, or a message's ``additional_kwargs``, with hidden references."""
+        """Hide the references in the arguments of a call, or in a message's ``additional_kwargs``."""
         given = arguments.get(REFERENCES)
         return {**arguments} if given is None else {**arguments, REFERENCES: HiddenReferences(self.passages(given))}

@@ -1,4 +1,4 @@
-"""Retrieval-augmented generation: joins retrieval and language models, from a question to a cited answer.
+"""Retrieval-augmented generation: retrieves passages for a question and generates an answer that cites them.
 
 Names are imported when they are first used, so that ``import antiphon.pipelines`` costs nothing.
 """

@@ -1,4 +1,4 @@
-"""Answers: text, citations, passages and cost, complete or streaming."""
+"""The answer to a question, complete or as a stream: text, citations, passages and cost."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ ENDED_IN_THINKING = (
 class Answer:
     """The answer to a question.
 
-    It displays itself with citations in the colours of their passages: in a notebook, and in the terminal
-    (``rich.print(answer)``).
+    A notebook and ``rich.print(answer)`` show it with each citation in the colour of its passage.
 
     Attributes:
         text: the answer, without markers of passages that do not exist.
         citations: the verbatim quotes of passages in the text, and the markers in it.
         passages: the passages of the prompt, best first.
         finish_reason: "stop", "length" or "cancelled".
-        origins: for each token its forward pass, and whether it was drafted.
+        origins: for each token, the forward pass that emitted it and whether it was drafted.
         reasoning: the model's thinking before the answer, which is not cited; empty if there was none.
         ended_in_thinking: whether generation ended before the thinking did, so that there is no answer.
         model: the name of the language model; "extractive" if the answer was quoted without one.
@@ -93,7 +92,7 @@ class Answer:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the answer says that the passages do not contain it."""
+        """Whether the answer is a refusal: it says that the passages do not answer the question."""
         return not self.ended_in_thinking and is_refusal(self.text)
 
     @property
@@ -108,12 +107,12 @@ class Answer:
 
     @property
     def decoding_trace(self) -> DecodingTrace:
-        """The text as it was decoded, step by step, for display."""
+        """What each forward pass added to the text, for display."""
         return DecodingTrace(self.text, self.origins)
 
     @property
     def caption(self) -> str:
-        """What produced the answer, and its cost, in one line."""
+        """One line with the model and the cost of the answer."""
         if self.model == EXTRACTIVE or self.usage.response_prefix_tokens:
             sources = len({citation.passage for citation in self.citations})
             done = f"Quoted from {sources} passage{'s' if sources != 1 else ''}"
@@ -167,8 +166,8 @@ class AnswerStream(TextStream):
 
     Args:
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
-        spans: the spans of the answer and of its generation, which end with the stream.
-        started: when the question was asked, in seconds of `perf_counter`.
+        spans: OpenTelemetry spans of the answer and of its generation, which end with the stream.
+        started: the `perf_counter` time in seconds at which the question was asked.
     """
 
     def __init__(
@@ -195,10 +194,10 @@ class AnswerStream(TextStream):
 
     @cached_property
     def quote(self) -> Citation | None:
-        """The best quote from the passages, which is not part of the answer; None if no line is likely to answer.
+        """The best quote from the passages, which is not part of the answer; None if there is no likely one.
 
-        The first read starts the search, which takes some tenths of a second. Read it in a thread to show it while the
-        model reads its prompt. Models that quote or are small have none.
+        The first read starts the search, which takes some tenths of a second. Read it in a thread to show it during
+        the prefill. It is always None for models that quote and for small models.
         """
         return None if self.plan.quote is None else self.plan.quote()
 
@@ -217,7 +216,7 @@ class AnswerStream(TextStream):
         return piece
 
     def close(self) -> None:
-        """Stop generating; the answer is the text until now."""
+        """Stop generating; ``answer`` then has the text generated so far."""
         self._stream.close()
         self._end()
 

@@ -34,19 +34,19 @@ class Turn:
 class Chat:
     """A conversation: each question is answered from its own passages, with the earlier turns in the prompt.
 
-    The prompt has the questions and answers of the earlier turns, and the passages of the new question only, so it is
-    the prompt that a client of the server sends for the same conversation. A follow-up question is made complete before
-    passages are retrieved (see `Rag`). Answers are drafted from the passages and answers of earlier turns, too. If the
+    The prompt contains the earlier questions and answers, and the passages of the new question only, as does the
+    prompt of the server for the same conversation. A follow-up question is made complete before passages are
+    retrieved (see `Rag`). The passages and answers of earlier turns are references for drafting, too. If the
     conversation does not fit the context window, its oldest turns are left out of the prompt.
 
     Ask one question at a time; use one `Chat` for each conversation.
 
     Args:
-        rag: the pipeline, whose options apply here, too.
+        rag: the pipeline that retrieves and answers.
 
     Attributes:
         turns: the turns so far.
-        search_query: the latest text that passages were searched for.
+        search_query: the text of the latest search for passages.
     """
 
     def __init__(self, rag: Rag) -> None:
@@ -81,7 +81,9 @@ class Chat:
         sessions: bool = True,
         **generation: Any,
     ) -> AnswerStream:
-        """Return the answer as a stream; it becomes a turn when it ends or is closed, unless it failed or is empty.
+        """Return the answer as a stream.
+
+        When the stream ends or is closed, the answer is added to ``turns`` unless it is empty.
 
         Args:
             **generation: options of `LanguageModel.stream`.

@@ -1,7 +1,7 @@
 """Citations: the spans of an answer that are quoted verbatim from a passage, and the passages that it names.
 
-Verbatim citations show where words occur, not why the model generated them. `markers` finds the passages that an answer
-names.
+A verbatim citation shows where the words occur, not why the model generated them. `markers` finds the passages that
+an answer names.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Citation:
         passage: the number of the passage, from 1.
         source: the document.
         source_start: its first character in the document.
-        text: the quoted text of the document; of a marker, the line that shares most words with its sentence.
+        text: the quoted text of the document. For a marker: the line of the passage that shares most words with the
+            sentence of the marker.
         location: the place of the quoted text in the file, such as ``page 3``; empty if the format has no places.
         also_in: further documents that have the same passage.
         section: the innermost heading above the quoted text; may be empty.
@@ -78,7 +79,7 @@ def cited_span(passage: Passage, number: int, first: int, last: int, **fields: A
 
     Args:
         number: the number of the passage, from 1.
-        **fields: further fields; by default the span has no place in an answer.
+        **fields: further fields of the citation, such as the span of the answer.
     """
     first, last = passage.start + first, passage.start + last
     named = {
@@ -95,14 +96,14 @@ def cited_span(passage: Passage, number: int, first: int, last: int, **fields: A
 
 
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
-    """Return the citations of an answer, in its order; longer ones are chosen first, and none overlap.
+    """Return the verbatim citations of an answer in text order; none overlap, and longer spans have priority.
 
-    A span is a citation if it has at least ``words`` words. A shorter span is one if it is the whole answer, or all
-    text next to the number of its passage, as in ``[2] It is red.`` Case and punctuation must match; ignored are the
-    kind and amount of white space, and differences between composed and decomposed letters, ligatures, full-width forms
-    and kinds of quotation marks. A citation covers whole user-perceived characters and the markup next to them. Of
-    equally long quotes the one from the passage whose number stands next to it is chosen, then the one from the earlier
-    passage. Takes time linear in answer and passages.
+    A span is a citation if it has at least ``words`` words. A shorter span is a citation if it is the whole answer,
+    or all text next to the number of its passage, as in ``[2] It is red.`` Case and punctuation must match. White
+    space, and the forms of one character that Unicode distinguishes (composed letters, ligatures, full-width forms,
+    quotation marks), need not match. A citation covers whole user-perceived characters and the markup next to them.
+    If two passages have equally long quotes, the passage whose number stands next to the quote is chosen, else the
+    earlier passage. The time is linear in the length of answer and passages.
 
     Args:
         words: the minimum number of words.
@@ -154,7 +155,7 @@ class _Words:
         return len(self.words)
 
     def window(self, first: int, count: int) -> tuple[object, ...]:
-        """Return ``count`` words from ``first`` on, as a hashable key that equals that of an equal quote."""
+        """Return a hashable key of ``count`` words from ``first`` on; equal quotes have equal keys."""
         return (self.words[first], *self.joined[first + 1 : first + count])
 
     def windows(self, count: int) -> Iterator[tuple[int, tuple[object, ...]]]:
@@ -171,7 +172,8 @@ def _matches(
 ) -> Iterator[_Match]:
     """Yield the maximal runs of at least ``min_words`` words that the answer shares with a passage.
 
-    ``named`` has for each word the indices of the passages whose numbers stand next to it; they are tried first.
+    ``named`` lists, for each word, the indices of the passages whose numbers stand next to it; these passages are
+    tried first.
     """
     places: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for number, source in enumerate(sources):
@@ -190,7 +192,7 @@ def _matches(
 
 
 def _short_matches(answer_words: _Words, sources: Sequence[_Words], min_words: int) -> Iterator[_Match]:
-    """Yield short pieces of the answer that occur in a passage whose number stands next to them."""
+    """Yield the pieces of the answer that are too short for `_matches` but occur in a passage named next to them."""
     places: dict[tuple[int, int], dict[tuple[object, ...], int]] = {}
     for first, end, numbers in _pieces(answer_words):
         count = end - first
@@ -219,7 +221,7 @@ def _pieces(answer_words: _Words) -> Iterator[tuple[int, int, list[int]]]:
 
 
 def _reaches(answer_words: _Words, end: int, source: _Words, shift: int, first: int, min_words: int) -> bool:
-    """Return whether a run from ``first`` can end at ``end`` or later: the window before it must be shared, too."""
+    """Return whether a run from ``first`` may reach ``end``, judging by the last ``min_words`` words before ``end``."""
     if end <= first + min_words:
         return True
     return (
@@ -241,7 +243,10 @@ def _extend(answer_words: _Words, first: int, source: _Words, source_first: int,
 
 
 def _choose(matches: Iterator[_Match], min_words: int, named: Sequence[Sequence[int]]) -> list[_Match]:
-    """Choose matches, longest first; of overlapping ones the longest free part is kept, if long enough."""
+    """Choose matches, longest first.
+
+    A match that overlaps a chosen one is cut to its longest free part and kept if that is long enough.
+    """
     queue = [
         (first - end, number not in named[first], number, first, source_first)
         for first, end, number, source_first in matches
@@ -276,7 +281,7 @@ def _longest_free(first: int, end: int, taken: set[int]) -> tuple[int, int]:
 def _citation(
     answer_words: _Words, sources: Sequence[_Words], passages: Sequence[Passage], match: _Match, after: int
 ) -> Citation:
-    """Return the citation of a match, with the markup next to it, from the character ``after`` of the answer on."""
+    """Return the citation of a match with the markup next to it; it starts at the character ``after`` or later."""
     first, end, number, source_first = match
     passage, source = passages[number], sources[number]
     (start, _), (_, stop) = answer_words.spans[first], answer_words.spans[end - 1]

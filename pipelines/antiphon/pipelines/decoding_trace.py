@@ -1,4 +1,4 @@
-"""How a text was decoded, for display: what each forward pass added, and which tokens were drafted."""
+"""The decoding trace of a text, for display: what each forward pass added, and which tokens were drafted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 class DecodingTrace:
     """A text with the origins of its tokens.
 
-    It displays itself in a notebook and in the terminal (``rich.print``): forward pass by forward pass, accepted draft
-    tokens and the model's own token, as in Chen et al., *Faster In-Context Learning for LLMs via N-Gram Trie
-    Speculative Decoding*.
+    A notebook and ``rich.print`` show, for each forward pass, the accepted draft tokens and the model's own token, as
+    in Chen et al., *Faster In-Context Learning for LLMs via N-Gram Trie Speculative Decoding*.
     """
 
     text: str
@@ -28,7 +27,7 @@ class DecodingTrace:
 
     @property
     def steps(self) -> list[DecodingStep]:
-        """The text of each forward pass; one that added only special tokens is left out."""
+        """The text that each forward pass added; passes that added only special tokens are left out."""
         steps = [self._step(step, list(origins)) for step, origins in groupby(self.origins, lambda each: each.step)]
         return [step for step in steps if step.drafted or step.own]
 

@@ -1,4 +1,4 @@
-"""The extractive model: answers that are quoted from the passages, without a language model."""
+"""The extractive model: answers with quotes from the passages, without a language model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WITHOUT_EFFECT = ("references", "prefix", "recycling", "seeds", "batch_size")
 
 
 class ExtractiveModel:
-    """Implements `TextModel` for answers from documents: the text is the response prefix with the selected lines."""
+    """A `TextModel` that returns the selected lines, its ``response_prefix``, as the answer."""
 
     name = EXTRACTIVE
     tokenizer = None
@@ -34,7 +34,7 @@ class ExtractiveModel:
     prompt_format = "reader"
 
     def tokenize(self, prompt: PromptInput) -> CountedPrompt:
-        """Return the prompt as it is; it has no tokens."""
+        """Return the prompt with a token count of zero."""
         if isinstance(prompt, CountedPrompt):
             return prompt
         return CountedPrompt(prompt.text if isinstance(prompt, TokenizedPrompt) else prompt, 0)
@@ -73,12 +73,12 @@ class QuotedStream(TextStream):
         return next(self._pieces, None)
 
     def close(self) -> None:
-        """Yield no further piece; nothing else is held."""
+        """Yield no further piece."""
         self._pieces = iter([])
 
     @property
     def completion(self) -> Completion:
-        """The completion, with no generated token."""
+        """The completion, without generated tokens."""
         return Completion(self._text, "stop", Usage(0, 0), Summary(), (), response_prefix=self._text)
 
     def tokens_from(self, first: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The prompt of a question with as many of its passages, and as much of its conversation, as fit the context window."""
+"""Builds the prompt of a question with as many passages and earlier messages as fit the context window."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from antiphon.retrieval import Passage
 
 @dataclass(frozen=True, slots=True)
 class FittedPrompt:
-    """A prompt that fits the context window.
+    """A prompt that fits the context window, and its passages.
 
     Attributes:
         passages: the passages that it contains, best first.
         prompt: the prompt as text or messages.
-        tokenized: its tokens, or their number if only the model's server knows them.
+        tokenized: its tokens; only their number if just the model's server knows them.
     """
 
     passages: tuple[Passage, ...]
@@ -36,10 +36,10 @@ class PromptBuilder:
     """Builds prompts of one question.
 
     Attributes:
-        language_model: the model, whose context window is the limit.
+        language_model: the model; its context window limits the prompt.
         prompt_format: makes the prompt of a question and passages.
         question: the question.
-        max_new_tokens: tokens to leave for the answer, but at most half of the context window.
+        max_new_tokens: tokens reserved for the answer; at most half of the context window is reserved.
         history: the earlier messages of the conversation.
         instructions: system messages of the client.
         thinking: whether the model thinks; None: the default of its chat template.
@@ -56,7 +56,7 @@ class PromptBuilder:
     template_variables: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, found: tuple[Passage, ...]) -> FittedPrompt:
-        """Return the prompt of as many of the best passages as fit.
+        """Return the prompt with as many of the best passages as fit.
 
         Args:
             found: the passages, best first.
@@ -76,16 +76,16 @@ class PromptBuilder:
         )
 
     def build_joined(self, passages: Sequence[Passage]) -> FittedPrompt | None:
-        """Return the prompt of all these passages, or None if they do not fit."""
+        """Return the prompt with all these passages, or None if it does not fit."""
         prompt = self.prompt(tuple(passages))
         tokenized = self._tokenize(prompt)
         return FittedPrompt(tuple(passages), prompt, tokenized) if self._fits(tokenized.count) else None
 
     def build_with_history(self, found: tuple[Passage, ...]) -> tuple[PromptBuilder, FittedPrompt]:
-        """Return the prompt after as much of the conversation as fits with all passages, and a builder with that.
+        """Return a builder with the part of the conversation that fits beside all passages, and its prompt.
 
-        The conversation then starts at the earliest possible user message. Passages are left out only if they do not
-        fit without any conversation.
+        The kept part starts at the earliest user message that fits. If the passages do not fit even without the
+        conversation, the last passages are left out.
 
         Args:
             found: the passages, best first.
@@ -103,8 +103,8 @@ class PromptBuilder:
     def prompt(self, passages: Sequence[Passage]) -> Prompt:
         """Return the prompt: instructions, conversation, then the question with its passages.
 
-        The prompt of `reader` and a prompt of plain text have no place for a conversation, and ask the question in its
-        complete form.
+        The prompts of `reader` and of models without a chat template have no place for a conversation, so they
+        contain the complete form of the question.
         """
         own = self.prompt_format(self.question.text, passages)
         if isinstance(own.content, str) or self.prompt_format is reader_prompt:

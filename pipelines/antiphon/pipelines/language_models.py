@@ -1,4 +1,4 @@
-"""Language models by name, wherever Python takes a model: Rag, LangChain and LlamaIndex."""
+"""Loads language models by name, for Rag, LangChain and LlamaIndex."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Markers: the numbers in brackets, such as ``[2]``, with which a model names the passages that support its text.
 
-A marker of a passage that is not in the prompt is removed from the answer. Numbers in code, and numbers copied from a
-passage with the words before them, are not markers.
+A marker of a passage that is not in the prompt is removed from the answer. Numbers in code are not markers, and
+neither are numbers that the answer copied from a passage together with the words before them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONTEXT = 12  # characters before a number that a passage must share, for the n
 
 
 class _Marker(NamedTuple):
-    """The marker of one passage: its characters in the text, and those of its brackets, which may hold several."""
+    """The marker of one passage: its span in the text, and the span of its brackets, which may hold several markers."""
 
     number: int
     start: int
@@ -46,14 +46,14 @@ class _Marker(NamedTuple):
 
 
 class MarkerReader:
-    """Finds the markers of a growing text, and removes those of passages that do not exist.
+    """Finds the markers in a growing text, and removes markers whose passage does not exist.
 
     Args:
         passages: the numbered passages.
 
     Attributes:
         removed: the spans that were removed, in characters of the original text.
-        read: the number of characters of the original text that are decided.
+        read: the number of characters of the original text that have been processed.
         markers: the markers of existing passages, in characters of the text that remains.
     """
 
@@ -66,7 +66,10 @@ class MarkerReader:
         self.markers: list[_Marker] = []
 
     def push(self, text: str, *, is_last: bool = False) -> str:
-        """Return the kept text that is decided by now; with ``is_last``, all of the rest."""
+        """Append text; return the kept text that later text can no longer change.
+
+        With ``is_last``, return all remaining text.
+        """
         self._held += text
         parts = []
         while self._held:
@@ -84,7 +87,7 @@ class MarkerReader:
         return "".join(parts)
 
     def _take(self, count: int, *, is_kept: bool = True) -> str:
-        """Decide the next characters; return them if they are kept."""
+        """Process the next ``count`` characters; return them, or "" if they are removed."""
         text, self._held = self._held[:count], self._held[count:]
         if not is_kept:
             start = self.removed.pop()[0] if self.removed and self.removed[-1][1] == self.read else self.read
@@ -95,7 +98,7 @@ class MarkerReader:
         return text if is_kept else ""
 
     def _take_marker(self, text: str) -> str:
-        """Decide a marker with the spaces before it; return what remains of it."""
+        """Process a marker with the spaces before it; return the part that is kept."""
         context = " ".join(self._before.split())[-_CONTEXT:]
         if len(context) == _CONTEXT and any(f"{context}{text}" in each for each in self._texts):
             return self._take(len(text))
@@ -127,7 +130,7 @@ def cite_all(text: str, passages: Sequence[Passage], num_marked: int) -> tuple[C
     Args:
         text: the answer.
         passages: the passages that it may cite.
-        num_marked: the number of first passages that markers name; 0: the answer has no markers.
+        num_marked: how many of the first passages are numbered in the prompt; 0: the answer has no markers.
     """
     found = cite(text, passages)
     if not num_marked:
@@ -160,9 +163,9 @@ def _sentence(text: str, start: int, end: int) -> str:
 
 
 class MarkedStream(TextStream):
-    """A stream of an answer without markers of passages that do not exist.
+    """A stream of an answer from which markers of passages that do not exist are removed.
 
-    Text is held back until it is decided whether it is such a marker, and so are its tokens. Tokens, usage and
+    Text that may become such a marker is held back, with its tokens, until later text decides it. Tokens, usage and
     log-probabilities remain those of the model; a token whose text is removed has no characters.
 
     Args:
@@ -196,7 +199,7 @@ class MarkedStream(TextStream):
 
     @property
     def completion(self) -> Completion:
-        """The model's completion, with the text that remains and the origins of its characters."""
+        """The model's completion with the remaining text, and with origins that refer to that text."""
         completion = self._stream.completion
         reader = MarkerReader(self._passages)
         text = reader.push(completion.text, is_last=True)
@@ -204,7 +207,7 @@ class MarkedStream(TextStream):
         return replace(completion, text=text, origins=origins) if reader.removed else completion
 
     def tokens_from(self, first: int) -> list[int]:
-        """Return the tokens whose text is decided, from index ``first`` on."""
+        """Return the tokens from index ``first`` on whose text is no longer held back."""
         found: list[int] = self._stream.tokens_from(first)  # type: ignore[attr-defined]
         return found[: self._count_ready() - first]
 
@@ -227,7 +230,7 @@ class MarkedStream(TextStream):
 
 
 def _moved(origin: Origin, removed: Sequence[tuple[int, int]]) -> Origin:
-    """Return the origin of a token in the text without the removed spans."""
+    """Return the origin of a token with offsets in the text without the removed spans."""
 
     def moved(place: int) -> int:
         return place - sum(min(end, place) - start for start, end in removed if start < place)

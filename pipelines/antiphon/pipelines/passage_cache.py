@@ -1,4 +1,4 @@
-"""KV caches of recently used passages, which later questions about them reuse."""
+"""Keeps the KV caches of recently used passages, which later questions about them reuse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PassageCache:
     Passages are identified by their ids.
 
     Args:
-        max_tokens: tokens that are kept, of prompts and answers; those of requests in progress may exceed it. A small
+        max_tokens: maximum number of kept tokens of prompts and answers; requests in progress may exceed it. A small
             model needs about 25 KB per token in half precision.
 
     Raises:
@@ -39,7 +39,7 @@ class PassageCache:
             return sum(prefix.size for prefix in self._prefixes.values())
 
     def prefix_of(self, passage: Passage) -> PrefixCache:
-        """Return the prefix cache of a passage for a request about it, and evict the oldest ones."""
+        """Return the prefix cache for a request about a passage; evict the oldest ones above ``max_tokens``."""
         from antiphon.accel import PrefixCache
 
         with self._lock:

@@ -1,7 +1,7 @@
-"""Selects the lines of the passages that answer a question, or decides that none does.
+"""Select the lines of the passages that answer a question, or decide that no line does.
 
-The lines are scored by their relevance to the question (two sentence encoders, see `relevance`); no language
-model is needed. docs/answers.md says what each signal adds.
+The lines are scored by their relevance to the question (two sentence encoders, see `relevance`); no language model is
+needed. docs/answers.md describes the signals and what each of them contributes.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def select_lines(
     Args:
         passages: the retrieved passages; at least one.
         history: the earlier messages, oldest first.
-        max_tokens: lines that exceed it are left out, except the first.
+        max_tokens: maximum length of the answer; lines that exceed it are left out, except the first one.
         scores: scores the quotable lines of passages.
-        max_lines: lines that are selected, not counting the blocks that they introduce.
+        max_lines: maximum number of lines, not counting the blocks that they introduce.
 
     Returns:
-        The passages of the lines, that of the best line first, and the lines with the numbers of these passages.
-        A refusal has the passage that is nearest to an answer, and no line.
+        The passages of the selected lines, the passage of the best line first; and the lines, numbered by these
+        passages. For a refusal: the passage that is nearest to an answer, and no lines.
     """
     # 1. Score all lines. A follow-up is also compared as it was asked, and prefers the latest answer's sections.
     lines = quotable_lines(passages)
@@ -160,7 +160,7 @@ def answer_lines(question: Question, quote: Quote, quotes: Sequence[Quote]) -> l
 
 
 def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
-    """Return a line and, if it ends with a colon, the list, table or code block below it, or else the next line."""
+    """Return a line and, after a colon, what it introduces: a list, a table, a code block or the next line."""
     below = [each for each in quotes if each.start > quote.start and each.block <= quote.block + 1]
     if not below or not quote.sentence.rstrip("*_` ").endswith((":", "：")):
         return [quote]

@@ -1,4 +1,4 @@
-"""The type of callbacks that receive the progress of long tasks."""
+"""The type of progress callbacks."""
 
 from __future__ import annotations
 

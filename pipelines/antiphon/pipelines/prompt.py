@@ -50,8 +50,8 @@ class Prompt:
     Attributes:
         content: text, or messages.
         stop: strings that end the answer.
-        answers: texts that an answer may repeat, exactly as the format writes them; drafted from.
-        has_markers: whether it numbers the passages from 1, and the answer names them by `markers`.
+        answers: texts, in the notation of the format, that an answer may repeat; references for drafting.
+        has_markers: whether the prompt numbers the passages from 1, so that the answer can name them by `markers`.
     """
 
     content: str | tuple[Message, ...]
@@ -65,7 +65,7 @@ PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
 
 
 def prompt_format(language_model: TextModel) -> PromptFormat:
-    """Return the prompt format that a model's configuration names, else a default by its chat template and size.
+    """Return the prompt format named in a model's configuration, else a default chosen by its chat template and size.
 
     Raises:
         ValueError: the configuration names an unknown format.
@@ -84,9 +84,9 @@ def prompt_format(language_model: TextModel) -> PromptFormat:
 
 
 def follows_instructions(language_model: TextModel) -> bool:
-    """Return whether a model gets `chat_prompt`: it takes messages, has no prompt format and is not below `SMALL`.
+    """Return whether a model gets `chat_prompt`: it takes messages, has no own format, and at least `SMALL` parameters.
 
-    A model of unknown size gets it too.
+    A model of unknown size counts as large.
     """
     size = language_model.num_parameters
     return language_model.prompt_format is None and language_model.takes_messages and (size is None or size >= SMALL)
@@ -112,11 +112,11 @@ ONLY_DOCUMENTS = (
 
 
 def check_prompt(language_model: TextModel, prompt: object) -> None:
-    """Refuse a prompt if the model answers only in another format.
+    """Refuse a prompt that is not in the model's only format.
 
     Raises:
-        RuntimeError: the model answers questions from documents alone, and the prompt is another text. LlamaIndex would
-            turn a ValueError into an empty answer.
+        RuntimeError: the model only answers questions from documents, and the prompt is something else. (LlamaIndex
+            would turn a ValueError into an empty answer.)
     """
     if language_model.prompt_format is not None and READER_SYSTEM not in str(prompt):  # `str` contains the messages
         raise RuntimeError(ONLY_DOCUMENTS.format(language_model.name))
@@ -129,12 +129,12 @@ TAKES_NO_PROMPT = (
 
 
 def template_prompt(template: str, language_model: TextModel) -> PromptFormat:
-    """Return the prompt format of a text in which ``{passages}`` and ``{question}`` stand for these.
+    """Return the prompt format that fills in ``{passages}`` and ``{question}`` in a template.
 
-    It becomes one message of the user, or the whole prompt of a model without a chat template.
+    The filled template is one user message; for a model without a chat template it is the whole prompt.
 
     Raises:
-        ValueError: one of the two is missing, or the model has a prompt format of its own.
+        ValueError: a placeholder is missing, or the model has a prompt format of its own.
     """
     check_template(template)
     if language_model.prompt_format is not None:
@@ -149,7 +149,7 @@ def template_prompt(template: str, language_model: TextModel) -> PromptFormat:
 
 
 def check_template(template: str) -> str:
-    """Return a prompt template if it has both placeholders.
+    """Return the prompt template unchanged if it has both placeholders.
 
     Raises:
         ValueError: ``{passages}`` or ``{question}`` is missing.
@@ -168,7 +168,7 @@ _PLACES = re.compile(r"\{passages\}|\{question\}")
 def small_model_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """Return messages for a small chat model: the question, the numbered passages, and the question again.
 
-    With the question before the passages, small models quote more, and more relevant text.
+    If the question also precedes the passages, small models quote more text, and more relevant text.
 
     Args:
         question: the question.
@@ -201,7 +201,7 @@ def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """Return the template of "Inference with Reference" (Yang et al. 2023, Figure 6), for base models.
 
-    Base models continue with invented questions, so the answer stops before one.
+    The answer ends before the next question, because base models continue with invented questions.
 
     Args:
         question: the question.
@@ -227,7 +227,7 @@ def _titled(passage: Passage) -> str:
 
 
 def _with_columns(passage: Passage) -> str:
-    """Return the passage; if it begins inside a table, put the column names above it."""
+    """Return the passage, preceded by the column names if it begins inside a table."""
     return f"| {passage.column_names} |\n{passage.text}" if passage.column_names else passage.text
 
 

@@ -1,4 +1,4 @@
-"""A question: as it was asked, and as it is understood without its conversation."""
+"""Questions: the user's text, and a complete form that can be understood without the conversation."""
 
 from __future__ import annotations
 
@@ -51,12 +51,11 @@ _STEM = 5  # first letters that two forms of a word share
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of a user, made and checked once, where it arrives.
+    """A question of a user, checked when it is created.
 
     Attributes:
         text: the question as it was asked.
-        complete: the question as it is understood without its conversation, for which passages are
-            retrieved; by default the text.
+        complete: the question in a form that needs no conversation, used to retrieve passages; by default ``text``.
 
     Raises:
         ValueError: the question is empty, or cannot be encoded as UTF-8, which tokenizers need.
@@ -80,9 +79,9 @@ class Question:
 
     @classmethod
     def of(cls, asked: str | Question, history: Sequence[Message] = ()) -> Question:
-        """Return a question of a conversation; a follow-up is made complete with an earlier question.
+        """Return a question of a conversation. A follow-up question is completed with an earlier question.
 
-        Its complete form starts with the latest question that is not a follow-up itself.
+        The complete form of a follow-up starts with the latest earlier question that is not a follow-up.
 
         Args:
             history: the earlier messages, oldest first; only those of the user are read.
@@ -101,7 +100,7 @@ class Question:
 
     @property
     def is_follow_up(self) -> bool:
-        """Whether the question needs its conversation."""
+        """Whether the question can only be understood with its conversation."""
         return self.complete != self.text
 
 
@@ -123,6 +122,6 @@ def column_stems(question: str) -> set[str]:
 
 
 def content_stems(text: str) -> set[str]:
-    """Return the first letters of the words that carry meaning, in lower case; of Chinese, pairs of characters."""
+    """Return the stems of the content words: their first letters in lower case; for Chinese, pairs of characters."""
     words = _WORD.findall(_REFERENCES.sub(" ", keyword_text(text)).lower())
     return {word[:_STEM] for word in words if word not in _FUNCTION_WORDS}

@@ -1,4 +1,4 @@
-"""Follow-up questions that the model rewrites, so that they can be understood without the conversation."""
+"""Rewrites follow-up questions with the model, so that they can be understood without the conversation."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def rewrite_question(language_model: TextModel, question: Question, history: Seq
     """Rewrite a question so that it can be understood without the conversation, with a short greedy generation.
 
     Returns:
-        The rewritten question. It is unchanged if the model's text is not the question in other words (see
-        `is_rewriting`), or if there is no conversation.
+        The rewritten question; the given one if there is no conversation or the model's text is not a rewriting of it
+        (see `is_rewriting`).
     """
     names = {"user": "Question", "assistant": "Answer"}
     shown = [message for message in history if message.get("role") in names][-REWRITE_MESSAGES:]
@@ -53,10 +53,11 @@ def rewrite_question(language_model: TextModel, question: Question, history: Seq
 
 
 def is_rewriting(text: str, question: str, conversation: Sequence[str]) -> bool:
-    """Return whether a text is a question in other words: the model neither answered nor invented a subject.
+    """Return whether a text rephrases a question, and neither answers it nor introduces a new subject.
 
-    It must end like a question, have half of the question's words that are new in the conversation, and take most of
-    its other words from the conversation; words with the same `_STEM` first letters count as the same.
+    The text must end like a question. It must contain at least half of the words that the question adds to the
+    conversation, and most of its other words must come from the conversation. Words are equal if their first `_STEM`
+    letters are.
     """
     earlier = set[str]().union(*map(content_stems, conversation))
     own, words = content_stems(question), content_stems(text)

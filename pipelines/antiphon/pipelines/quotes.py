@@ -1,4 +1,4 @@
-"""Quotes: lines of passages in the format of `reader` and `extractive`, ``[number] line``."""
+"""Quotes: lines of passages in the format ``[number] line``, which the models `reader` and `extractive` use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def quotable_lines(passages: Sequence[Passage]) -> list[list[Quote]]:
 
 
 def lines_of(passages: Sequence[Passage]) -> list[list[Quote]]:
-    """Return the lines of each passage, without the headings above it.
+    """Return the lines of each passage; the headings above the passage are not included.
 
     A line is a sentence, a list item, a table row with the names of its columns, or a line of code. Headings, links and
     other markup, rows with one value, column names, tables of contents and lines without a letter or digit are not
@@ -142,7 +142,7 @@ def _located(text: str, lines: Sequence[str]) -> Iterator[Quote]:
 
 
 def _prose(text: str, markup: Sequence[tuple[int, int]]) -> Iterator[Quote]:
-    """Yield the sentences, list items and spans of markup of a text. A paragraph is a block, and so is a list."""
+    """Yield the sentences, list items and spans of markup of a text. Each paragraph and each list is a block."""
     position = block = 0
     last: Quote | None = None
     for first, stop in [*markup, (len(text), len(text))]:

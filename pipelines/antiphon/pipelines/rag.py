@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Searcher(Protocol):
     """Retrieves passages for a question: `antiphon.retrieval.Retriever`, or any object with this ``search`` method.
 
-    For questions with a filter the method needs a parameter ``where``, too.
+    To support filters, the method also needs a parameter ``where``.
     """
 
     def search(self, question: str, k: int = 5) -> list[Passage]:
@@ -39,32 +39,31 @@ class Searcher(Protocol):
 
 
 class Rag:
-    """Answers questions from documents; the retrieved passages are in the prompt and are drafted from.
+    """Answers questions from documents. The retrieved passages are part of the prompt and references for drafting.
 
-    For `extractive` and `reader` passages are selected (see `passage_selection`): the answer starts with the best
-    lines, or is a refusal. The passages of these lines come first in the answer, and token counts are those of their
-    prompt. Any other model gets one prompt of all passages that fit its context window together with
+    The models `extractive` and `reader` get only selected lines (see `passage_selection`): the answer starts with the
+    best lines, or is a refusal. The passages of these lines come first in ``Answer.passages``, and only their prompt
+    is counted. Any other model gets one prompt with all passages that fit its context window together with
     ``max_new_tokens``.
 
     Args:
-        language_model: generates the answer, a model or its name (see `text_model`); by default there is none, and
-            answers are quoted (`ExtractiveModel`).
-        prompt: makes the prompt of a question and its passages; by default the format that the model's configuration
-            names (``prompt_format``), else messages if its tokenizer has a chat template, else plain text. See also
-            `template_prompt`.
-        sessions: stores every answer; answers to similar questions become references, too. The output stays the same
-            (in half precision except at ties) and takes fewer steps.
+        language_model: the model that generates the answer, or its name (see `text_model`); by default
+            `ExtractiveModel`, which only quotes.
+        prompt: function that makes the prompt of a question and its passages, such as `template_prompt`; by default
+            `prompt_format` selects it.
+        sessions: store of all answers; answers to similar questions become references for drafting, which saves
+            steps. The output stays the same (in half precision except at ties).
         passage_cache_tokens: number of tokens of recently used passages whose KV cache is kept, so that later questions
             about them need less prefill (see `PassageCache`); 0: none.
-        quote_first: streams of models that follow instructions have a ``quote``: the best one of the passages, to show
-            while the model reads them.
-        rewrite: let the model rewrite a question of a conversation for retrieval, with a short generation. By default,
-            and if the model's text is not the question in other words, `Question.of` completes a follow-up.
+        quote_first: give streams of models that follow instructions a ``quote``, the best line of the passages, to
+            show during the prefill.
+        rewrite: let the model rewrite the questions of a conversation for retrieval, with a short generation. By
+            default, and if the rewriting is not usable, `Question.of` completes a follow-up question.
 
     Raises:
-        ValueError: ``k`` or ``passage_cache_tokens`` is out of range, the model's prompt format is unknown, or the
-            model only quotes, but is to rewrite questions or gets a prompt of the caller.
-        ImportError: passages are selected for this model, and the package of the sentence encoder is not installed.
+        ValueError: ``k`` or ``passage_cache_tokens`` is out of range, the model's prompt format is unknown, or
+            ``rewrite`` or ``prompt`` is set for a model that only quotes.
+        ImportError: the model needs selected lines, and the package of the sentence encoder is not installed.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Rag:
         """Return the complete answer to a question. See `stream` for errors.
 
         Args:
-            k: passages to retrieve; by default those of the constructor.
+            k: number of passages to retrieve; by default the constructor's ``k``.
             where: only passages that match this filter are retrieved.
             sessions: read and write the store of sessions, if there is one.
             **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (see
@@ -129,14 +128,14 @@ class Rag:
         on_end: Callable[[Answer], None] | None = None,
         **generation: Any,
     ) -> AnswerStream:
-        """Return the answer to a question as a stream; its passages are known at once. See `ask` for arguments.
+        """Return the answer to a question as a stream; its ``passages`` are there at once. See `ask` for arguments.
 
         Args:
-            on_end: called with the answer when it has ended or is closed.
+            on_end: called with the answer when the stream has ended or is closed.
 
         Raises:
             ValueError: nothing was found, not even one passage fits the context window, or an option is out of range.
-            TypeError: there is no such option.
+            TypeError: an option does not exist.
         """
         attributes = {
             "gen_ai.operation.name": "invoke_workflow",
@@ -174,7 +173,7 @@ class Rag:
         context: TurnContext = NO_CONTEXT,
         **generation: Any,
     ) -> RequestPlan:
-        """Retrieve passages and return the plan of the request, which decides everything but the generated text.
+        """Retrieve passages and return the plan of the request: prompt, references and all options.
 
         Raises:
             ValueError: as `stream`.
@@ -236,7 +235,7 @@ class Rag:
 
 
 def _similar_answers(sessions: SessionStore | None, question: str) -> list[str]:
-    """Return the answers to similar questions, or none if the store cannot be read, because drafts are optional."""
+    """Return the answers to similar questions; none if the store cannot be read, because drafts are optional."""
     if sessions is None:
         return []
     try:
@@ -247,7 +246,7 @@ def _similar_answers(sessions: SessionStore | None, question: str) -> list[str]:
 
 
 def _keep(sessions: SessionStore, question: str, answer: Answer) -> None:
-    """Store an answer, unless it was cancelled or is empty; warn if it cannot be stored."""
+    """Store an answer that is neither cancelled nor empty; warn if it cannot be stored."""
     if answer.finish_reason == "cancelled" or not answer.text.strip():
         return
     try:

@@ -29,12 +29,12 @@ def passage_references(passages: Sequence[Passage]) -> list[str]:
 def answer_references(
     answers: Sequence[str], prompt: PromptInput, tokenizer: PreTrainedTokenizerBase | None
 ) -> list[str]:
-    """Return earlier answers as they would follow this prompt: its last tokens, the answer, the end of sequence.
+    """Return earlier answers as continuations of a prompt: its last tokens, the answer, the end-of-sequence token.
 
-    Add them after the passages, which drafters then prefer if both match equally well.
+    Put them after the passages: if two references match equally well, drafters prefer the earlier one.
 
     Args:
-        prompt: the prompt; unless it is tokenized, the answers are returned alone.
+        prompt: the prompt; if it is not tokenized, the answers are returned as texts.
     """
     if not answers:
         return []

@@ -1,9 +1,10 @@
-"""The relevance of a line of a passage to a question, by two sentence encoders.
+"""Compute the relevance of the lines of passages to a question with two sentence encoders.
 
-A line is represented by the vectors of its tokens in the context of its passage. It is compared with the question by
-the cosine of the mean vectors, and token by token by late interaction (Khattab and Zaharia 2020, ColBERT, section 3.2).
-Both encoders are all-MiniLM-L6-v2 with a trained adapter: the line encoder encodes each passage once, without the
-question; the cross-encoder encodes it after the question (Nogueira and Cho 2019). See the model cards in ``models``.
+A line is represented by the vectors of its tokens in the context of its passage. It is compared with the question in
+two ways: by the cosine of the mean vectors, and by late interaction of the token vectors (Khattab and Zaharia 2020,
+ColBERT, section 3.2). Both encoders are all-MiniLM-L6-v2 with a trained adapter: the line encoder encodes each
+passage once, without the question; the cross-encoder encodes it after the question (Nogueira and Cho 2019). See the
+model cards in ``models``.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ LineScores = list[list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The trained weights by which the vectors of a line become its score, in nats.
+    """The trained weights that turn the token vectors of a line and of the question into a score in nats.
 
     Attributes:
-        scale: weights of the two comparisons, which are from -1 to 1, and the bias; shape (3,).
-        line: multiplied by the mean of the line's token vectors, independently of the question; shape (dim,).
-        word: multiplied by each of them, of which the largest product counts; shape (dim,).
+        scale: weights of the two comparisons (each between -1 and 1) and the bias; shape (3,).
+        line: weights of the mean of the line's token vectors; shape (dim,). This term does not depend on the
+            question.
+        word: weights of a token vector of the line, shape (dim,). The token with the largest product counts.
     """
 
     scale: Vectors
@@ -67,7 +69,7 @@ class Head:
         return cls(**load_file(folder / HEAD))
 
     def score(self, question: Vectors, line: Vectors) -> float:
-        """Return the relevance of a line to a question, both as token vectors of shape (tokens, dim)."""
+        """Return the relevance of a line to a question. Each is given as token vectors, shape (tokens, dim)."""
         if not len(line) or not len(question):
             return float(self.scale[2])
         means = question.mean(axis=0), line.mean(axis=0)
@@ -78,14 +80,17 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class EncoderInput:
-    """One input of an encoder: its text, and the text and the token span of each quotable line."""
+    """One input of an encoder: its text, and for each quotable line the text and the token span."""
 
     text: str
     spans: tuple[tuple[str, int, int], ...]
 
 
 class LineEncoder:
-    """Scores lines by an encoder that encodes passages alone, or after the question (``is_cross``). Thread-safe."""
+    """Scores lines with one encoder, which encodes a passage alone or, if ``is_cross``, after the question.
+
+    Thread-safe.
+    """
 
     def __init__(self, encoder: TokenEmbedder, head: Head, *, is_cross: bool) -> None:
         self._encoder, self._head, self._is_cross = encoder, head, is_cross
@@ -120,7 +125,7 @@ def short_question(question: str, encoder: TokenEmbedder) -> str:
 def encoder_inputs(
     passage: Passage, encoder: TokenEmbedder, question: str = "", *, without: Collection[str] = ()
 ) -> Iterator[EncoderInput]:
-    """Yield the inputs that a passage is encoded as: more than one if it exceeds the encoder's window.
+    """Yield the encoder inputs of a passage: several if the passage exceeds the encoder's window.
 
     Args:
         question: if given, each input starts with it.
@@ -150,7 +155,7 @@ def line_scores(question: str, passages: Sequence[Passage]) -> LineScores:
 
 
 def bundled_encoders() -> list[LineEncoder]:
-    """Return the line encoder and the cross-encoder, loaded once, also if several threads ask for them."""
+    """Return the line encoder and the cross-encoder. They are loaded once. Thread-safe."""
     with _LOADING:
         return _load_encoders()
 

@@ -1,4 +1,4 @@
-"""Request plans: everything that is decided about a question before its answer is generated.
+"""Request plans: prompt, references and options of a request, decided before generation.
 
 The command line, Python, chats, the server, LangChain and LlamaIndex all build the plan with `plan_request` and execute
 it, so the same question about the same passages gets the same answer everywhere.
@@ -47,20 +47,20 @@ _LETTERS_PER_TOKEN = 4  # estimated, for models whose tokenizer only their serve
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """How a question is answered.
+    """The prompt, references and options of one request.
 
     Attributes:
         passages: the passages that the answer may cite; those of the prompt come first.
         prompt: the prompt as text or messages.
-        tokenized: the tokens of the prompt, or their number if only the model's server knows them.
-        references: what drafts are copied from: spans of the prompt, and texts that are not in it.
+        tokenized: the tokens of the prompt; only their number if just the model's server knows them.
+        references: the references for drafting: spans of the prompt, and texts that are not in it.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
-        num_marked: the number of first passages that the answer names by `markers`; 0: it has no markers.
-        quote: returns the best quote of the passages; None: this model's answers have none.
+        num_marked: how many of the first passages are numbered in the prompt; 0: the answer has no `markers`.
+        quote: function that returns the best quote of the passages; None: answers of this model have no quote.
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
-        dropped_messages: the number of oldest messages of the conversation that did not fit into the prompt.
-        thinking: whether the model thinks, as already encoded in the prompt; None: the template's default.
+        dropped_messages: how many of the oldest messages did not fit into the prompt.
+        thinking: whether the prompt makes the model think; None: the default of its chat template.
     """
 
     passages: tuple[Passage, ...]
@@ -79,7 +79,7 @@ class RequestPlan:
 
     @property
     def prompt_tokens(self) -> Sequence[int]:
-        """The tokens of the prompt; none if only the model's server knows them, or there is no language model."""
+        """The tokens of the prompt; empty if only the model's server knows them, or there is no language model."""
         return self.tokenized.tokens if isinstance(self.tokenized, TokenizedPrompt) else ()
 
     def start(self, language_model: TextModel, *, prefix: PrefixCache | None = None, **parameters: Any) -> TextStream:
@@ -106,11 +106,11 @@ class RequestPlan:
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """The conversation that a question belongs to, and further texts to draft from.
+    """The conversation of a question, and further references for drafting.
 
     Attributes:
         history: the earlier messages of user and assistant, oldest first, without passages.
-        similar_answers: answers to similar questions, to draft from.
+        similar_answers: answers to similar questions, used as references for drafting.
     """
 
     history: Sequence[Message] = ()
@@ -120,7 +120,7 @@ class TurnContext:
 
     @classmethod
     def of(cls, messages: Sequence[Message], references: Sequence[str] = ()) -> TurnContext:
-        """Return the context of earlier messages of all roles; those of tools are left out.
+        """Return the context of earlier messages; messages of tools are left out.
 
         Args:
             messages: the earlier messages, oldest first.
@@ -140,10 +140,10 @@ def plan_text(
     references: Sequence[Passage],
     parameters: Mapping[str, Any],
 ) -> RequestPlan:
-    """Return the plan for a text generated without retrieval, which may cite the caller's passages.
+    """Return the plan for a text generated without retrieval; it may cite the passages in ``references``.
 
     Args:
-        references: passages that are drafted from and may be cited.
+        references: the caller's passages, which are also references for drafting.
         parameters: options of `LanguageModel.stream`.
     """
     options = dict(parameters)
@@ -171,17 +171,18 @@ def plan_request(
 ) -> RequestPlan:
     """Return the plan for a question and its retrieved passages.
 
-    For `extractive` and `reader`, passages and lines are selected (see `passage_selection`). Their prompt shows no
-    conversation, so a follow-up question is asked in its complete form. Any other model gets the conversation and then
-    all passages in one prompt. If it exceeds the context window, the oldest messages are dropped first, then passages.
+    For the models `extractive` and `reader`, lines of the passages are selected (see `passage_selection`). Their
+    prompt contains no conversation, so it has the complete form of a follow-up question. Any other model gets the
+    conversation and then all passages in one prompt. If it exceeds the context window, the oldest messages are
+    dropped first, then passages.
 
     Args:
         passages: the retrieved passages, best first.
-        prompt: the prompt format; by default that of the model, for which passages may then be selected.
-        prefix_of: returns the prefix cache of a passage, used if the prompt starts with the first one. By default there
-            is none.
+        prompt: the prompt format, with which no lines are selected; by default the model's own.
+        prefix_of: function that returns the prefix cache of a passage; called if the prompt starts with the first
+            passage.
         **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (see `default_max_new_tokens`),
-            ``temperature``, ``stop``, ... The model does not think (``thinking=False``) unless they ask for it.
+            ``temperature``, ``stop``, ... The model does not think unless ``thinking`` is set.
 
     Raises:
         ValueError: there is no passage, or not even the best one fits the context window.
@@ -232,9 +233,9 @@ def default_max_new_tokens(language_model: TextModel) -> int:
 
 
 def _quoting_options(generation: Mapping[str, Any], quotes: Sequence[Quote]) -> Mapping[str, Any]:
-    """Return options that let the answer start with quotes, or be a refusal if there are none.
+    """Return options that make the answer start with the quotes, or make it a refusal if there are none.
 
-    Options that set the form or the beginning of the answer are unchanged.
+    Options of the caller that set the form or the beginning of the answer have priority.
     """
     if generation.get("json_schema") is not None or generation.get("response_prefix"):
         return generation
@@ -255,7 +256,7 @@ def _strings(stop: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def _template_options(generation: dict[str, Any]) -> tuple[bool | None, Mapping[str, Any]]:
-    """Remove and return the options of the chat template; the model does not think unless they say so."""
+    """Remove and return the options of the chat template; by default the model does not think."""
     thinking, variables = generation.pop("thinking", None), generation.pop("template_variables", None) or {}
     return (False if thinking is None and not asks_about_thinking(variables) else thinking), variables
 
@@ -288,5 +289,5 @@ def _plan(
 
 
 def _span_or_text(prompt: TokenizedPrompt | CountedPrompt, text: str) -> ReferenceInput:
-    """Return the span of a prompt that holds a text, or the text if the prompt does not hold it."""
+    """Return the span of a prompt that contains a text, or the text itself if the prompt does not contain it."""
     return (prompt.span_of(text) if isinstance(prompt, TokenizedPrompt) else None) or text

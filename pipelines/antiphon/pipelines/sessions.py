@@ -1,4 +1,4 @@
-"""Stored sessions: questions and answers, from which answers to similar questions are drafted."""
+"""Stored sessions: questions and answers that are references for drafting answers to similar questions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ delete from sessions where namespace = ? and id in
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A question, its answer, and the cosine similarity of the question to the one searched for."""
+    """A stored question, its answer, and the cosine similarity of the stored and the new question."""
 
     question: str
     answer: str
@@ -57,10 +57,10 @@ class Session:
 class SessionStore:
     """Questions and answers in an SQLite file, searched by the meaning of a new question.
 
-    The stored answers are only drafted from and never returned, so they do not change the output,
-    except at ties in half precision. Several processes and threads may use one file. The file is in
-    WAL mode: an answer that `add` has stored survives kill -9 and a power failure. Deleted data is
-    overwritten. A new file is readable by its owner only.
+    A stored answer is only a reference for drafting and never returned, so it does not change the output, except at
+    ties in half precision. Several processes and threads may use one file. The file is in WAL mode: an answer that
+    `add` has stored survives kill -9 and a power failure. Deleted data is overwritten. A new file is readable by its
+    owner only.
 
     Args:
         namespace: the tenant. Searches of one tenant never find the sessions of another one.
@@ -137,8 +137,8 @@ class SessionStore:
     def forget(self, question: str) -> bool:
         """Delete the answer to a question, overwrite it in the file and its log, and return whether there was one.
 
-        Warns if other readers prevent emptying the log. Sessions that are replaced or evicted are overwritten in the
-        file at once, and in the log when SQLite reuses it.
+        Warns if readers in other processes prevent emptying the log. A replaced or evicted session is overwritten in
+        the file at once, and in the log when SQLite reuses the log.
         """
         return bool(self._delete("namespace = ? and question = ?", self.namespace, question))
 
@@ -193,7 +193,7 @@ class SessionStore:
         return 0.0 if self.max_age is None else time.time() - self.max_age
 
     def _use(self, scores: dict[int, float]) -> list[Session]:
-        """Return the sessions of these ids, in their order, without sessions deleted meanwhile."""
+        """Mark sessions as used; return them in the order of ``scores``, without sessions deleted in the meantime."""
         found: list[Session] = []
         if scores:
             with self._transaction() as connection:

@@ -1,7 +1,7 @@
 """Traces: OpenTelemetry spans of a request, with the time and counts of each stage, without text.
 
-The root is the HTTP request of the server, or an answer of `Rag`. Nothing is recorded, and
-OpenTelemetry is not imported, unless the program has done so.
+The root span is an HTTP request of the server, or an answer of `Rag`. Nothing is recorded unless the program itself
+has imported OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _provider: TracerProvider | None = None
 
 
 def use_tracer_provider(provider: TracerProvider | None) -> None:
-    """Record this process' spans with a provider; None: OpenTelemetry's global one, if it is set."""
+    """Record the spans of this process with a provider; None: OpenTelemetry's global provider, if it is set."""
     global _provider
     _provider = provider
 
@@ -46,13 +46,13 @@ def _tracer() -> Tracer | None:
 
 
 class Span:
-    """A span below the current one of the thread or task; it records nothing without a provider.
+    """A child span of the current span of this thread or task; without a provider it records nothing.
 
     In a ``with`` block it is the current span, and ends with the block.
 
     Args:
-        start: its start in nanoseconds since the epoch; None: now.
-        **options: of OpenTelemetry's `Tracer.start_span`.
+        start: start time in nanoseconds since the epoch; None: now.
+        **options: further arguments of OpenTelemetry's `Tracer.start_span`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Span:
 
     @contextmanager
     def activated(self) -> Iterator[None]:
-        """Make this the current span of a ``with`` block, after which it goes on."""
+        """Make this the current span in a ``with`` block; the span does not end with the block."""
         if self.span is None:
             yield
             return
@@ -93,8 +93,8 @@ class Span:
         """End the span.
 
         Args:
-            error: why it failed; only its type is recorded, because a message may quote a question.
-            at: the time in nanoseconds since the epoch; None: now.
+            error: the error, if the span failed; only its type is recorded, because its message may quote a question.
+            at: end time in nanoseconds since the epoch; None: now.
         """
         if self.span is None:
             return
@@ -129,11 +129,11 @@ def current_ids() -> dict[str, str]:
 
 
 def start_generation(operation: str, requested: str, model: str, parameters: Mapping[str, Any]) -> Span:
-    """Start the span in which a language model generates.
+    """Start the span of a generation by a language model.
 
     Args:
         operation: "chat" or "text_completion".
-        requested: the name of the requested model, without that of a collection.
+        requested: the name of the requested model, without the collection's name.
         parameters: options of `LanguageModel.stream`.
     """
     requested = model_name(requested)
@@ -152,7 +152,7 @@ def start_generation(operation: str, requested: str, model: str, parameters: Map
 
 
 def end_generation(span: Span, completion: Completion, *, is_answer: bool, cached_tokens: int = 0) -> None:
-    """End the span in which a language model generates, with its parts "prefill" and "decode".
+    """End the span of a generation, and add its child spans "prefill" and "decode".
 
     Args:
         is_answer: whether it is an answer from documents, which may be a refusal.
@@ -192,6 +192,6 @@ def end_generation(span: Span, completion: Completion, *, is_answer: bool, cache
 
 
 def model_name(name: str) -> str:
-    """Return the name of a model without the folders of this machine above it."""
+    """Return the name of a model; for a path, only its last part."""
     path = PurePath(name)
     return path.name if path.is_absolute() or name.startswith((".", "~")) else name

@@ -17,7 +17,7 @@ class Markup(Enum):
 
 
 class BlockKind(Enum):
-    """The kind of a block; `MARKUP` is not part of the text, such as a title with its underline."""
+    """The kind of a block. `MARKUP` is not text, for example a title with its underline."""
 
     TEXT = "text"
     CODE = "code"
@@ -27,7 +27,7 @@ class BlockKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The characters ``start`` to ``end`` of a text.
+    """A block: the characters ``start`` to ``end`` of a text, and their kind.
 
     A code block includes its fences. If the closing fence is missing, the block extends to the end of the text.
     """

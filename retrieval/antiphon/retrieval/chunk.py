@@ -38,15 +38,15 @@ def chunk_document(
     """Cut a document into passages of whole sentences, at most ``max_tokens`` tokens each.
 
     A heading starts a new passage. Fenced code and tables stay whole if they fit, together with the sentence that
-    introduces them. Longer pieces are cut at line ends, then between words, then inside a word: no text is ever lost.
-    ``metadata["title"]`` of a passage has the headings above it, ``metadata["page"]`` its first page; other places in
-    the file, such as sheets and slides, are in the metadata as well. A passage that begins below the header of a table
-    has the names of its columns in ``metadata["column_names"]``; they count towards ``max_tokens``.
+    introduces them. Longer pieces are cut at line ends, then between words, then inside a word; no text is lost. The
+    metadata of a passage contain the headings above it (``title``), its first page (``page``) and other places in the
+    file, such as sheets and slides. If the passage begins below the header of a table, ``column_names`` has the names
+    of the columns, which count towards ``max_tokens``.
 
     Args:
         count_tokens: Counts the tokens of a text, such as `Embedder.count_tokens`.
-        max_tokens: The longest passage, from 8.
-        overlap: How many sentences a passage repeats from the one before it in the same section.
+        max_tokens: Maximum number of tokens of a passage, at least 8.
+        overlap: Number of sentences that a passage repeats from the passage before it in the same section.
 
     Raises:
         ValueError: ``max_tokens`` is below 8, or ``overlap`` is negative.
@@ -82,10 +82,10 @@ def _wholes(text: str, parts: Sequence[Block]) -> Iterator[Span]:
 
 
 def _code_spans(document: Document, parts: Sequence[Block], start: int, end: int) -> list[list[int]]:
-    """Return the spans of code in a passage that its text does not show to be code.
+    """Return the spans of code in a passage that cannot be recognized as code from the passage's text.
 
-    If the text of the document has no markup for code (HTML), these are all spans of code.
-    Otherwise it is only code that begins before the passage.
+    In a document without markup for code (HTML), these are all spans of code. In other documents it is code that
+    begins before the passage.
     """
     code = [part for part in parts if part.kind is BlockKind.CODE and part.start < end and part.end > start]
     hidden = [part for part in code if document.code or part.start < start]
@@ -95,7 +95,7 @@ def _code_spans(document: Document, parts: Sequence[Block], start: int, end: int
 def _sections(document: Document) -> Iterator[tuple[Span, str]]:
     """Yield the sections from heading to heading, each with its headings (outermost first) or the document's title.
 
-    A heading that another heading follows directly belongs to the section of that other heading.
+    If a heading directly follows another one, both belong to the same section.
     """
     trail: list[Heading] = []
     start, written = 0, 0
@@ -134,9 +134,9 @@ class _Packer:
             first = self._step_back(units, sizes, first, last)
 
     def with_lists(self, units: Iterable[Span]) -> Iterator[Span]:
-        """Yield the units, but as one unit the items of a list with the line that introduces it, if they fit.
+        """Join the units of each list: its items, with the line that introduces it, become one unit if they fit.
 
-        Otherwise the sentences of each item are one unit, if they fit.
+        Otherwise the sentences of each item become one unit, if they fit.
         """
         pending: Span | None = None
         item = before = -1  # the start of the last item of a pending list, and the end of what is before it
@@ -164,7 +164,7 @@ class _Packer:
         return self._size(span) <= self._limit(span)
 
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
-        """Return the end of the longest run of units from ``first`` that fits; it has at least one unit."""
+        """Return the end of the longest run of units from ``first`` that fits a passage; at least one unit."""
         last, total, limit = first, 0, self._limit(units[first])
         while last < len(units) and (last == first or total + sizes[last] <= limit):
             total += sizes[last]
@@ -178,7 +178,7 @@ class _Packer:
         return last
 
     def _step_back(self, units: Sequence[Span], sizes: Sequence[int], first: int, last: int) -> int:
-        """Return the first unit of the next passage: up to ``overlap`` units repeat if a new unit fits after them."""
+        """Return the first unit of the next passage, which repeats up to ``overlap`` units if a new unit still fits."""
         start = max(first + 1, last - self.overlap)
         while start < last and self._fill(units, sizes, start) <= last:
             start += 1
@@ -208,7 +208,7 @@ class _Packer:
             first = last
 
     def _limit(self, first: Span) -> int:
-        """Return the most tokens of a passage that begins with a unit, without the column names above it."""
+        """Return the maximum tokens of a passage that begins with a unit: ``max_tokens`` less its column names."""
         return self.max_tokens - self.columns.tokens_above(first[0])
 
     def _size(self, span: Span) -> int:

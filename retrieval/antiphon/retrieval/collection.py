@@ -1,4 +1,4 @@
-"""The interfaces of passage indexes, and checks of the passages that are put into them."""
+"""Interfaces of passage indexes, and checks of passages before they are indexed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from antiphon.retrieval.vector_index.flat import Vectors
 
 
 class PassageIndex(Protocol):
-    """Passages that can be searched by vector and by keywords."""
+    """A set of passages that can be searched by vector and by keywords."""
 
     def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
         """Return the ``k`` passages nearest to a vector, best first, with their cosine as the score.
 
         Args:
             vector: The query, of shape (dim,).
-            k: How many passages to return; fewer if fewer match.
+            k: Number of passages to return; fewer are returned if fewer match.
             where: Only passages that match this filter are searched.
         """
 
@@ -38,7 +38,7 @@ class PassageIndex(Protocol):
 
 @runtime_checkable
 class HybridIndex(PassageIndex, Protocol):
-    """A passage index that fuses its two rankings itself, and reads only the passages that it returns."""
+    """A passage index that fuses its own vector and keyword rankings, and reads only the returned passages."""
 
     def hybrid_search(
         self,
@@ -55,7 +55,7 @@ class HybridIndex(PassageIndex, Protocol):
         Args:
             vector: The query vector, of shape (dim,).
             fusion: Merges the two rankings.
-            candidates: How many passages each search contributes.
+            candidates: Number of passages from each of the two searches.
         """
 
 
@@ -78,7 +78,7 @@ class Collection(PassageIndex, Protocol):
 
 
 def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple[list[Passage], Vectors]:
-    """Remove duplicate ids: return the last passage with each id, and the vectors of these passages.
+    """Return the last passage with each id, and the vectors of these passages.
 
     Args:
         vectors: Their vectors, of shape (passages, dim).
@@ -93,10 +93,10 @@ def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple
 
 
 def require_distinct(passages: Sequence[Passage]) -> None:
-    """Refuse to index no passage, or passages of which two have the same id.
+    """Raise an error if there are no passages, or two passages with the same id.
 
     Raises:
-        ValueError: The message says which.
+        ValueError: There are no passages, or two have the same id.
     """
     if not passages:
         raise ValueError("There is no passage to index.")
@@ -106,11 +106,11 @@ def require_distinct(passages: Sequence[Passage]) -> None:
 
 
 def require_savable(passages: Sequence[Passage]) -> None:
-    """Refuse passages that cannot be saved, before anything is embedded.
+    """Raise an error if passages cannot be saved. Called before anything is embedded.
 
     Raises:
         TypeError: A metadata value is neither a JSON value nor a date.
-        ValueError: A text contains half a character.
+        ValueError: A text contains an unpaired surrogate.
     """
     for passage in passages:
         facts = {"text": passage.text, "id": passage.id, "source": passage.source}
@@ -129,10 +129,10 @@ def require_savable(passages: Sequence[Passage]) -> None:
 def require_embedder(
     location: str | Path, name: str, fingerprint: str, embedder: Embedder, otherwise: str = "make the index again"
 ) -> None:
-    """Refuse to open an index with another embedder than the one that made it.
+    """Raise an error if an index was made with another embedder.
 
     Args:
-        otherwise: What else a user can do, for the message.
+        otherwise: Advice for the error message: what else the user can do.
 
     Raises:
         IndexMismatch: The fingerprints differ.

@@ -1,4 +1,4 @@
-"""The column names of tables, for passages that begin below them."""
+"""Column names of tables, for passages that begin below the header of a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MORE = "…"
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The lines of a table from ``start`` to ``end``, without its header, and the names of its columns."""
+    """The span of a table below its header, and the names of its columns."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ class ColumnNames:
     """The column names of all tables of a text.
 
     Args:
-        max_tokens: The most tokens of a passage. Column names take at most half of them; further names are left out.
+        max_tokens: Maximum tokens of a passage. Column names take at most half of them; further names are left out.
     """
 
     def __init__(self, text: str, count_tokens: Callable[[str], int], max_tokens: int, parts: Iterable[Block]) -> None:
@@ -42,10 +42,9 @@ class ColumnNames:
         self._tokens: dict[int, int] = {}
 
     def above(self, start: int, end: int) -> str:
-        """Return the names of the columns of ``text[start:end]`` if it begins in a table, below its header.
+        """Return the column names of ``text[start:end]``; "" if it does not begin below the header of a table.
 
-        If it is a part of one row, only the names of the columns in this part are returned. Outside of tables the
-        result is empty.
+        If the span is a part of one row, only the names of the columns in this part are returned.
         """
         table = self._table_at(start)
         if table is None:
@@ -98,7 +97,7 @@ def _table(text: str, start: int, end: int) -> _Table | None:
 
 
 def cells_of(row: str) -> tuple[str, ...]:
-    """Return the cells of a table row, which are between bars; a backslash before a bar makes it text."""
+    """Return the cells of a table row. Cells are separated by bars; a bar after a backslash is text."""
     inner = row.strip()
     inner = inner[1:] if inner.startswith("|") else inner
     inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner

@@ -1,4 +1,4 @@
-"""A document: the text of one file, its headings, and the places in the file that its text comes from."""
+"""A document: the text of one file, its headings, and the places of the text in the file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading: its characters ``start`` to ``end`` with markup, its title, and its level (1 is the outermost)."""
+    """A heading: its span (including markup), its title, and its level (1 is the outermost)."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """The places in the file that the parts of a text come from, such as sheets, cells, slides or lines.
+    """The place in the file of each part of a text, such as its sheet, cells, slide or lines.
 
     Attributes:
         starts: The first character of each part, ascending.
@@ -44,16 +44,16 @@ class Regions:
 
     @classmethod
     def of_lines(cls, text: str, first: int = 1) -> Regions:
-        """Return the lines of a text.
+        """Return one region for each line of a text.
 
         Args:
-            first: The number of its first line in the file.
+            first: The number of the first line in the file.
         """
         starts = [0, *(match.end() for match in _LINE_END.finditer(text) if match.end() < len(text))]
         return cls(starts, range(first, first + len(starts)))
 
     def at(self, start: int, end: int) -> dict[str, str]:
-        """Return the place of ``text[start:end]``: from the place of its first character to that of its last."""
+        """Return the place of ``text[start:end]``, from its first to its last character."""
         first, last = bisect_right(self.starts, start) - 1, bisect_left(self.starts, max(end, start + 1)) - 1
         if last < 0:
             return {}
@@ -81,7 +81,7 @@ class Document:
         source: The path as the user gave it, or a name.
         metadata: ``title`` is the document's own title, if its format has one.
         pages: The first character of each page, if the format has pages.
-        regions: The places in the file that the text comes from, if the format has other places than pages.
+        regions: The places of the text in the file, if the format has places other than pages.
         cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.
         code: The spans of code that no markup in the text shows, such as preformatted text of a page.
         warnings: What is missing or was guessed, such as a damaged page or the encoding, each a sentence for the user.
@@ -106,8 +106,8 @@ class Document:
     def location(self, start: int, end: int) -> dict[str, Any]:
         """Return the place of ``text[start:end]`` in the file, such as ``{"page": "3"}``.
 
-        The result is empty if the document has no places. If the span covers several pages,
-        ``page_starts`` has the first character of each of these pages except the first.
+        The result is empty if the document has no places. If the span covers several pages, ``page_starts`` has the
+        first character of the second and of each later page.
 
         Args:
             start: The first character.

@@ -1,4 +1,4 @@
-"""Decide which documents of an index stay when files are indexed into it, and which would be dropped."""
+"""Decide which documents of an index are kept and which are dropped when files are indexed into it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plan_change(
     add: bool,
     confirm: Confirm | None = None,
 ) -> DocumentChange:
-    """Return which documents of an index stay if files are indexed into it.
+    """Decide which documents of an index are kept if files are indexed into it.
 
     Documents of a file that is indexed again are replaced. Uploaded documents stay. Other documents stay if
     ``add`` is set and they are not below the paths. A new document with the source of another file that stays gets the

@@ -1,4 +1,4 @@
-"""What the name of a document says: words to search for, and whether it is a record of changes rather than a manual."""
+"""Use the names of documents in search: as keywords, and to tell records of changes from manuals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ASKS_ABOUT_CHANGES = re.compile(
 
 
 def name_words(source: str) -> str:
-    """Return the words of a file's name and of its folder's, without endings and names such as ``docs``."""
+    """Return the words in the names of a file and its folder, without extensions and names such as ``docs``."""
     *folders, name = source.replace("\\", "/").split("/")
     stem = name.rpartition(".")[0] or name
     words = [word for part in (*folders[-1:], stem) for word in _NAME_PARTS.findall(part)]
@@ -39,9 +39,9 @@ def name_words(source: str) -> str:
 
 
 def keyword_fields(passage: Passage) -> tuple[str, str, str]:
-    """Return the texts that keywords are searched in: headings, text with column names, and further names.
+    """Return the texts for keyword search: headings, text with column names, and further names.
 
-    Names are the words of the document's title, file and folder that are not in the other two texts.
+    The further names are words of the document's title, file and folder that the other two texts do not contain.
     """
     title, text = str(passage.metadata.get("title") or ""), f"{passage.column_names}\n{passage.text}"
     known = {term.rstrip("s") for term in keyword_terms(f"{title}\n{text}")}
@@ -50,7 +50,7 @@ def keyword_fields(passage: Passage) -> tuple[str, str, str]:
 
 
 def is_record(passage: Passage) -> bool:
-    """Return whether a passage is of a changelog, an issue list or a test, by its file, folder or outermost heading."""
+    """Return whether file, folder or outermost heading name a record: a changelog, an issue list or a test."""
     *folders, name = passage.source.replace("\\", "/").split("/")
     heading = str(passage.metadata.get("title") or "").partition(TRAIL)[0]
     names = (name.rpartition(".")[0] or name, name, heading.strip("#:* "), *folders[-1:])
@@ -58,14 +58,14 @@ def is_record(passage: Passage) -> bool:
 
 
 def asks_about_changes(question: str) -> bool:
-    """Return whether a question may be about changes, versions, issues or tests, which records answer."""
+    """Return whether a question may be about changes, versions, issues or tests, the subjects of records."""
     return bool(_ASKS_ABOUT_CHANGES.search(question))
 
 
 def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage]:
-    """Return the ranking with passages first whose texts have the versions, options and names in code of a question.
+    """Sort passages first whose text contains the question's exact tokens (versions, options, names in code).
 
-    Passages that have them only in their headings or names come next.
+    Passages with these tokens only in headings or names come next.
 
     Args:
         ranked: The passages, best first.
@@ -80,7 +80,7 @@ def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage
 
 
 def records_last(question: str, ranked: Sequence[Passage], k: int) -> list[Passage]:
-    """Return the ranking with at most half of its first ``k`` passages from records, and these after the others.
+    """Reorder a ranking: records come after the other passages and take at most half of the first ``k`` places.
 
     If the question may be about changes, the ranking is unchanged.
 

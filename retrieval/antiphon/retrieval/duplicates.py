@@ -1,4 +1,4 @@
-"""Identical and nearly identical passages, which take one place in the results of a search."""
+"""Merge identical and nearly identical passages into one result of a search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST_OVERLAP = 0.85  # of the shingles of two passages; a passage of 40 words 
 
 
 def merge_duplicates(passages: Sequence[Passage]) -> list[Passage]:
-    """Return the passages in which none repeats an earlier one; ``also_in`` has the sources of repetitions.
+    """Return the passages that repeat no earlier one; ``also_in`` has the sources of their repetitions.
 
     A passage repeats another if both have the same words below the same headings and column names; punctuation, case
     and white space do not matter. A few words may differ in a long passage, but no number, no negation and no word
@@ -49,7 +49,7 @@ def _merged(first: Passage, repeated: Passage) -> Passage:
 
 @dataclass(slots=True)
 class _Shingles:
-    """The kept passages by their words, and by the runs of three words that they contain."""
+    """An index of the kept passages, by all their words and by their runs of three words (shingles)."""
 
     exact: dict[tuple[str, ...], int] = field(default_factory=dict)
     places: dict[tuple[str, ...], list[int]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Embed texts in blocks, each once, and keep the vectors of an interrupted run for the next one."""
+"""Embed each text once, in blocks, and save the vectors of an interrupted run for the next run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def embed_resumably(
     report: Progress,
     out: Path,
 ) -> Vectors:
-    """Return one vector per text; if this is interrupted, the next run goes on from the vectors so far.
+    """Return one vector per text. If the run is interrupted, its vectors are saved and the next run reuses them.
 
     Args:
-        known: The vectors that are known already, by text.
+        known: Known vectors, by text.
         report: Called with the stage ``embed``.
         out: The index folder, in which the vectors of an interrupted run are saved.
     """
@@ -42,7 +42,7 @@ def embed_resumably(
 def embed_texts(texts: Sequence[str], embedder: Embedder, found: dict[str, Vectors], report: Progress) -> Vectors:
     """Return one normalized vector per text, and add new ones to ``found``. Equal texts are embedded once.
 
-    The longest texts are embedded first, so that those of a batch are equally long.
+    Texts are sorted by length, longest first, so that the texts of a batch have similar lengths.
 
     Args:
         found: The known vectors, by text.

@@ -12,7 +12,7 @@ from antiphon.retrieval.source_file import normalized_name
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file or folder that was skipped, and the reason. Its name may contain any character that the system allows."""
+    """A skipped file or folder, and the reason. The name may contain any character that the system allows."""
 
     path: str
     reason: str
@@ -60,7 +60,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """The files to read, each once and in reading order, and the skipped files and folders."""
+    """The files to read, in order and without duplicates, and the skipped files and folders."""
 
     files: tuple[FoundFile, ...]
     skipped: tuple[SkippedFile, ...]
@@ -74,10 +74,10 @@ def find_files(
     Folders that cannot be listed and names that are not UTF-8 are skipped with a reason.
 
     Args:
-        paths: Files and folders. A symbolic link that is listed here is followed.
+        paths: Files and folders. Symbolic links among them are followed.
         exclude: Files and folders to leave out, with everything below them.
-        follow_links: Also follow symbolic links inside folders that lead out of all the paths; otherwise they are
-            skipped with a reason.
+        follow_links: Also follow symbolic links inside folders whose targets are outside of ``paths``; otherwise they
+            are skipped with a reason.
 
     Raises:
         ValueError: There is no path.
@@ -158,5 +158,5 @@ def _unusable(path: str) -> str:
 
 
 def _real(path: str | Path) -> Path:
-    """Return the target of a path. A link to itself is its own target; `Path.resolve` raises an error for it."""
+    """Return the target of a path. For a link to itself, for which `Path.resolve` fails, return the link."""
     return Path(os.path.realpath(path))

@@ -1,4 +1,4 @@
-"""Convert the filters of LlamaIndex (`MetadataFilters`) and LangChain (structured queries) to ours."""
+"""Convert filters of LlamaIndex (`MetadataFilters`) and LangChain (structured queries) to Antiphon's filters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LANGCHAIN = {
 
 
 def as_mapping(where: Any) -> Any:
-    """Return a filter of LlamaIndex or LangChain as a dictionary with operators; anything else stays as it is.
+    """Convert a filter of LlamaIndex or LangChain to a dictionary with operators; return anything else unchanged.
 
     Raises:
         ValueError: An operator of the filter is not supported; the message names it.

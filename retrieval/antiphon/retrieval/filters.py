@@ -30,7 +30,7 @@ JUNCTIONS = ("$and", "$or", "$not")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A field, an operator (``$eq`` or one of `COMPARE`), and a value."""
+    """A comparison: a field, an operator (``$eq`` or one of `COMPARE`), and a value."""
 
     name: str
     operator: str
@@ -39,7 +39,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Junction:
-    """``$and``, ``$or`` or ``$not`` of filters; ``$not`` has one part."""
+    """The operator ``$and``, ``$or`` or ``$not``, and the filters that it combines; ``$not`` has one filter."""
 
     operator: str
     parts: tuple[Filter, ...]
@@ -50,7 +50,7 @@ Filter = Comparison | Junction
 
 
 def parse_filter(where: Any) -> Filter | None:
-    """Parse a `MetadataFilter`, or a filter of LlamaIndex or LangChain; None if it accepts everything.
+    """Parse a `MetadataFilter`, or a filter of LlamaIndex or LangChain; return None if the filter accepts everything.
 
     Raises:
         TypeError: The filter or a name in it has the wrong type, or a value is not a JSON value or a date.
@@ -66,13 +66,13 @@ def parse_filter(where: Any) -> Filter | None:
 
 
 def json_value(value: Any, name: str = "value") -> Any:
-    """Return a value of metadata as it is saved: dates as ISO 8601 texts, other sequences as lists, NaN as None.
+    """Convert a metadata value for saving: dates to ISO 8601 texts, sequences to lists, NaN to None.
 
     Args:
         value: A JSON value, a date, a time, a number of NumPy, a tuple, a set, or any nesting of them.
 
     Raises:
-        TypeError: It is of another type.
+        TypeError: The value has another type.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -90,7 +90,7 @@ def json_value(value: Any, name: str = "value") -> Any:
 
 
 def json_metadata(passage: Passage) -> dict[str, Any]:
-    """Return the metadata of a passage as they are saved.
+    """Convert the metadata of a passage for saving.
 
     Raises:
         TypeError: A value is neither a JSON value nor a date.

@@ -41,10 +41,10 @@ class FolderTarget:
 
     Args:
         setting: How vectors are searched; see `choose_setting`.
-        add: Documents are added to the index, which must be readable and made with the same embedder.
+        add: Add documents to the index, which must be readable and made with the same embedder.
 
     Raises:
-        ValueError: The folder contains other things than an index.
+        ValueError: The folder contains unrelated files.
     """
 
     def __init__(self, folder: Path, setting: str, *, add: bool) -> None:
@@ -55,7 +55,7 @@ class FolderTarget:
         self._old: StoredIndex | None = None
 
     def embedder(self) -> str | None:
-        """Return the name of the embedder that the documents need, or None if there is a choice."""
+        """Return the name of the embedder that must be used; None if any embedder can be."""
         try:
             return read_index(self._folder).embedder if self._add else None
         except IndexNotFound:
@@ -71,10 +71,10 @@ class FolderTarget:
             yield {} if self._old is None else self._old.documents()
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
-        """Replace the index; return how many passages were not embedded again.
+        """Replace the index; return how many passages reused stored vectors.
 
         Args:
-            kept: The sources of the documents that stay as they are; all others are dropped.
+            kept: The sources of the documents to keep unchanged; all others are dropped.
             report: Called with the stages ``embed`` and ``save``.
         """
         old = () if self._old is None else self._old.passages
@@ -118,7 +118,7 @@ def _write_index(
     report: Progress,
     old: StoredIndex | None,
 ) -> int:
-    """Check, embed and save passages; return how many vectors were reused from the old index or interrupted run."""
+    """Check, embed and save passages; return how many vectors of the old index or an interrupted run were reused."""
     # All checks come before the embedding, which may take hours.
     require_distinct(passages)
     require_savable(passages)
@@ -158,7 +158,7 @@ def update_index(
 ) -> None:
     """Change the index in a folder atomically.
 
-    A trained index is trained again only if it has grown so much that its setting would use more lists.
+    A trained index is trained again only if its setting would now use more inverted lists.
 
     Args:
         upsert: Passages to insert; a passage whose id exists is replaced.
@@ -169,8 +169,8 @@ def update_index(
         IndexCorrupt: The index is damaged.
         IndexMismatch: Another embedder made the index, or the installed version of FAISS cannot read it.
         ValueError: The numbers of vectors and passages differ, a vector is zero or not finite, or there are too few
-            passages to train the setting again.
-        BlockingIOError: Another process is writing to the folder, or has changed it meanwhile.
+            passages for training.
+        BlockingIOError: Another process is writing to the folder, or has changed it during this call.
     """
     require_savable(upsert)
     store = read_index(folder)
@@ -207,12 +207,15 @@ def _silent(stage: str, done: int, total: int) -> None:
 
 
 def _least_bytes(texts: Sequence[str], dim: int, setting: IndexSetting) -> int:
-    """Return a lower bound of the size of the index on disk: the vectors and the texts."""
+    """Return a lower bound of the index's size on disk in bytes: vectors and texts."""
     return len(texts) * dim * (4 if setting.is_flat else 2) + sum(map(len, texts))
 
 
 def _readable_index(folder: Path, *, strict: bool = False) -> StoredIndex | None:
-    """Return the index in a folder; None if there is none or, unless ``strict``, if it cannot be read."""
+    """Return the index in a folder, or None if there is none.
+
+    An unreadable index is an error if ``strict``, else None.
+    """
     try:
         return read_index(folder)
     except IndexNotFound:

@@ -1,4 +1,4 @@
-"""Fusion of two rankings of one question: by vector similarity, and by keywords."""
+"""Fuse the rankings by vector similarity and by keywords for one question."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 
 class Scored(Protocol):
-    """A dataclass with an id and a score: a passage, or the row number of a passage that is read later."""
+    """A dataclass with an id and a score: a passage, or the row of a passage that is not read yet."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -30,7 +30,7 @@ DENSE_WEIGHT = 0.75
 class Fusion(Protocol):
     """A function that merges a dense and a lexical ranking into one.
 
-    It may use ids and scores only, because the texts are read afterwards, and only for the best items.
+    It may only use ids and scores, because texts are read afterwards, for the best items.
     """
 
     def __call__(self, dense: Sequence[Item], lexical: Sequence[Item], /) -> list[Item]:
@@ -45,8 +45,8 @@ class Fusion(Protocol):
 def convex_combination(dense: Sequence[Item], lexical: Sequence[Item]) -> list[Item]:
     """Fuse by a weighted sum of the scores, each scaled to the range from 0 to 1 (min-max).
 
-    A passage that is missing in a ranking scores 0 there. Scores say by how much a passage is better, so this loses
-    less information than ranks do (Bruch, Gai and Ingber 2023, section 4).
+    A passage that is missing in a ranking has the score 0 there. Unlike ranks, scores show by how much a passage is
+    better (Bruch, Gai and Ingber 2023, section 4).
 
     Args:
         dense: The ranking by vector similarity, best first.

@@ -1,4 +1,4 @@
-"""Blocks of plain text: underlined titles, and indented listings below a colon."""
+"""Split plain text into blocks: underlined titles, indented listings below a colon, and text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS_SENTENCE = re.compile(r"[\w)\"'”’][.!?][\"'”’)]*$")
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of a text from ``start`` to ``end``, its characters without white space around, and its indentation."""
+    """A line of a text: its span, its text without surrounding white space, and its indentation."""
 
     start: int
     end: int
@@ -34,7 +34,7 @@ def _lines(text: str, start: int, end: int) -> list[_Line]:
 
 
 def _title_end(lines: Sequence[_Line], place: int) -> int:
-    """Return the line after a title and its underline; 0 if there is no title."""
+    """Return the index of the line after a title and its underline; 0 if there is no title."""
     first, second, third = [*(each.text for each in lines[place : place + 3]), "", ""][:3]
     if lines[place].indent or (place and lines[place - 1].text):
         return 0
@@ -47,7 +47,7 @@ def _title_end(lines: Sequence[_Line], place: int) -> int:
 def plain_blocks(text: str, start: int, end: int) -> Iterator[Block]:
     """Yield the blocks of plain text in order: text, underlined titles, and indented listings below a colon as code.
 
-    A listing with prompts of Python stays text, and so does an indented paragraph of sentences or a list.
+    Indented sentences, lists and Python sessions with prompts count as text.
 
     Args:
         text: The text, without fences and tables.
@@ -86,7 +86,7 @@ def _is_listing(lines: Sequence[_Line]) -> bool:
 
 
 def _merged(found: Iterator[Block], start: int, end: int) -> Iterator[Block]:
-    """Yield the found blocks and, between them, blocks of text, so that all characters are covered."""
+    """Yield the found blocks, and blocks of text for the gaps between them."""
     position = start
     for block in found:
         if block.start > position:

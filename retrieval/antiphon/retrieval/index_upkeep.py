@@ -1,4 +1,4 @@
-"""Remove documents from an index, and keep it up to date with files that change."""
+"""Remove documents from an index, and update an index when files change."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def remove_documents(
 
     Args:
         location: The index folder, or the address of a table of PostgreSQL.
-        sources: Sources of documents, as `antiphon index --list` prints them, and folders of such sources. The files
+        sources: Sources of documents, as `antiphon index --list` prints them, or folders of such sources. The files
             need not exist.
-        embedder: The embedder that made the index. None: load it by its name. A table needs none.
-        device: Where to load it. None: a GPU if there is one.
+        embedder: The embedder that made the index. None: load the embedder by its name. A table of PostgreSQL needs
+            none.
+        device: Where to load the embedder. None: a GPU if there is one.
 
     Returns:
         The sources of the removed documents.
@@ -69,14 +70,14 @@ def watch_index(
     stop: threading.Event | None = None,
     **settings: Any,
 ) -> Iterator[IndexReport]:
-    """Index files and folders whenever one of them changes. Searches go on with the previous content meanwhile.
+    """Index files and folders whenever one of them changes. Until then, searches use the previous content.
 
-    The index needs to exist. Documents of other paths stay in it. If a change cannot be indexed, a warning is logged,
-    and the previous index stays. Only passages with new texts are embedded.
+    The index must exist. It keeps documents of other paths. If a change cannot be indexed, a warning is logged and
+    the previous index is kept. Only passages with new texts are embedded.
 
     Args:
         out: The index folder, which may be below ``paths``, or the address of a table of PostgreSQL.
-        embedder: The embedder that made the index, or its name; auto: load it by its name.
+        embedder: The embedder that made the index, or its name; auto: load the embedder by its name.
         stop: Ends the iteration when it is set.
         **settings: Further arguments of `build_index`.
 
@@ -104,7 +105,7 @@ def watch_index(
 def _indexed_again(
     paths: Sequence[str | Path], out: str | Path, stop: threading.Event, settings: dict[str, Any]
 ) -> IndexReport | None:
-    """Index changed files; wait while another process writes to the index, or the database is away."""
+    """Index changed files; wait while another process writes to the index or the database does not answer."""
     waits = False
     while not stop.is_set():
         try:

@@ -1,4 +1,7 @@
-"""Index documents into a folder or a table: load, chunk, embed, save. Known texts are not embedded again."""
+"""Index documents into a folder or a table: load, chunk, embed, save.
+
+Texts that the index already has are not embedded again.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ class IndexReport:
     Attributes:
         reused: The number of passages whose vectors were reused from the old index.
         skipped: The files that were not read, with reasons.
-        warnings: What is missing or was guessed in files that were read.
-        kept: The number of passages of other documents that stay in the index as they were.
+        warnings: What is missing or was guessed in the files that were read.
+        kept: The number of passages of other documents that the index keeps unchanged.
         dropped: The sources of the documents that are no longer in the index.
         location: The index folder, or the address of the table without user and password.
     """
@@ -81,27 +84,29 @@ def build_index(
     Args:
         paths: Files and folders.
         out: The index folder, or a table of PostgreSQL: ``postgresql://USER@HOST/DATABASE?table=NAME``. A new folder
-            can be read by its owner only; in an existing one, files get its permissions.
-        embedder: An embedder, or its name; see `load_embedder`. The default for a table that exists is the embedder
-            that made it; another one is refused.
+            can only be read by its owner; in an existing folder, files get its permissions.
+        embedder: An embedder, or its name; see `load_embedder`. The default for an existing table is the embedder
+            that made it; any other embedder is refused.
         device: Where to load the embedder. None: a GPU if there is one.
-        max_tokens: The longest passage, in tokens of the embedder. None: 128, or the embedder's limit if that is less.
-        overlap: How many sentences a passage repeats from the one before it.
+        max_tokens: Maximum length of a passage in tokens of the embedder. None: 128, or the embedder's limit if that
+            is less.
+        overlap: Number of sentences that a passage repeats from the passage before it.
         setting: How vectors are searched: auto, flat or compact; see `choose_setting`.
             A table is searched by PostgreSQL, and has no setting.
         ray: Embed on a Ray cluster with this address; see `RayEmbedder`. The embedder must be given by its name.
-        follow_links: Also follow symbolic links that lead out of ``paths``.
-        add: Keep all documents of the index that are not below ``paths``. The default embedder is that of the index.
+        follow_links: Also follow symbolic links whose targets are outside of ``paths``.
+        add: Keep all documents of the index that are not below ``paths``. The default embedder is the one that made
+            the index.
         confirm: Called before documents are dropped; if it returns False, nothing changes. None: drop them.
-        progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``, and before them with the megabytes
-            of models that are downloaded.
+        progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``; before them with the megabytes
+            of model downloads.
 
     Raises:
         FileNotFoundError: A path does not exist.
-        ValueError: Nothing can be read, ``out`` contains other things, the embedder is unknown, or a number is out of
-            range.
+        ValueError: No file can be read, ``out`` contains unrelated files, the embedder is unknown, or a number is out
+            of range.
         WouldDropDocuments: ``confirm`` returned False.
-        IndexMismatch: Documents are added to an index of another embedder, or indexed into a table of another one.
+        IndexMismatch: Another embedder made the table, or made the index to which documents are added.
         ImportError: A package is missing; the message has the command.
         BlockingIOError: Another process is writing to ``out``. Raised before anything is read or embedded.
         ConnectionError: The Ray cluster cannot be reached.
@@ -221,9 +226,9 @@ def _model(
     ray: str | None,
     progress: Progress | None,
 ) -> Embedder:
-    """Return the embedder; the default for an index that grows is the one that made it.
+    """Return the embedder. If documents are added to an index, the default is the index's embedder.
 
-    With ``progress`` it is downloaded first, and so is the reranker that questions will need.
+    With ``progress``, the embedder and the reranker for later questions are downloaded first.
     """
     if embedder == "auto":
         embedder = target.embedder() or embedder

@@ -1,8 +1,8 @@
-"""The words of a text for keyword search, in all scripts.
+"""Split texts into words for keyword search, in all scripts.
 
-Scripts without spaces between words, and Hangul, whose particles are attached to words, are searched by pairs of
-neighbouring characters. For 60 questions in Chinese, Japanese, Korean, Thai and Hindi among 50 passages, pairs put the
-right passage first 60 times, words segmented by ICU 49 times, and the trigrams of SQLite 47 times.
+Scripts without spaces between words are searched by pairs of neighbouring characters, and so is Hangul, because it
+attaches particles to words. For 60 questions in Chinese, Japanese, Korean, Thai and Hindi among 50 passages, pairs
+put the right passage first 60 times, words segmented by ICU 49 times, and the trigrams of SQLite 47 times.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _CHARACTER = regex.compile(r"\X")
 
 
 def with_plain_letters(text: str) -> str:
-    """Return the text with its letters and digits in NFKC: composed, without ligatures and full-width forms.
+    """Return the text with letters and digits in NFKC: composed, without ligatures and full-width forms.
 
-    Symbols stay as they are, because ``Python™`` would become one word with ``TM``.
+    Symbols are unchanged, because NFKC would turn ``Python™`` into the word ``PythonTM``.
     """
     if text.isascii():
         return text
@@ -43,18 +43,18 @@ def with_plain_letters(text: str) -> str:
 
 
 def with_plain_characters(text: str) -> str:
-    """Return the text in NFKC and with straight quotation marks, to compare texts that look the same."""
+    """Return the text in NFKC with straight quotation marks, so that texts that look the same are equal."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text).translate(_STRAIGHT)
 
 
 def keyword_text(text: str) -> str:
-    """Return the text as it is put into a keyword index: with plain letters, and pairs of characters as words."""
+    """Return the text for a keyword index: with plain letters, and with pairs of characters as words."""
     plain = with_plain_letters(text)
     return plain if plain.isascii() else _WITHOUT_SPACES.sub(lambda match: f" {' '.join(_pairs(match[0]))} ", plain)
 
 
 def keyword_terms(question: str) -> list[str]:
-    """Return the terms of a question in lower case, each once, as `keyword_text` has them: tokens and their parts.
+    """Return the terms of a question as in `keyword_text`: tokens and their parts, in lower case, each once.
 
     A token such as ``3.1.0``, ``--no-cache-dir`` or ``os.path`` is a term as a whole, and so are its parts, except for
     single digits.
@@ -70,9 +70,9 @@ def keyword_terms(question: str) -> list[str]:
 
 
 def search_terms(question: str) -> list[str]:
-    """Return the terms that a question is searched by: without function words, if there are others.
+    """Return the search terms of a question. Function words are left out unless there are no other terms.
 
-    Versions, options and names in code are there several times, because a passage without them hardly answers.
+    Exact tokens are repeated to increase their weight, because a passage without them hardly answers.
     """
     terms = keyword_terms(question)
     found = [each for each in terms if each not in _FUNCTION_WORDS] or terms
@@ -80,13 +80,13 @@ def search_terms(question: str) -> list[str]:
 
 
 def exact_tokens(question: str) -> list[str]:
-    """Return the tokens of a question that are written with signs, in lower case: versions, options, names in code."""
+    """Return the exact tokens of a question in lower case: versions, options and names in code."""
     text = with_plain_letters(question).lower()
     return list(dict.fromkeys(match[0] for match in _EXACT.finditer(text)))
 
 
 def has_token(text: str, token: str) -> bool:
-    """Return whether a text has a token of `exact_tokens` as a whole: ``4.3`` is in ``v4.3.``, but not in ``14.3.1``.
+    """Return whether a text contains a whole token of `exact_tokens`: ``v4.3.`` contains ``4.3``, ``14.3.1`` does not.
 
     Args:
         text: The text in lower case, with plain letters.
@@ -95,6 +95,6 @@ def has_token(text: str, token: str) -> bool:
 
 
 def _pairs(run: str) -> list[str]:
-    """Return the pairs of neighbouring characters, or the only character."""
+    """Return the pairs of neighbouring characters; a single character is returned alone."""
     characters = _CHARACTER.findall(run)
     return [one + other for one, other in pairwise(characters)] or characters

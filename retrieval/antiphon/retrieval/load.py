@@ -33,14 +33,14 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadedDocuments:
-    """The documents that were read, the files that were skipped, and which documents have warnings."""
+    """The documents that were read, and the files that were skipped."""
 
     documents: tuple[Document, ...]
     skipped: tuple[SkippedFile, ...]
 
     @property
     def warnings(self) -> tuple[SkippedFile, ...]:
-        """The warnings of the documents, such as a damaged page, each with the source as its path."""
+        """The warnings of the documents, such as a damaged page; the path of each is the document's source."""
         return tuple(SkippedFile(each.source, warning) for each in self.documents for warning in each.warnings)
 
 
@@ -54,14 +54,14 @@ def load_documents(
     """Read files, and folders recursively, in sorted order; each file once.
 
     Hidden files and folders inside a folder are ignored. Files that are binary, empty, unreadable or of an unknown
-    format are skipped with a reason, and so are folders that cannot be listed. Text files are recognised by their
-    content if their ending is unknown, as in ``README.FHS``. Archives, mailboxes and messages with
-    attachments give several documents; ``archive.zip/folder/file.txt`` is the source of a file in an archive.
+    format are skipped with a reason, and so are folders that cannot be listed. Text files with an unknown extension,
+    such as ``README.FHS``, are recognised by their content. Archives, mailboxes and messages with attachments contain
+    several documents; ``archive.zip/folder/file.txt`` is the source of a file in an archive.
 
     Args:
-        paths: Files and folders. A file that is listed here is read as plain text if its format is unknown.
+        paths: Files and folders. A file among them is read as plain text if its format is unknown.
         exclude: Files and folders to leave out, with everything below them.
-        follow_links: Also follow symbolic links that lead out of ``paths``; otherwise they are skipped.
+        follow_links: Also follow symbolic links whose targets are outside of ``paths``; otherwise they are skipped.
         progress: Called with the stage ``load``, and with ``ocr`` for the scanned pages of a file.
 
     Raises:
@@ -102,11 +102,11 @@ def load_found(found: FoundFiles, progress: Progress | None = None) -> LoadedDoc
 def require_files(
     paths: Sequence[str | Path], exclude: Sequence[str | Path] = (), *, follow_links: bool = False
 ) -> FoundFiles:
-    """Return the result of `find_files` if it has at least one file.
+    """Return the result of `find_files`; raise an error if it has no file.
 
     Args:
         exclude: Files and folders to leave out.
-        follow_links: Also follow symbolic links that lead out of ``paths``.
+        follow_links: Also follow symbolic links whose targets are outside of ``paths``.
 
     Raises:
         ValueError: There is no path, or no file below the paths.
@@ -124,14 +124,14 @@ def require_files(
 def read_documents(path: str | Path) -> LoadedDocuments:
     """Read one file and the files that it contains: archives, mailboxes, messages with attachments.
 
-    Plain text and Markdown keep every character, including line ends, so that a span of the document is a span of the
-    decoded file. For other formats it is a span of the extracted text, which is deterministic.
+    Plain text and Markdown keep every character, including line ends, so a span of the document is a span of the
+    decoded file. In other formats it is a span of the extracted text, and extraction is deterministic.
 
     Args:
         path: The file. If its format is unknown, it is read as plain text.
 
     Returns:
-        The documents, and the files in it that were skipped.
+        The documents, and the skipped files inside of the file.
 
     Raises:
         OSError: The file cannot be opened.
@@ -143,7 +143,7 @@ def read_documents(path: str | Path) -> LoadedDocuments:
 
 
 class _FileReader:
-    """Reads one file and the files that it contains, within the limits, and records the skipped ones."""
+    """Reads one file and the files inside of it, within limits, and records the skipped files."""
 
     def __init__(self, *, any_suffix: bool) -> None:
         self.skipped: list[SkippedFile] = []
@@ -211,7 +211,7 @@ class _FileReader:
         yield from self._read(member.data, kind, source, depth)
 
     def _format(self, suffix: str, data: bytes, any_suffix: bool) -> Format:
-        """Return the format by the ending of the name, else by the content, else plain text."""
+        """Return the format by the file name's extension, else by the content, else plain text."""
         if (outdated := OUTDATED.get(suffix)) and data[:4] in (b"\xd0\xcf\x11\xe0", b"PK\x03\x04", b"{\\rt"):
             raise ValueError(f"{suffix} files are not read; {outdated}")
         found = format_of(suffix) or sniffed_format(data)
@@ -221,11 +221,11 @@ class _FileReader:
 
 
 class _LimitError(ValueError):
-    """A file contains more than the limits allow, so that nothing of it is read."""
+    """A file exceeds the limits, so nothing of it is read."""
 
 
 def _refuse_unknown(suffix: str) -> None:
-    """Refuse a file by the ending of its name, before it is opened."""
+    """Raise an error for an unknown file name extension, before the file is opened."""
     if suffix and format_of(suffix) is None and not may_be_text(suffix):
         raise _unknown(suffix)
 
@@ -236,7 +236,7 @@ def _unknown(suffix: str) -> ValueError:
 
 
 def _checked(document: Document, kind: Format) -> Document:
-    """Return the document if it has text that can be saved."""
+    """Return the document; raise an error if it has no text that can be saved."""
     if not document.text.strip("\ufeff \t\r\n\f\v\xa0"):
         empty = "it holds no text (scanned pages need OCR first)" if kind.name == "PDF" else "it is empty"
         raise ValueError("; ".join(document.warnings) or empty)

@@ -1,4 +1,4 @@
-"""An index folder as a collection: searched in this process, replaced as a whole by each change."""
+"""Use an index folder as a collection: searches run in this process, and each change rewrites the whole folder."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _Content = tuple[LocalVectorIndex, PassageTable, StoredVectors]
 class LocalIndex:
     """The passages of an index folder. Thread-safe.
 
-    If another object or process has replaced the index, the next search reads the new one; searches that run meanwhile
-    use the previous one. If the new index cannot be read, `stale` says why, and the previous one stays in use.
+    If another object or process has replaced the index, the next search reads the new index. Concurrent searches use
+    the previous index. If the new index cannot be read, the previous one stays in use and `stale` has the reason.
 
-    Every change rewrites the whole folder, so change many passages at once. A change is durable when the call returns.
+    Change many passages at once, because every change rewrites the whole folder. A change is durable when the call
+    returns.
     """
 
     def __init__(self, store: StoredIndex, embedder: Embedder) -> None:
@@ -56,7 +57,7 @@ class LocalIndex:
 
     @property
     def stale(self) -> str:
-        """Why the index on disk, which was replaced, is not used; empty if the current one is in use."""
+        """Why the newest index on disk is not used; empty if it is."""
         self._current()
         return self._stale
 
@@ -80,7 +81,7 @@ class LocalIndex:
         candidates: int,
         where: MetadataFilter | None = None,
     ) -> list[Passage]:
-        """Return the ``k`` best passages of both rankings; only these are read. See `HybridIndex.hybrid_search`."""
+        """Return the ``k`` best passages of both rankings, and read only these. See `HybridIndex.hybrid_search`."""
         content = self._current()
         dense = _nearest(content, vector, candidates, where)
         found = fusion(dense, _matching(content[1], question, candidates, where))[:k]
@@ -114,7 +115,7 @@ class LocalIndex:
             self._read(index_version(self._folder))
 
     def _current(self) -> _Content:
-        """Return the content, after reading it again if the index was replaced and no other thread reads it."""
+        """Return the content. If the index was replaced and no other thread is reading it, read it again first."""
         version = index_version(self._folder)
         if version != self._version and self._lock.acquire(blocking=False):
             try:
@@ -137,7 +138,7 @@ class LocalIndex:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The row of a found passage that is read later."""
+    """The row of a found passage whose text is not read yet."""
 
     id: int
     score: float | None
@@ -151,7 +152,7 @@ def _nearest(content: _Content, vector: Vectors, k: int, where: MetadataFilter |
 
 
 def _with_similarities(content: _Content, vector: Vectors, rows: Sequence[_Row]) -> list[_Row]:
-    """Return the rows with their cosines, which are computed for the rows that only the keyword search found."""
+    """Add the cosines of the rows that only the keyword search found; return all rows."""
     missing = [row.id for row in rows if row.similarity is None]
     if not missing:
         return list(rows)

@@ -1,4 +1,4 @@
-"""A passage: a span of a document that is embedded, searched, put into prompts and cited."""
+"""A passage: the span of a document that is embedded, searched, put into prompts and cited."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Passage:
     """A span of a document's text: ``document.text[start:end] == text``.
 
     Attributes:
-        id: Stable: the same text at the same place of the same source has the same id.
+        id: The same text at the same place of the same source always has the same id.
         source: The path as the user gave it, or a name.
         start: The first character in the document.
         end: The character after the last one.
-        score: Set by a search; higher is better. `Retriever.search` says what it means.
+        score: Set by a search; higher is better. See `Retriever.search`.
         metadata: JSON values, dates or times. May contain ``title`` (the headings above the passage), `COLUMN_NAMES`
             and `PLACES`.
         similarity: The cosine of question and passage, if a vector search found it.
-        also_in: The sources of passages that repeat this one, and were left out of the results of a search.
+        also_in: The sources of passages that repeat this one and were therefore left out of the search results.
     """
 
     text: str
@@ -77,9 +77,9 @@ class Passage:
 
     @property
     def text_with_headings(self) -> str:
-        """The text that embedders and rerankers read: the passage below its headings and its column names.
+        """The text for embedders and rerankers: headings, column names and the passage.
 
-        Headings that the passage repeats are left out, and letters are composed, without ligatures.
+        Headings that the passage itself begins with are left out; letters are composed, without ligatures.
         """
         text = self.text.lstrip("# \t")
         trail = [title for title in str(self.metadata.get("title") or "").split(TRAIL) if title]
@@ -94,7 +94,7 @@ class Passage:
 
     @property
     def code_spans(self) -> list[tuple[int, int]]:
-        """The spans of ``text`` that are known to be code although no markup shows it: of a page, or of a cut block."""
+        """The spans of ``text`` that are code without markup, from a web page or from a block that was cut."""
         found = self.metadata.get(CODE_SPANS)
         spans = found if isinstance(found, (list, tuple)) else ()
         return [
@@ -105,7 +105,7 @@ class Passage:
 
     @classmethod
     def at(cls, source: str, start: int, text: str, metadata: Metadata | None = None) -> Passage:
-        """Create a passage from its position; its end and its id follow from that.
+        """Create a passage from its position; end and id are computed.
 
         Args:
             start: The first character of the passage in the document.

@@ -63,8 +63,7 @@ class Retriever:
         """Open an index with the embedder that made it.
 
         Args:
-            location: The folder that `build_index` wrote, or the address of a table of PostgreSQL; or what
-                `read_stored` returned.
+            location: The folder of an index, the address of a table of PostgreSQL, or the result of `read_stored`.
             reranker: A reranker, or its name; see `load_reranker`. None: no reranking.
             fusion: Merges the rankings of vector search and keyword search. None: vector search only.
             device: Where models run, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
@@ -101,19 +100,19 @@ class Retriever:
     ) -> list[Passage]:
         """Return the ``k`` best passages with their scores, best first.
 
-        The score is the cosine of question and passage, from 0 (also for negative ones) to 1, so it can be compared
-        between questions and between indexes of one embedder. Keywords and the reranker change the order only: a
-        passage that they put above more similar ones gets the score of the most similar passage below it.
+        The score is the cosine of question and passage, or 0 if that is negative. Scores can be compared between
+        questions, and between indexes of one embedder. Keywords and the reranker only change the order: if a passage
+        is ranked above more similar ones, it gets the score of the most similar passage below it.
 
-        Passages that repeat a better one are left out, and its ``also_in`` has their sources. Passages of changelogs,
-        issue lists and tests come last, unless the question may be about changes; see `records_last`. Those with a
-        version, an option or a name in code that the question has come first, if keywords are searched.
+        Passages that repeat a better one are left out; its ``also_in`` has their sources. Passages of changelogs,
+        issue lists and tests come last, unless the question may be about changes (see `records_last`). If keywords
+        are searched, passages with the question's versions, options or names in code come first.
 
         Args:
-            k: How many passages to return; all of them if there are fewer.
+            k: Number of passages to return; all are returned if there are fewer.
             where: Only passages that match this filter are searched.
-            on_stage: Called at the start of each stage with its name: "embed" (the question), "search" (the index),
-                "rerank" (the candidates, with or without a reranker).
+            on_stage: Called with the name of each stage when it starts: "embed" (the question), "search" (the index),
+                "rerank" (the candidates, even without a reranker).
 
         Raises:
             TypeError: The question, or a name or value of the filter, is not a string.
@@ -162,7 +161,7 @@ class Retriever:
     def _distinct_candidates(
         self, vector: Vectors, question: str, count: int, where: MetadataFilter | None
     ) -> list[Passage]:
-        """Return ``count`` candidates of which none repeats another, or fewer if there are no more."""
+        """Return ``count`` candidates without repetitions; fewer if there are no more."""
         wanted = count
         while True:
             found = self._candidates(vector, question, wanted, where)
@@ -181,7 +180,7 @@ class Retriever:
         return self.fusion(dense, self.index.keyword_search(question, many, where))[:count]
 
     def _nearest(self, vector: Vectors, count: int, where: MetadataFilter | None) -> list[Passage]:
-        """Return the nearest passages with their cosines, unless the index has scores of another kind."""
+        """Return the nearest passages; their cosines are set if the scores of the index are cosines."""
         found = self.index.vector_search(vector, count, where)
         if not getattr(self.index, "has_cosines", True):
             return found
@@ -200,7 +199,7 @@ class Retriever:
 
 
 def _ignore(_: str) -> None:
-    """Report no stage."""
+    """Ignore the stage."""
 
 
 def _check(question: str, k: int) -> None:

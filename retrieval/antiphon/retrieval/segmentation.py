@@ -47,7 +47,7 @@ _WHITESPACE = " \t\r\n\f\v\x1c\x1d\x1e\x1f\x85\xa0\ufeff"
 
 
 class LineRole(Enum):
-    """The role of a line with respect to fences."""
+    """Whether a line is text, code or a fence."""
 
     TEXT = "text"
     DIRECTIVE = "directive"
@@ -55,7 +55,7 @@ class LineRole(Enum):
 
 
 class FenceTracker:
-    """Tells for each line of a text whether it is in fenced code, or is a fence of a MyST directive with prose.
+    """Tells, line by line, whether a line is text, fenced code, or a fence of a MyST directive with prose.
 
     A directive such as ``{note}`` contains prose, so the lines between its fences are text.
     """
@@ -67,7 +67,7 @@ class FenceTracker:
         self._directives: list[str] = []
 
     def role_of(self, line: str) -> LineRole:
-        """Return the role of the next line; fences of code are code."""
+        """Return the role of the next line. The fences of code count as code."""
         mark = _FENCE.match(line)
         fence, directive = (mark[1] or mark[3], mark[2] or mark[4] or mark[5] or "") if mark else ("", "")
         is_bare = bool(fence) and not line.strip(" \t\r\n>").strip(fence[0])
@@ -98,7 +98,7 @@ def blocks(
     in_table: bool = False,
     code: Sequence[Span] = (),
 ) -> Iterator[Block]:
-    """Yield the blocks of ``text[start:end]`` in order; together they cover all of it.
+    """Yield the blocks of ``text[start:end]`` in order; together they cover the whole text.
 
     Args:
         end: The character after the last one. None: the end of the text.
@@ -152,11 +152,11 @@ def code_lines(code: str) -> list[str]:
 
 
 def has_header_row(text: str, start: int, end: int) -> bool:
-    """Return whether a line is the header of a table: the line below consists of dashes between bars.
+    """Return whether a line is the header of a table, because the line below consists of dashes between bars.
 
     Args:
         start: The first character of the line.
-        end: The character after the last one that counts.
+        end: The end of the text to examine.
     """
     first = text.find("\n", start, end)
     if first < 0 or "|" not in text[start:first] or _TABLE_RULE.match(text[start:first]):
@@ -174,10 +174,10 @@ def table_rows(table: str) -> tuple[str, list[str]]:
 
 
 def sentences(text: str, start: int = 0, end: int | None = None) -> Iterator[Span]:
-    """Yield the spans of the sentences of ``text[start:end]`` in order; together they cover all but whitespace.
+    """Yield the spans of the sentences of ``text[start:end]`` in order; together they cover everything but whitespace.
 
     A sentence never crosses an empty line, except between a term and its definition, which begins with a colon.
-    Abbreviations, initials and the number of a list item do not end one.
+    Abbreviations, initials and the number of a list item do not end a sentence.
 
     Args:
         end: The character after the last one. None: the end of the text.
@@ -212,13 +212,13 @@ def words(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def character_boundary(text: str, start: int, position: int, end: int) -> int:
-    """Return the first place from ``position`` on that cuts no user-perceived character, such as an emoji of several.
+    """Return the first boundary between user-perceived characters (grapheme clusters) from ``position`` on.
 
-    If there is none before the end, the result is ``position``.
+    If there is no boundary before ``end``, return ``position``.
 
     Args:
-        start: A place before ``position`` that cuts none.
-        end: The character after the last one that counts.
+        start: A boundary before ``position``.
+        end: The end of the text to examine.
     """
     starts = (match.start() for match in _CHARACTER.finditer(text, start, end))
     return next((place for place in starts if place >= position), position)

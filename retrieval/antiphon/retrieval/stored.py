@@ -1,4 +1,4 @@
-"""What is stored: the index in a folder, or in a table of PostgreSQL, before its embedder is loaded."""
+"""Open a stored index, in a folder or a table of PostgreSQL, before its embedder is loaded."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def embedder_of_index(store: Stored, given: Embedder | None, device: str | None)
     """Return the embedder that made an index.
 
     Args:
-        given: The embedder to check. None: load the embedder that the index names.
-        device: Where to load it. None: a GPU if there is one.
+        given: The embedder to check. None: load the embedder named in the index.
+        device: Where to load the embedder. None: a GPU if there is one.
 
     Raises:
         IndexMismatch: Another embedder made the index, or its embedder cannot be loaded.

@@ -1,4 +1,4 @@
-"""Count in how many passages of an index each token occurs, for the weights of late interaction."""
+"""Count in how many passages each token occurs, for the IDF weights of late interaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCK = 128  # texts that are tokenized at once
 
 
 def token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.int64]:
-    """Return for each token id the number of texts that contain it."""
+    """Return, for each token id, the number of texts that contain it."""
     counts = np.zeros(embedder.vocabulary_size, np.int64)
     for first in range(0, len(texts), _BLOCK):
         for ids in embedder.token_ids(texts[first : first + _BLOCK]):
@@ -25,7 +25,7 @@ def token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.in
 
 
 def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
-    """Refuse a change of an index with token counts by an embedder without tokens.
+    """Raise an error if an index has token counts and the embedder that changes it has no tokens.
 
     Raises:
         IndexMismatch: The embedder has no tokens, and the index counts them.
@@ -41,7 +41,7 @@ def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
 def recounted(
     counts: NDArray[np.int64] | None, removed: Sequence[Passage], added: Sequence[Passage], embedder: Embedder
 ) -> NDArray[np.int64] | None:
-    """Return the token counts after a change, if the index has any."""
+    """Return the token counts after a change; None if the index has none."""
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
     lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))

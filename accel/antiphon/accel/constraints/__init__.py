@@ -1,1 +1,1 @@
-"""Which tokens may come next: penalties and biases, grammars of JSON schemas. Independent of drafts and models."""
+"""Constraints on the next token: penalties, biases, grammars of JSON schemas. Independent of drafts and models."""

@@ -1,4 +1,7 @@
-"""A logits processor that forces JSON that follows a schema, with llguidance. Independent of drafts and models."""
+"""A logits processor that restricts the output to JSON of a schema, with llguidance.
+
+Independent of drafts and models.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,8 @@ CLASS_OF = {character: place for place, characters in enumerate(CLASSES) for cha
 class JsonGrammar:
     """Makes responses follow JSON schemas.
 
-    A response is complete before its last token is spent, so it always parses. Objects have only the properties that
-    their schema names, unless the schema allows more.
+    A response is complete within its maximum length, so it can always be parsed. Objects have only the properties
+    that their schema names, unless the schema explicitly allows others.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
@@ -76,7 +79,7 @@ class JsonGrammar:
         return LogitsProcessorList([_SchemaProcessor(tokens, schema, prompt_tokens, max_new_tokens, end_tokens, mark)])
 
     def _vocabulary(self, end: int) -> Any:
-        """Return the tokens as llguidance needs them, with one of the end tokens."""
+        """Return the vocabulary in llguidance's form, with one end token."""
         if end not in self._vocabularies:
             self._vocabularies[end] = self._read_tokens(end)
         return self._vocabularies[end]
@@ -93,7 +96,7 @@ class _SchemaProcessor(LogitsProcessor):
     """Rules out tokens after which the response no longer follows the schema or cannot be completed in time.
 
     Args:
-        mark: Tokens after which a response that begins with them is free.
+        mark: A response that begins with these tokens is not restricted.
     """
 
     def __init__(
@@ -157,7 +160,7 @@ class _SchemaProcessor(LogitsProcessor):
         return scores.masked_fill(torch.from_numpy(~admitted).to(scores.device), -torch.inf)
 
     def _in_time(self, admitted: Any, scores: Tensor, left: int) -> Any:
-        """Return a mask of likely tokens, at least one, after which the response can still be completed."""
+        """Return a mask of likely tokens after which the response can still be completed in time; at least one."""
         shortest = self._state.shortest_completion() or [self._tokens.eos_token]
         if len(shortest) + self._growth < left:
             return admitted
@@ -227,9 +230,9 @@ class _ParserState:
         return completion
 
     def _next(self) -> list[int]:
-        """Return the next part of a short completion: forced tokens, a closing character or another one.
+        """Return the next part of a short completion: forced tokens, or a closing or another allowed character.
 
-        Inside a string it is of the class that was used least, so that formats such as durations come to an end.
+        Inside a string, the character is of the least used class, so that formats such as durations end.
         """
         if forced := self._matcher.compute_ff_bytes():
             return list(self._tokens.tokenize_bytes(forced))
@@ -245,7 +248,7 @@ class _ParserState:
         return [max(admitted, key=lambda token: len(self._tokens.decode_bytes([token])))] if admitted else []
 
     def _allowed(self, characters: str) -> str:
-        """Return the first of the characters that may come next; an empty text if none may."""
+        """Return the first of the given characters that is allowed next; an empty text if none is."""
         each = ((character, self._tokens.tokenize_str(character)) for character in characters)
         return next((one for one, tokens in each if self._matcher.validate_tokens(tokens) == len(tokens)), "")
 
@@ -256,10 +259,10 @@ class _ParserState:
 
 
 def _largest(schema: Any, root: Any, known: dict[tuple[int, str, int], int], depth: int = 8) -> int:
-    """Return an upper bound, in bytes, of the shortest JSON of the largest part of a schema; 0 if there is no schema.
+    """Return an upper bound in bytes for the shortest JSON of each part of a schema; 0 without a schema.
 
     Args:
-        known: Results by schema, reference and depth, which are added.
+        known: Known results by schema, reference and depth; new results are added.
     """
     if not isinstance(schema, Mapping) or not depth:
         return 0
@@ -282,7 +285,7 @@ def _largest(schema: Any, root: Any, known: dict[tuple[int, str, int], int], dep
 
 
 def _closed(schema: Any) -> Any:
-    """Return the schema with objects restricted to the named properties, unless it allows others."""
+    """Restrict objects to the properties that the schema names, unless it explicitly allows others."""
     if not isinstance(schema, Mapping):
         return schema
     inner = map_parts(schema, _closed)

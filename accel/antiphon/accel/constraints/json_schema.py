@@ -1,4 +1,4 @@
-"""JSON schemas as the grammar can express them: what llguidance refuses is replaced, or left to validation."""
+"""Adapt JSON schemas to the grammar: replace or remove what llguidance does not support."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class JsonSchema:
 
     Attributes:
         begun: Beginning of the JSON text, if the prompt already contains it.
-        unless: Beginning of a response that need not follow the schema, such as the mark of a tool call; empty: none.
+        unless: Text, such as the mark of a tool call; a response that begins with it need not follow the schema.
+            Empty: none.
     """
 
     schema: Mapping[str, Any]
@@ -52,16 +53,16 @@ class JsonSchema:
 
 
 def expressible_schema(schema: Schema) -> tuple[dict[str, Any], list[str]]:
-    """Return the schema without what llguidance refuses, and what was left out, such as a pattern with a look-ahead.
+    """Return the schema without the parts that llguidance does not support, and a description of each removed part.
 
-    References are resolved in the innermost part around them that has definitions.
+    A reference is resolved in the innermost enclosing part that has definitions.
     """
     removed: list[str] = []
     return _expressible(schema, removed, count()), list(dict.fromkeys(removed))
 
 
 def map_parts(schema: Schema, change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the schema with its parts changed; values such as those of `enum` are no parts."""
+    """Apply ``change`` to every sub-schema; values such as those of `enum` are not sub-schemas."""
     found = dict(schema)
     for name in schema.keys() & {*SCHEMAS_BY_NAME, *_LISTS, *_SINGLE}:
         value = schema[name]
@@ -97,7 +98,7 @@ def _expressible(schema: Any, removed: list[str], numbers: Iterator[int]) -> Any
 
 
 def _with_named_keys(schema: Schema) -> dict[str, Any]:
-    """Return the schema with the names that `propertyNames` lists as properties, which means the same."""
+    """Convert names listed in `propertyNames` to properties, which is equivalent."""
     found = dict(schema)
     names = found.get("propertyNames")
     if not isinstance(names, Mapping):
@@ -115,7 +116,7 @@ def _with_named_keys(schema: Schema) -> dict[str, Any]:
 
 
 def _simplify_text(schema: dict[str, Any], removed: list[str]) -> None:
-    """Remove patterns and names by pattern that the grammar cannot express, or replace them by wider ones."""
+    """Remove or widen patterns of texts and of property names that the grammar cannot express."""
     form, pattern = schema.get("format"), schema.get("pattern")
     if isinstance(form, str) and form in _CALENDAR and pattern is None:
         del schema["format"]
@@ -136,7 +137,7 @@ def _simplify_text(schema: dict[str, Any], removed: list[str]) -> None:
 
 @lru_cache(maxsize=256)
 def _is_accepted(pattern: str) -> bool:
-    """Return whether the grammar can express a text with this pattern."""
+    """Return whether the grammar supports this pattern."""
     from llguidance import LLMatcher
 
     grammar = LLMatcher.grammar_from_json_schema(json.dumps({"type": "string", "pattern": pattern}))

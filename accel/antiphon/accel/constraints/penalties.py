@@ -17,7 +17,7 @@ def penalties(
     Args:
         presence: Subtracted from the score of every token that has been emitted.
         frequency: Subtracted from a token's score once for each time it has been emitted.
-        prompt_tokens: Length of the prompt, whose tokens are not counted.
+        prompt_tokens: Length of the prompt; its tokens are not counted.
 
     Raises:
         ValueError: The bias names a token that the model does not have.
@@ -30,7 +30,7 @@ def penalties(
 
 
 class _Penalties(LogitsProcessor):
-    """score[t] + bias[t] - frequency * count[t] - presence * (count[t] > 0), as OpenAI's API defines them."""
+    """Computes score[t] + bias[t] - frequency * count[t] - presence * (count[t] > 0), as defined by OpenAI's API."""
 
     def __init__(self, presence: float, frequency: float, bias: Mapping[int, float], prompt_tokens: int) -> None:
         self._presence = presence
@@ -40,7 +40,7 @@ class _Penalties(LogitsProcessor):
         self._prompt_tokens = prompt_tokens
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores, shape (1, vocab), of the token after these ids."""
+        """Return the changed scores, shape (1, vocab), of the token after ``input_ids``."""
         counts = torch.bincount(input_ids[0, self._prompt_tokens :], minlength=scores.shape[-1])
         changed = scores - self._frequency * counts - self._presence * (counts > 0)
         changed[0, self._tokens.to(scores.device)] += self._bias.to(scores.device)

@@ -54,12 +54,12 @@ def choose_drafter(
     reproducible: bool = False,
     engine: EngineChoice = "torch",
 ) -> DrafterChoice:
-    """Return `Blend`, with BiTA's masks if they were trained for this model and are worth their cost on this device.
+    """Return `Blend`; add BiTA's masks if they were trained for this model and are worth their cost on this device.
 
-    Masks are worth their cost if a step with BiTA's full draft emits more tokens than plain steps would in the same
-    time. They are not used on a GPU that runs compiled steps, because masks prevent those. `Lookahead` is never
-    selected, neither alone nor as a part of `Blend`: the recycling table of `Blend` gains more per row, and the window
-    added only a few hundredths of a token per step. The returned reason states the cost of the window.
+    Masks are worth their cost if a step with BiTA's full draft emits more tokens than plain steps in the same time.
+    They are not used on a GPU that runs compiled steps, because compiled steps do not support masks. `Lookahead` is
+    never selected, because its window added only a few hundredths of a token per step and the recycling table of
+    `Blend` gains more per row. The returned reason states the cost of the window.
 
     Args:
         cost: Cost of forward passes; None: measured once, or taken from the cache.
@@ -99,7 +99,7 @@ def drafter_factory(options: DecodingOptions, engine: ModelEngine, head: DraftHe
 
 
 def check_table(table: RecyclingTable | Literal[False], model: str) -> RecyclingTable | None:
-    """Return the recycling table that a caller gave for this model; None for False.
+    """Check the recycling table that a caller gave for this model, and return it; return None for False.
 
     Args:
         table: The caller's table, or False for none.
@@ -136,7 +136,7 @@ def _choose(engine: ModelEngine, options: DecodingOptions) -> DrafterChoice:
 
 
 def _masks_pay(weights: MaskWeights, cost: StepCost) -> tuple[bool, str]:
-    """Return whether BiTA's full draft emits more tokens than plain steps in the same time, and the figures."""
+    """Return whether BiTA's full draft emits more tokens than plain steps in the same time, with the figures."""
     rows, tokens = 1 + Bita(weights).max_rows, 1 + sum(initial_acceptance(len(weights.masks)))
     price = cost.ratio(rows, _CONTEXT)
     reason = f"BiTA's full draft, {rows} rows, makes about {tokens:.1f} tokens and costs {price:.1f} plain steps"

@@ -1,4 +1,4 @@
-"""The arguments of transformers' `generate`: which of them this decoder supports. Decodes nothing."""
+"""Check which arguments of transformers' `generate` this decoder supports. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def _ids(index: int, reference: object) -> list[int]:
 def check_supported(
     model: PreTrainedModel, input_ids: Tensor, config: GenerationConfig, arguments: Mapping[str, Any]
 ) -> None:
-    """Refuse what this decoder cannot decode, before anything is decoded.
+    """Raise an error if an option is not supported. Called before anything is decoded.
 
     Args:
         input_ids: Token ids of the prompts, shape (batch, length).
-        arguments: What `generate` would pass to the model: cache, attention mask and others.
+        arguments: The arguments that `generate` would pass to the model: cache, attention mask and others.
 
     Raises:
         ValueError: An option is not supported; the message names the first one.
@@ -111,7 +111,7 @@ def check_supported(
 
 
 def check_passed_on(model: PreTrainedModel, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that `generate` does not pass on."""
+    """Raise an error for arguments that `generate` does not pass on to a custom decoder."""
     reasons = {name: arguments.get(name) not in (None, False) for name in NOT_PASSED_ON}
     reasons["token_healing"] = bool(option(model, arguments, "token_healing"))
     reasons["cache_implementation='paged'"] = option(model, arguments, "cache_implementation") == "paged"
@@ -126,7 +126,7 @@ def _refuse_first(reasons: Mapping[str, bool]) -> None:
 
 
 def option(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> Any:
-    """Return the value that `generate` would use for an option: the argument's, the given config's, or the model's."""
+    """Return an option's value in `generate`: from the arguments, else the given config, else the model's config."""
     if name in arguments:
         return arguments[name]
     configs = (arguments.get("generation_config"), getattr(model, "generation_config", None))

@@ -1,4 +1,4 @@
-"""A batch of transformers' `generate` as one request for each sequence, and the output of the batch."""
+"""Split a batch of transformers' `generate` into one request per sequence, and merge the results."""
 
 from __future__ import annotations
 
@@ -65,16 +65,17 @@ def requests_of_batch(
 ) -> list[ModelRequest]:
     """Return one request for each sequence of a batch; the arguments are those of `ModelRequest`.
 
-    Sequences of a batch end up with different lengths, so a processor cannot be called for all of them at once. Each
-    sequence gets copies of its own, with its left padding and a new cache. They are called with a batch in which every
-    row is this sequence, because some of them use the index of the row.
+    The sequences have different lengths after a few steps, so a logits processor cannot be called for all of them at
+    once. Each request gets its own copies of processors and criteria, its left padding and a new cache. A processor
+    is called with a batch in which every row is the request's sequence, because some processors use the index of the
+    row.
 
     Args:
-        references: One list of references for each prompt, or simply the references if there is one prompt.
+        references: One list of references for each prompt; a single list if there is one prompt.
 
     Raises:
-        ValueError, TypeError: As `ModelRequest`; a processor or criterion cannot be copied; or the references are not
-            one list for each prompt.
+        ValueError, TypeError: See `ModelRequest`; a processor or criterion cannot be copied; or the references are
+            not one list per prompt.
     """
     check_supported(model, input_ids, generation_config, arguments)
     batch = input_ids.shape[0]
@@ -100,7 +101,7 @@ def requests_of_batch(
 
 
 def _references_by_row(references: Sequence[Any], batch: int, copies: int) -> list[Sequence[Reference]]:
-    """Return the references of each row of a batch that has ``copies`` rows for each prompt."""
+    """Return the references of each row of a batch with ``copies`` rows per prompt."""
     prompts = batch // copies
     if prompts == 1 or not references:
         return [references] * batch
@@ -116,7 +117,7 @@ def _references_by_row(references: Sequence[Any], batch: int, copies: int) -> li
 
 
 def merge_results(requests: Sequence[ModelRequest]) -> Tensor | GenerateDecoderOnlyOutput:
-    """Return what `generate` returns for a batch, without a cache; ended sequences are padded."""
+    """Return the output of `generate` for a batch, without a cache. Shorter sequences are padded."""
     config = requests[0].config
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     padding = next((token for token in (config.pad_token_id, *ends) if token is not None), 0)
@@ -134,7 +135,7 @@ def merge_results(requests: Sequence[ModelRequest]) -> Tensor | GenerateDecoderO
 
 
 def _stack_steps(kept: Sequence[list[Tensor] | None], padding: int) -> tuple[Tensor, ...] | None:
-    """Return for each token position the scores of all sequences, shape (sequences, vocab)."""
+    """Return, for each token position, the scores of all sequences, shape (sequences, vocab)."""
     rows = [tensors for tensors in kept if tensors is not None]
     if not rows:
         return None

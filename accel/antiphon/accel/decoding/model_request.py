@@ -1,4 +1,4 @@
-"""A request to a model of transformers, assembled for decoding from what `generate` prepares, and its output."""
+"""A request to a transformers model, made from the arguments that `generate` prepares, and its output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Made = TypeVar("Made")
 class ModelRequest(EngineRequest):
     """One request to a model. The thread that creates it holds the engine's lock.
 
-    The first arguments are those of a custom decoding function of transformers.
+    The positional arguments are those of a custom decoding function of transformers.
 
     Args:
         input_ids: Token ids of the prompt, shape (1, length).
@@ -54,15 +54,16 @@ class ModelRequest(EngineRequest):
         tokenizer: Needed if references are texts.
         generator: Source of random numbers; None: torch's global one.
         options: How to decode; None: the defaults.
-        tenant: An engine with one KV cache for all requests reuses prefixes within a tenant; None: reuse none.
-        recycling: True: the drafter keeps its own recycling table; a table: it is shared with other requests, unless
-            the drafter was made with one; False: none.
+        tenant: Owner of the text. An engine with one KV cache for all requests reuses prefixes within a tenant; None:
+            no reuse.
+        recycling: True: the drafter has its own recycling table. A table: the drafter shares it with other requests,
+            unless the drafter already has another table. False: no table.
         is_cache_given: Whether the caller passed a cache, which is then filled even if it is empty.
-        **arguments: What `generate` would pass to the model: cache, attention mask and others.
+        **arguments: The arguments that `generate` would pass to the model: cache, attention mask and others.
 
     Raises:
-        ValueError, TypeError: An option is not supported; a reference is not a text or has tokens that the model does
-            not know; the model cannot be decoded reproducibly, or is not the one that a drafter was trained for.
+        ValueError, TypeError: An option is not supported; a reference is neither a text nor token ids of the
+            vocabulary; the model cannot be decoded reproducibly; or the drafter was trained for another model.
     """
 
     __slots__ = ("config", "history", "model")
@@ -132,7 +133,7 @@ class ModelRequest(EngineRequest):
             head.connect(self.sequence.hidden_states.take, engine.lock.run)
 
     def result(self) -> Tensor | GenerateDecoderOnlyOutput:
-        """Return what `generate` returns, once every step is done."""
+        """Return the output in the form of `generate`; call it after the last step."""
         if not self.config.return_dict_in_generate:
             return self.history.ids
         fields: dict[str, Any] = {
@@ -154,7 +155,7 @@ def prepare(
     stopping_criteria: Sequence[Any] | None = None,
     **arguments: Any,
 ) -> Made:
-    """Return what ``make`` makes of that which `generate` prepares before its decoding loop.
+    """Call ``make`` with the arguments that `generate` prepares for its decoding loop, and return the result.
 
     Args:
         input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.

@@ -1,4 +1,4 @@
-"""How a request is decoded: drafter, draft tokens, compiled steps, engine. Independent of sampling."""
+"""Decoding options of a request: drafter, draft tokens, compiled steps, engine. Independent of sampling."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DecodingKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DecodingOptions:
-    """How requests are decoded. No option changes a text, except by rounding in half precision and by ``weights``.
+    """Options of decoding. None of them changes a text, except ``weights`` and, in half precision, rounding.
 
     Attributes:
         drafter: Name of a drafter, a factory that is called for each request, or "auto": the best one for the model on
@@ -41,19 +41,18 @@ class DecodingOptions:
             model, and about three more for its bigrams (see `ModelEngine.bigrams`); the user's cache stores both.
         compiled: Whether to use compiled steps, which have fixed shapes and fixed memory. None: on a GPU, as CUDA
             graphs, if a trial shows that they are faster; False: never; True: on any device, by `torch.compile`.
-        cost: Cost of forward passes to assume; it is then neither measured nor corrected by the clock, and acceptance
+        cost: Cost of forward passes to assume. If given, costs are neither measured nor corrected, and acceptance
             rates are learned for each request separately. None: measured.
         engine: "torch", "openvino", or "auto": the faster of the two if they agree
             (`antiphon.accel.engines.selection.select_engine`). Torch also runs requests that need a feature
             which only torch has: left padding, the caller's own KV cache, ``reproducible``, compiled steps, BiTA.
-        reproducible: In half precision, rounding decides between two equally likely tokens.
-            Drafts, other requests and the clock can then change which of the two is emitted. If
-            True, they cannot change it, and a repeated request gives the same text. Torch then
-            decodes each request alone, every forward pass after the prefill has 40 rows (at most
-            39 draft tokens), and the attention of each row is computed by itself, which costs time.
-        weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits. This is
-            a different model with different texts; drafts do not change the texts of this model
-            either. Requests that need a feature of torch are refused. None: the loaded weights.
+        reproducible: In half precision, rounding decides between two equally likely tokens. Drafts, other requests
+            and the clock can change which of the two is emitted. True prevents this, so a repeated request gives the
+            same text. Torch then decodes each request alone, every forward pass after the prefill has 40 rows (at
+            most 39 draft tokens), and the attention of each row is computed separately, which costs time.
+        weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits. This is a
+            different model with different texts, which drafts do not change either. Requests that need a feature of
+            torch are refused. None: the loaded weights.
 
     Raises:
         ValueError: ``num_draft_tokens`` is negative; the engine or the weights are unknown; or weights are combined
@@ -109,7 +108,7 @@ class DecodingOptions:
         return cast(DecodingKeywords, {field.name: getattr(self, field.name) for field in fields(self)})
 
     def with_num_draft_tokens(self, num_draft_tokens: int | None) -> DecodingOptions:
-        """Return the options with another number of draft tokens; None keeps this one."""
+        """Return the options with another number of draft tokens; None keeps the current number."""
         return self if num_draft_tokens is None else replace(self, num_draft_tokens=num_draft_tokens)
 
 

@@ -17,23 +17,20 @@ if TYPE_CHECKING:
 
 
 class PrefixCache:
-    """KV cache of the last text of a conversation, so that the next request prefills only the tokens that differ.
+    """Keeps the KV cache of a conversation's last text, so that the next request prefills only the new tokens.
 
-    Pass the same object to every request of a conversation. A request takes the KV cache out and
-    returns it when it ends; a request that starts in between prefills its whole prompt. A request
-    that ends in an error returns nothing. Tokens after the common prefix are cropped; layers that
-    cannot be cropped (sliding, recurrent) are reused only if the new text continues the whole old
-    one. Nothing is reused for a model whose rotary frequencies change with the length of the text,
-    or whose level is "plain". Texts do not change, except by rounding, which depends on the number
-    of tokens per forward pass.
+    Pass the same object to every request of a conversation. A request takes the KV cache out and returns it when it
+    ends, unless it ends in an error. A request that starts meanwhile prefills its whole prompt. Tokens after the
+    common prefix are cropped. Layers that cannot be cropped (sliding, recurrent) are reused only if the new text
+    continues the whole old text. Nothing is reused for models whose rotary frequencies change with the length of the
+    text, or whose level is "plain". Texts do not change, except by rounding, which depends on the number of tokens
+    per forward pass.
 
-    An engine with one KV cache for all requests (OpenVINO's) keeps the prefixes of the tenant in
-    that cache instead, until the memory is needed. These prefixes are whole blocks of tokens. Any
-    number of requests can use them at the same time.
+    An engine with one KV cache for all requests (OpenVINO's) keeps the tenant's prefixes in that cache instead, in
+    whole blocks of tokens, until the memory is needed. Any number of requests can use them at the same time.
 
     Args:
-        tenant: In such an engine, prefix caches with the same tenant share their prefixes. None
-            means that this prefix cache shares with no other.
+        tenant: In such an engine, prefix caches with the same tenant share their prefixes. None: nothing is shared.
     """
 
     def __init__(self, tenant: Hashable = None) -> None:
@@ -43,7 +40,7 @@ class PrefixCache:
 
     @property
     def size(self) -> int:
-        """Number of cached tokens. There is no ``len``: an empty cache would be false like None."""
+        """Number of cached tokens. There is no ``__len__``, because an empty cache would then be falsy like None."""
         return 0 if self._kept is None else len(self._kept[1])
 
     def clear(self) -> None:
@@ -51,7 +48,7 @@ class PrefixCache:
         self._kept, self.tenant = None, AnonymousTenant()
 
     def take(self, model: PreTrainedModel, tokens: Tokens) -> Cache | None:
-        """Remove and return the KV cache of the prefix that a prompt shares with the last text; None if there is none.
+        """Remove and return the KV cache of the prefix that a prompt shares with the last text, or None.
 
         Args:
             tokens: Token ids of the prompt; at least the last one is always left to prefill.

@@ -17,10 +17,10 @@ class TokenSampler(Protocol):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether it reads the most likely tokens only."""
+        """Whether the sampler only needs the most likely token of each row."""
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """Return a function from a row of one forward pass to the model's next token after that row."""
+        """Return a function that takes a row of this forward pass and returns the model's next token after it."""
 
 
 class Output(Protocol):
@@ -53,10 +53,10 @@ class Request:
         references: Token ids of the texts that drafts may be copied from.
         prefill_chunk: Maximum number of prompt tokens per forward pass; None: the engine's default.
         thread: Id of the thread that asked for the latest step.
-        is_started: Whether the drafter has seen the prompt.
-        last_step_at: When its last step ended, in seconds of `perf_counter`; 0 before the first.
-        idle_seconds: Time between the end of its last step and the moment when its caller asked for the next one.
-        must_run_alone: Whether its next forward pass must not be shared, because a shared one failed.
+        is_started: Whether the drafter has read the prompt.
+        last_step_at: The `perf_counter` time in seconds at which the last step ended; 0 before the first.
+        idle_seconds: Seconds between the end of the last step and the caller's request for the next one.
+        must_run_alone: Whether the next forward pass must not be shared, because a shared one has failed.
     """
 
     sequence: CachedSequence

@@ -2,10 +2,10 @@
 
 It uses engines through `antiphon.accel.engines.protocol` only.
 
-A caller that wants the next step of a request drafts in its own thread, puts the step into a queue and waits. The
-engine's thread takes the steps that can share a forward pass, computes them, and wakes their callers. So requests join
-and leave between any two forward passes, an error stays with the request that caused it, nothing is computed for a
-request whose steps are not read, and Ctrl-C, which reaches the main thread, never interrupts a forward pass.
+To get the next step of a request, the caller drafts in its own thread, puts the step into a queue and waits. The
+engine's thread takes the steps that can share a forward pass, computes them, and wakes their callers. So requests can
+join and leave between any two forward passes. An error affects only the request that caused it, and nothing is
+computed for a request whose steps are not read. Ctrl-C reaches the main thread and never interrupts a forward pass.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Scheduler:
     def steps(self, request: Request) -> Iterator[Step]:
         """Yield one Step per forward pass until the request finishes; closing the iterator drops the request.
 
-        The first step prefills the part of the prompt that is not in the KV cache, and verifies a draft only if the
-        drafter has one at the start. The emitted tokens depend on the sampler alone, whatever is drafted.
+        The first step prefills the part of the prompt that is not in the KV cache. It verifies a draft only if the
+        drafter has one at the start. The emitted tokens do not depend on the drafts.
         """
         try:
             while not request.output.finish:
@@ -103,13 +103,13 @@ class Scheduler:
         return [cast(Step | BaseException, step.result) for step in steps]
 
     def leave(self, request: Request) -> None:
-        """Drop a request that has ended, or that its caller has left; its KV cache is freed by its owner."""
+        """Remove a request that has ended or whose caller has stopped reading. The owner of the KV cache frees it."""
         self._running.pop(request, None)
 
     def after_forward(self, request: Request, release: Callable[[], object]) -> None:
-        """Call ``release`` as soon as no forward pass computes the request, usually now.
+        """Call ``release`` when no forward pass is computing the request, usually at once.
 
-        A caller that was interrupted while it waited may drop a request whose step is being computed.
+        A step may still be in progress if its caller was interrupted while waiting.
         """
         with self._lock:
             if request in self._computed:
@@ -154,7 +154,7 @@ class Scheduler:
                 self._thread.start()
 
     def serve(self, step: StepRequest) -> None:
-        """Compute a step and all that are queued meanwhile. Called in the engine's thread."""
+        """Compute a step and all steps that are queued in the meantime. Called in the engine's thread."""
         self._take(step)
         while True:
             while self._admit(0.0):  # requests join
@@ -181,7 +181,7 @@ class Scheduler:
         return True
 
     def _take(self, step: StepRequest) -> None:
-        """Put a step into the queue, with its draft cut to what its sequence can verify."""
+        """Put a step into the queue; cut its draft to the rows that its sequence can verify."""
         self._queue[step] = None
         if step.is_abandoned:
             return
@@ -192,7 +192,7 @@ class Scheduler:
             self._complete(step, error)
 
     def _group_of(self, oldest: StepRequest) -> list[StepRequest]:
-        """Return the steps that share the forward pass of the oldest one: decoding steps, or long prompts."""
+        """Return the steps that share a forward pass with the oldest step: decoding steps, or long prompts."""
         if len(self._running) == 1:
             oldest.request.idle_seconds = inf  # others must not wait for it
             return [oldest]
@@ -207,7 +207,7 @@ class Scheduler:
         return self._fitting_prompts(group) if is_long else group
 
     def _run_group(self, group: Sequence[StepRequest]) -> None:
-        """Compute the steps of a group; those that were abandoned meanwhile are dropped."""
+        """Compute the steps of a group, except those whose callers no longer wait."""
         with self._lock:
             self._computed.update(dict.fromkeys(step.request for step in group))
         try:
@@ -239,13 +239,13 @@ class Scheduler:
         return step.settings.can_batch and self.engine.lock.run(lambda: request.sequence.can_batch)
 
     def _fitting_prompts(self, prompts: Sequence[StepRequest]) -> list[StepRequest]:
-        """Return the first long prompt, and as many further ones as the engine prefills in one forward pass."""
+        """Return the first long prompt, and the prompts that the engine can prefill in the same forward pass."""
         ends = accumulate(step.uncached_tokens for step in prompts)
         limit = self.engine.prefill_batch_tokens
         return [step for step, end in zip(prompts, ends, strict=True) if step is prompts[0] or end <= limit]
 
     def _wait_for_joining(self, oldest: Request) -> None:
-        """Wait for requests that will probably ask soon, because one shared forward pass costs less than two."""
+        """Wait for requests whose next step probably comes soon, because a shared forward pass costs less than two."""
         cost = self.engine.batch_cost
         window = 0.0 if cost is None else JOIN_WINDOW * cost.seconds(oldest.sequence.length, 1)[0]
         until = perf_counter() + window
@@ -256,18 +256,18 @@ class Scheduler:
                 return
 
     def _missing(self, window: float, thread: int) -> list[Request]:
-        """Return other threads' requests that are not queued but asked within ``window`` seconds the last time."""
+        """Return the unqueued requests of other threads whose last pause was shorter than ``window`` seconds."""
         queued = {step.request for step in self._queue}
         others = [request for request in list(self._running) if request.thread != thread and request not in queued]
         return [request for request in others if request.idle_seconds < window]
 
     def _run_batch(self, group: Sequence[StepRequest], cost: CostModel | None) -> None:
-        """Decode a step of several requests: steps 2 to 6 of `decode_step`, with one forward pass for all.
+        """Decode a step of several requests with one forward pass: stages 2 to 6 of `decode_step`.
 
-        If the cost model says that separate forward passes are faster, each request gets one.
+        If separate forward passes are faster by the cost model, each request gets its own.
 
         Args:
-            cost: Cost model of shared forward passes; None: share in any case.
+            cost: Cost model of shared forward passes; None: always share.
         """
         if len(group) == 1:
             self._run_alone(group[0])
@@ -302,9 +302,9 @@ class Scheduler:
     def _forward_batch(
         self, group: Sequence[StepRequest], inputs: Sequence[SequenceInput]
     ) -> tuple[list[Logits], float]:
-        """Run a shared forward pass; return the logits of each request and the seconds, or no logits if it failed.
+        """Run a shared forward pass; return each request's logits and the seconds; no logits if the pass failed.
 
-        A failed pass may have written some keys and values, so every request is prefilled again, in a separate pass.
+        A failed pass may have written some keys and values, so every request is prefilled again in a separate pass.
         """
         started = perf_counter()
         try:
@@ -336,10 +336,10 @@ class Scheduler:
 
 
 class Batch:
-    """Decodes up to ``size`` requests at once; when one finishes, the next waiting one starts.
+    """Decodes up to ``size`` requests at the same time; when one ends, the next waiting request starts.
 
-    Every request has its own drafts, verification and stopping rules, so it emits what it would emit alone. Only the
-    forward passes are shared; their duration counts in the steps of every request that shares them.
+    Requests share only forward passes, not drafts, verification or stopping rules, so each emits the same text as
+    alone. The duration of a shared forward pass counts in the step of every request.
 
     Raises:
         ValueError: ``size`` is below 1.
@@ -366,7 +366,7 @@ class Batch:
         Reading a step runs forward passes for all active requests; closing the iterator drops the request.
 
         Args:
-            on_end: Called when it has finished, even if its last steps have not been read yet.
+            on_end: Called when the request has finished, even if its last steps have not been read yet.
         """
         self._waiting.append(request)
         self._steps[request] = deque()
@@ -402,7 +402,7 @@ class Batch:
                     on_end()
 
     def _drop(self, request: Request) -> None:
-        """Free the place of a request that has finished or whose iterator was closed."""
+        """Remove a request that has finished or whose iterator was closed."""
         self._scheduler.leave(request)
         for requests in (self._active, self._waiting):
             if request in requests:
@@ -410,7 +410,10 @@ class Batch:
 
 
 class EngineThread(Thread):
-    """Computes the steps that callers put into the inbox, until it holds None; when idle, it keeps no engine alive."""
+    """Computes the steps in the inbox until it reads None.
+
+    While the thread waits, it does not keep the engine alive.
+    """
 
     def __init__(self, scheduler: Scheduler, inbox: Inbox) -> None:
         super().__init__(name="antiphon-engine", daemon=True)
@@ -431,14 +434,14 @@ _threads: WeakSet[EngineThread] = WeakSet()
 
 @atexit.register
 def _finish_forwards() -> None:
-    """Wait for the forward passes in progress, because libraries must not be unloaded under them."""
+    """Wait for the forward passes in progress, because their libraries must not be unloaded."""
     for thread in list(_threads):
         thread.inbox.put(None)
         thread.join()
 
 
 def scheduler_of(engine: Engine) -> Scheduler:
-    """Return the scheduler of an engine: there is one, so that all requests of its model can share forward passes."""
+    """Return the only scheduler of an engine, so that all requests to its model can share forward passes."""
 
     def make() -> None:
         engine.scheduler = engine.scheduler or Scheduler(engine)
@@ -451,9 +454,9 @@ def scheduler_of(engine: Engine) -> Scheduler:
 def _pad_one(
     group: Sequence[StepRequest], pending: Sequence[list[int]], drafts: Sequence[Draft], cost: CostModel, rows: int
 ) -> list[Draft]:
-    """Return the drafts, with padding rows added to the first one that is not empty if they make the pass cheaper.
+    """Add padding rows to the first non-empty draft if they make the forward pass cheaper; return all drafts.
 
-    If all drafts are empty, no padding is added, because the next forward pass has the same number of rows.
+    Without drafts no rows are added, because the number of rows does not change from pass to pass.
     """
     padded = list(drafts)
     index = next((at for at, draft in enumerate(drafts) if draft), None)
@@ -465,11 +468,11 @@ def _pad_one(
 
 
 def _pays(cost: CostModel, rows: Sequence[int], lengths: Sequence[int], drafts: Sequence[Draft]) -> bool:
-    """Return whether one forward pass over all rows is cheaper than one for each request."""
+    """Return whether one shared forward pass is cheaper than one for each request."""
     shared = cost.seconds(_mean_context(cost, lengths), sum(rows))[-1] - packing_savings(cost, lengths, drafts)
     return shared <= sum(cost.seconds(length, own)[-1] for length, own in zip(lengths, rows, strict=True))
 
 
 def _mean_context(cost: CostModel, lengths: Sequence[int]) -> int:
-    """Return `context_tokens`, or the mean length if the engine computes attention over a common padded length."""
+    """Return `context_tokens`; the mean length if the engine pads all sequences to a common length."""
     return context_tokens(cost, lengths) if cost.packing else sum(lengths) // len(lengths)

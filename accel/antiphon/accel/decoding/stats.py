@@ -35,10 +35,11 @@ class Step:
         draft_seconds: Time of the drafter in it.
         forward_seconds: Time of the forward pass in it.
         finish: Why generation stopped with this step; None if it continues.
-        padded: Number of padding rows, which make the forward pass cheaper; ``drafted`` does not count them.
-        prefilled: Number of prompt tokens that were computed because they were not in the KV cache; after an eviction
-            this counts the emitted tokens, too.
-        plain_seconds: What this forward pass would have taken without draft rows, by the measured costs; 0: unknown.
+        padded: Number of padding rows (added because they make the forward pass cheaper); not included in
+            ``drafted``.
+        prefilled: Number of prompt tokens that were computed because they were not in the KV cache. After an
+            eviction, emitted tokens are included.
+        plain_seconds: Estimated seconds of this forward pass without draft rows, from the measured costs; 0: unknown.
     """
 
     tokens: tuple[int, ...]
@@ -63,10 +64,10 @@ class Summary:
         prefill_seconds: Duration of the first step.
         draft_seconds: The drafter's part of ``seconds``.
         forward_seconds: The forward passes' part of ``seconds``.
-        prefill_tokens: Number of prompt tokens that were computed: all of them, unless a cache held a prefix.
+        prefill_tokens: Number of prompt tokens after the cached prefix, which the model had to compute.
         weights: "int8" or "int4" if compressed weights generated the text; see `DecodingOptions`.
         decoded_tokens: Number of tokens that the steps after the prefill emitted.
-        plain_seconds: What these steps would have taken without drafts, by the measured costs; 0: unknown.
+        plain_seconds: Estimated seconds of these steps without drafts, from the measured costs; 0: unknown.
     """
 
     steps: int = 0
@@ -84,12 +85,12 @@ class Summary:
 
     @property
     def tokens_per_second(self) -> float:
-        """Emitted tokens per second after the prefill; 0 if there are none."""
+        """Emitted tokens per second after the prefill; 0 without such tokens."""
         return self.decoded_tokens / self._decoding_seconds if self.decoded_tokens else 0.0
 
     @property
     def speedup(self) -> float:
-        """Speed after the prefill, as a multiple of plain decoding; 0 if it is unknown, or nothing was drafted."""
+        """Speed after the prefill as a multiple of plain decoding; 0 if unknown or without drafts."""
         return self.plain_seconds / self._decoding_seconds if self.plain_seconds and self.drafted else 0.0
 
     @property
@@ -113,7 +114,7 @@ class Summary:
 
     @property
     def acceptance(self) -> float:
-        """The acceptance rate: accepted by verified draft rows."""
+        """The acceptance rate: accepted draft rows / verified draft rows."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -24,18 +24,18 @@ class StepRequest:
 
     Attributes:
         settings: Settings of the calling thread.
-        started_at: When the step was requested, in seconds of `perf_counter`.
-        guess: The drafter's proposal; None until the drafter was asked.
-        is_first: Whether it is the first step of its request.
+        started_at: The `perf_counter` time in seconds at which the step was requested.
+        guess: The drafter's proposal; None before the drafter has been called.
+        is_first: Whether this is the first step of the request.
         prefilled: Number of prompt tokens that this step computes.
-        draft: The draft tree; None until it is proposed, and cut to the selected rows before the forward pass.
+        draft: The draft tree; None until it is proposed. It is cut to the selected rows before the forward pass.
         draft_seconds: Time spent in the drafter before the forward pass.
         prefill_seconds: Time of prefilling the prompt up to its last token, if the first draft is below that token.
         forward_seconds: Time of the forward pass, shared or not.
         cached_tokens: Tokens in the KV cache before the forward pass.
-        num_rows: Rows of the forward pass with the root and padding; 0 if it is a prefill.
+        num_rows: Rows of the forward pass, including root and padding; 0 for a prefill.
         is_shared: Whether the forward pass was shared with other requests.
-        is_abandoned: Whether its caller was interrupted and waits no longer.
+        is_abandoned: Whether the caller was interrupted and no longer waits.
         result: The finished step, or the exception of its drafter, sampler, stopping rule or forward pass.
         done: Set when there is a result.
     """
@@ -59,7 +59,7 @@ class StepRequest:
 
     @property
     def uncached_tokens(self) -> int:
-        """Number of confirmed tokens that are not in the KV cache: at least one."""
+        """Number of confirmed tokens that are not in the KV cache, at least one."""
         return len(self.request.output.tokens) - self.request.sequence.length
 
     def begin_forward(self) -> list[int]:
@@ -77,7 +77,7 @@ class StepRequest:
 def decode_step(engine: Engine, step: StepRequest) -> Step:
     """Decode one step of one request; several requests share the forward pass in `Scheduler._run_batch`.
 
-    The emitted tokens are the model's own for any draft; drafts only change how many of them one forward pass confirms.
+    The emitted tokens are always the model's own. Drafts only change how many of them one forward pass confirms.
 
     Args:
         step: The request to advance; its draft is proposed here unless it has one.
@@ -122,7 +122,7 @@ def decode_step(engine: Engine, step: StepRequest) -> Step:
 
 
 def guess_tokens(step: StepRequest) -> Draft:
-    """Return what the drafter proposes for a step, which depends on tokens alone; the first step starts the drafter."""
+    """Return the drafter's proposal for a step. In the first step, the drafter first reads the prompt."""
     if step.guess is None:
         request, started = step.request, perf_counter()
         context, step.is_first = request.output.tokens, not request.is_started
@@ -136,10 +136,10 @@ def guess_tokens(step: StepRequest) -> Draft:
 
 
 def propose_draft(engine: Engine, step: StepRequest) -> Draft:
-    """Return the draft of a step, cut to what its sequence can verify.
+    """Return the draft of a step, cut to the rows that its sequence can verify.
 
-    The forward pass of the first step is the prefill, which verifies a draft only if the drafter returns one at the
-    start and the sequence supports it.
+    The first forward pass is the prefill. It verifies a draft only if the drafter returns one at the start and the
+    sequence supports it.
 
     Args:
         engine: Prefills the prompt up to its last token if there is a draft below that token.
@@ -194,7 +194,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
 
 
 def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
-    """Return the draft with padding rows, which make some forward passes cheaper, or as it is if they do not fit."""
+    """Add padding rows to a draft, which make some forward passes cheaper; return it unchanged if they do not fit."""
     depth = request.output.remaining_tokens - 1
     if not count or not depth:
         return draft

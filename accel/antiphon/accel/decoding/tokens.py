@@ -1,4 +1,4 @@
-"""The tokens of one request: how the next one is chosen, and when the request ends. Independent of drafts and text."""
+"""The tokens of one request: choosing the next token and ending the request. Independent of drafts and text."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NO_TOKEN = (
 
 
 class TokenHistory:
-    """Prompt and emitted tokens of one request, as a list for drafters and as a tensor for logits processors.
+    """Prompt and emitted tokens of one request: a list for drafters, a tensor for logits processors.
 
     Args:
         prompt: Token ids of the prompt, shape (1, length).
 
     Attributes:
-        tokens: Prompt and emitted tokens as a list that only grows; drafters get it as their context.
+        tokens: Prompt and emitted tokens as a list that only grows; the context of drafters.
     """
 
     def __init__(self, prompt: Tensor) -> None:
@@ -52,9 +52,9 @@ class TokenHistory:
 class Sampler:
     """Chooses tokens as `generate` of transformers does, only at the rows that verification visits.
 
-    Logits processors get all tokens up to the row, shape (1, length), and float32 logits, shape (1, vocab), in the
-    order of plain decoding, so stateful ones stay correct. There is one draw per emitted token: a seed gives the same
-    text with and without drafts.
+    Logits processors get all tokens up to the row, shape (1, length), and float32 logits, shape (1, vocab). They are
+    called in the order of plain decoding, so stateful processors stay correct. One random number is drawn per emitted
+    token, so a seed gives the same text with and without drafts.
 
     Args:
         sample: Draw tokens; False: take the most likely one.
@@ -82,11 +82,11 @@ class Sampler:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is chosen and no other logits are read."""
+        """Whether the sampler only needs the most likely token of each row."""
         return not self.sample and not self.processors and self.scores is None and self.logits is None
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """Return a function from a row of one forward pass to the model's next token after that row."""
+        """Return a function that takes a row of this forward pass and returns the model's next token after it."""
         if self.is_greedy:
             return logits.argmax
         tensor = logits.tensor()
@@ -115,13 +115,13 @@ class Sampler:
 class RequestOutput(TokenOutput):
     """Appends emitted tokens to the history and decides after each one whether generation stops.
 
-    Transformers evaluates its stopping criteria once per forward pass. Here they are evaluated after every accepted
-    token, so a run of accepted tokens is cut exactly where plain decoding would have stopped. End-of-sequence tokens
-    and the length are compared as integers; every other criterion is called with the ids, shape (1, length), and the
-    scores so far.
+    Stopping criteria are evaluated after every accepted token and not once per forward pass, so accepted tokens are
+    cut exactly where plain decoding stops. End-of-sequence tokens and the length are compared as integers; other
+    criteria are called with the ids, shape (1, length), and the scores so far.
 
     Args:
-        scores: Returns the processed scores of the emitted tokens, each of shape (1, vocab), or None if not recorded.
+        scores: Function that returns the processed scores of the emitted tokens, each of shape (1, vocab), or None if
+            not recorded.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class RequestOutput(TokenOutput):
 def collect_logprobs(
     steps: Iterator[Step], logits: list[Tensor], count: int, logprobs: list[TokenLogprob]
 ) -> Iterator[Step]:
-    """Yield the same steps and append the log-probability of each emitted token to ``logprobs``.
+    """Yield the given steps, and append the log-probability of each emitted token to ``logprobs``.
 
     Args:
         logits: Raw logits of the last step's tokens, each of shape (1, vocab); cleared after each step.

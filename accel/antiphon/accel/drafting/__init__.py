@@ -6,7 +6,7 @@ From the tokens of a passage to the rows of a forward pass:
 2. ``drafters/*.py`` propose a draft tree from such an index or from the model's own logits (one file per drafter).
 3. ``calibration.py`` records how often the drafter was right, and corrects its estimated chances.
 4. ``cost_model.py`` gives the seconds of a forward pass as a function of its rows and its context.
-5. ``row_selection.py`` selects the rows with the most expected tokens per second (`select_rows`): here a draft is cut.
+5. ``row_selection.py`` cuts drafts to the rows with the most expected tokens per second (`select_rows`).
    ``budget.py`` applies it to one request (`AdaptiveBudget`) and to several in one forward pass (`trim_drafts`).
 6. ``tree.py`` computes depths and the ancestor mask of the rows; ``verify.py`` finds the accepted path.
 

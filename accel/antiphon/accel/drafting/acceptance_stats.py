@@ -1,4 +1,4 @@
-"""Statistics that requests to one engine share: learned costs, calibrated drafters and preferred numbers of rows."""
+"""Statistics that all requests to one engine share: learned costs, calibrations and preferred numbers of rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class AcceptanceStats:
     preferred: dict[object, PreferredRows] = field(default_factory=dict)
 
     def budget(self, drafter: Drafter) -> AdaptiveBudget:
-        """Return an adaptive budget for one request; drafters of one class with equal parts share statistics."""
+        """Return an adaptive budget for one request.
+
+        Drafters of the same class and with equal parts share statistics.
+        """
         kind = type(drafter), getattr(drafter, "parts", ())
         preferred = self.preferred.setdefault(kind, PreferredRows(MAX_ROWS))
         return AdaptiveBudget(self.cost, self.calibrations.setdefault(kind, Calibration()), preferred)
@@ -50,9 +53,9 @@ def make_budget(
 
     Args:
         num_draft_tokens: Fixed number of draft rows per step, or None to adapt it to costs and acceptance rates.
-        cost: Fixed costs, which are not corrected by measured times; None to use those of the engine.
-        acceptance_stats: Returns the statistics of the engine, or None if the engine can verify no draft. Called only
-            if ``num_draft_tokens`` and ``cost`` are None.
+        cost: Fixed costs, which are not corrected by measured times; None: the engine's costs.
+        acceptance_stats: Function that returns the statistics of the engine, or None if the engine cannot verify
+            drafts. Called only if ``num_draft_tokens`` and ``cost`` are None.
     """
     if num_draft_tokens is not None:
         return FixedBudget(num_draft_tokens)

@@ -1,4 +1,4 @@
-"""Budgets: how many rows of a draft are verified in a step, as a fixed number or by measured cost and acceptance rate.
+"""Budgets limit the rows of a draft that a step verifies, to a fixed number or by measured costs and acceptance rates.
 
 A budget never changes the text, only the time. `antiphon.accel.drafting.row_selection` chooses the rows.
 """
@@ -45,10 +45,10 @@ class Budget(Protocol):
         """Return the number of padding rows that make a forward pass for this sequence alone cheaper."""
 
     def observe_accepted(self, accepted: Accepted) -> None:
-        """Learn from the tokens that a step emitted."""
+        """Update the statistics with the tokens that a step emitted."""
 
     def observe_time(self, rows: int, context_length: int, seconds: float) -> None:
-        """Learn the duration of a step.
+        """Update the costs with the duration of a step.
 
         Args:
             seconds: Duration of the step, including verification.
@@ -81,10 +81,10 @@ class FixedBudget:
 
 
 class AdaptiveBudget:
-    """A `Budget` that verifies the rows with the most expected tokens per second, or no rows if a plain step has more.
+    """A `Budget` that verifies the rows with the most expected tokens per second; none if a plain step has more.
 
-    Rows are sorted by their calibrated chance. A step with the first k rows is expected to emit 1 + (sum of
-    their chances) tokens, and its forward pass has 1 + k rows. Every k is tried, because costs rise in steps.
+    Rows are sorted by calibrated chance. A step with the first k rows is expected to emit 1 + (sum of their chances)
+    tokens, and its forward pass has 1 + k rows. Every k is tried, because costs rise in steps.
 
     Args:
         calibration: Acceptance rates of the drafter in earlier requests.
@@ -104,15 +104,16 @@ class AdaptiveBudget:
     def num_draft_tokens(self) -> int:
         """Number of candidates to request from the drafter: twice the recent average of selected rows.
 
-        A preferred number of rows is requested instead, if there is one, except in every `EXPLORE_EVERY`-th step.
+        If there is a preferred number of rows, that is returned instead, except in every `EXPLORE_EVERY`-th step.
         """
         is_preferred = self.preferred.rows and self._is_alone and self._steps % EXPLORE_EVERY
         return max(self.preferred.rows - 1, MIN_ROWS) if is_preferred else self._num_draft_tokens
 
     def trim(self, draft: Draft, context_length: int) -> Draft:
-        """Return the rows with the most expected tokens per second; all of them keep their probes, or none does.
+        """Return the rows with the most expected tokens per second; either all of them keep their probes or none does.
 
-        A probe's gain is its chance as the drafter gave it: the expected number of tokens that its logits are worth.
+        The gain of a probe is the chance that the drafter gave it: the expected number of later tokens from its
+        logits.
         """
         kept = self.select(draft, context_length)
         return draft if len(kept) == len(draft) else take_rows(draft, kept)
@@ -142,8 +143,8 @@ class AdaptiveBudget:
     def padding_rows(self, draft: Draft, context_length: int) -> int:
         """Return the number of padding rows that make the forward pass at least a tenth cheaper; 0 if none does.
 
-        In half precision some CPUs compute a few rows faster than one. Some engines are fastest with as many rows as in
-        the last forward pass, or with the preferred number.
+        In half precision some CPUs compute a few rows faster than one. Some engines are fastest with the number of
+        rows of the last forward pass, or with the preferred number.
         """
         return cheapest_padding(self.cost, context_length, 1 + len(draft), self.preferred.rows)
 
@@ -156,11 +157,11 @@ class AdaptiveBudget:
             self._last_scored = None
 
     def observe_time(self, rows: int, context_length: int, seconds: float) -> None:
-        """Correct the cost model."""
+        """Correct the cost model by the duration of a step."""
         self.cost.observe(rows, context_length, seconds)
 
     def plain_share(self, rows: int, context_length: int) -> float:
-        """Return the cost of one row as a share of that of a forward pass; 0 if the costs are not measured."""
+        """Return the cost of a plain step divided by the cost of a forward pass; 0 if costs are not measured."""
         seconds = self.cost.seconds(context_length, rows)
         return seconds[0] / seconds[-1] if self.cost.learns else 0.0
 
@@ -177,7 +178,7 @@ def cheapest_padding(cost: CostModel, context_length: int, rows: int, preferred:
 
 
 def _padded_costs(cost: CostModel, context_length: int, rows: int, preferred: int = 0) -> list[float]:
-    """Return the seconds of a forward pass by its number of rows; padding is included if it makes the pass cheaper."""
+    """Return the seconds of a forward pass by its number of rows, with padding rows if they make it cheaper."""
     return list(accumulate(reversed(cost.next_seconds(context_length, rows, preferred)), min))[::-1]
 
 
@@ -191,7 +192,7 @@ def context_tokens(cost: CostModel, context_lengths: Sequence[int]) -> int:
 
 
 def packing_savings(cost: CostModel, context_lengths: Sequence[int], drafts: Sequence[Draft]) -> float:
-    """Return the seconds that a forward pass saves over its cost curve because some sequences verify no draft."""
+    """Return the seconds by which a forward pass is faster than its cost curve because some sequences have no draft."""
     return cost.packing * sum(length for length, draft in zip(context_lengths, drafts, strict=True) if not draft)
 
 
@@ -200,11 +201,10 @@ def trim_drafts(
 ) -> list[Draft]:
     """Trim the drafts of several sequences that share one forward pass.
 
-    The rows of all sequences compete for the forward pass. They are sorted by chance, and the first of them are
-    selected, up to the number with the most tokens per second: (sequences + sum of chances) / cost(sequences + rows).
-    No row is selected unless this exceeds the tokens per second without drafts by a margin. Rows of budgets other than
-    `AdaptiveBudget` are always verified; they count in tokens and in cost. For a single sequence, its own budget
-    selects the rows.
+    The rows of all sequences are sorted by chance. The first rows are selected, as many as give the most tokens per
+    second: (sequences + sum of chances) / cost(sequences + rows). No row is selected unless this exceeds the tokens
+    per second without drafts by a margin. Rows of budgets other than `AdaptiveBudget` are always verified; they count
+    in tokens and in cost. A single sequence uses its own budget.
 
     Args:
         cost: Cost model of forward passes over several sequences, evaluated at `context_tokens`. Default: that of the

@@ -1,4 +1,4 @@
-"""Calibration: the observed acceptance rate of a drafter's rows by the probability that the drafter gave them."""
+"""Calibration: correct a drafter's estimated probabilities by its observed acceptance rates."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MAX_PENDING = 8
 
 
 class Calibration:
-    """Acceptance rate of a drafter's rows given that their parent was right, by the probability that the drafter gave.
+    """Acceptance rates of a drafter's rows if their parents were right, by the probability that the drafter gave them.
 
-    It is shared by all requests. A row counts as right if the text turns out to contain its token there. That is known
-    without verifying the row, so a drafter whose rows are not verified is calibrated as well, at no cost.
+    All requests share it. A row is right if the later text has its token at that position. This is known even if the
+    row was not verified, so unverified rows are counted, too.
 
     Attributes:
         trials: Decayed number of rows per bin, length ``NUM_BINS``.
@@ -44,7 +44,7 @@ class Calibration:
         self.hits = [0.0] * NUM_BINS
 
     def chance(self, index: int, given: float) -> float:
-        """Return the probability that a row is right if its parent is.
+        """Return the probability that a row is right if its parent is right.
 
         Args:
             index: Bin of the row.
@@ -63,7 +63,7 @@ class Calibration:
 
 @dataclass(slots=True)
 class _PendingDraft:
-    """An earlier draft, and the row that the emitted tokens have reached in it so far."""
+    """An earlier draft, and its row at which the emitted tokens have arrived."""
 
     draft: Draft
     bins: list[int]
@@ -72,10 +72,10 @@ class _PendingDraft:
 
 
 class RequestCalibration:
-    """The calibration of one request: it starts from a shared prior and adds its own observations.
+    """The calibration of one request: a shared prior, updated with the request's own observations.
 
     Args:
-        prior: The calibration by earlier requests; observations of this request update it, too.
+        prior: The calibration from earlier requests; this request's observations update it, too.
     """
 
     def __init__(self, prior: Calibration) -> None:
@@ -96,10 +96,10 @@ class RequestCalibration:
         return index, (self.hits[index] + REQUEST_PRIOR_TRIALS * prior) / (self.trials[index] + REQUEST_PRIOR_TRIALS)
 
     def calibrate(self, draft: Draft) -> list[float]:
-        """Return the calibrated probability that the path to each candidate is accepted; never above its parent's.
+        """Return the calibrated probability that the path to each candidate is accepted; at most that of its parent.
 
-        The draft is remembered, so that the tokens observed later show which of its rows were right. It is remembered
-        once, even if it is calibrated several times before the next tokens.
+        The draft is stored until later tokens show which of its rows were right. It is stored once, even if it is
+        calibrated several times before the next tokens.
         """
         draft = without_probes(draft)
         chances: list[float] = []
@@ -116,11 +116,11 @@ class RequestCalibration:
         return chances
 
     def observe(self, tokens: Tokens) -> None:
-        """Learn from the emitted tokens."""
+        """Update the calibration with the emitted tokens."""
         self._pending = deque((each for each in self._pending if self._follow(each, tokens)), maxlen=MAX_PENDING)
 
     def _follow(self, each: _PendingDraft, tokens: Tokens) -> bool:
-        """Count every row that the tokens show to be right or wrong; return whether some rows are still undecided."""
+        """Count the rows that the tokens prove right or wrong; return whether other rows are still undecided."""
         for token in tokens:
             candidates = each.children.get(each.row, {})
             for row in candidates.values():

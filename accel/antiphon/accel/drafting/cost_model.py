@@ -1,4 +1,4 @@
-"""Cost model: seconds of one forward pass by its rows and its context, measured once and corrected by real steps.
+"""Cost model: seconds of a forward pass by its rows and its context, measured once and corrected by later steps.
 
 `StepCost` holds the measured curve, and `CostModel` returns costs from it, with corrections that this process has
 learned. Independent of drafts and of how costs are measured.
@@ -35,14 +35,14 @@ BIAS_DECAY = 1 - 1 / 500
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCost:
-    """Measured seconds of one forward pass by the tokens before it and by its rows (root and draft).
+    """Measured seconds of a forward pass by the number of cached tokens and of rows (root and draft).
 
     Attributes:
-        seconds: ``seconds[context_length][rows]``, contexts and rows ascending. Every context has the cost of one row,
-            a plain step. Row counts are missing if the model cannot verify them in one forward pass or if there was
-            no time to measure them. The costs are those of a forward pass after another one of as many rows.
-        shape_change: Extra seconds of a forward pass whose number of rows differs from that of the pass before it, for
-            engines whose graph adapts to its shapes.
+        seconds: ``seconds[context_length][rows]``, contexts and rows ascending. Every context has the cost of one
+            row, a plain step. Row counts are missing if the model cannot verify them in one forward pass or there was
+            no time to measure them. Costs hold if the forward pass before had the same number of rows.
+        shape_change: Extra seconds if the number of rows differs from that of the forward pass before, for engines
+            whose graph adapts to its shapes.
         packing: Extra seconds per context token that a sequence adds to a shared forward pass if it verifies a draft.
             If it is 0, the cost depends only on the total number of rows.
         measurements: Number of measurements that were combined, see `cost_store.save`.
@@ -71,9 +71,9 @@ class StepCost:
     def curve(self, context_length: int, rows: int) -> NDArray[np.float64]:
         """Return the seconds of forward passes of 1 to ``rows`` rows, shape (rows,).
 
-        Costs are linear between measured points and continue with the last slope beyond them. For row counts that only
-        the first context has, the ratio to the first context is interpolated over the rows. With the context they never
-        fall, and those of more rows rise at least as fast as those of fewer.
+        Costs are interpolated linearly between measured points and extrapolated with the last slope. For row counts
+        that were measured only at the first context, the ratio to the first context is interpolated over the rows.
+        Costs never decrease with the context, and with more rows they increase at least as fast.
         """
         counts = np.arange(1, rows + 1)
         (start, first), *others = self.seconds.items()
@@ -94,7 +94,7 @@ class StepCost:
         return float(curve[-1] / curve[0])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return, by context length, the measured rows, their milliseconds and their ratio to one row."""
+        """Return, by context length, the measured numbers of rows, their milliseconds and the ratios to one row."""
         return {
             str(context): {
                 "rows": list(measured),
@@ -106,15 +106,15 @@ class StepCost:
 
 
 class CostModel:
-    """Returns the seconds of forward passes by context and rows; corrects the measured curve by the durations of steps.
+    """Estimates the seconds of forward passes by context and rows, from the measured curve and later steps.
 
-    Only ratios between forward passes affect decisions. A drift that slows all forward passes alike is therefore
-    tracked apart from errors of the curve: each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own slowly learned
+    Only ratios between forward passes affect decisions. So a slowdown of all forward passes is tracked separately
+    from errors of the curve, for which each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own slowly learned
     correction.
 
     Args:
-        learns: Whether steps correct it. False for known costs, and for results that must not depend on the clock; the
-            rows of the last forward pass are then unknown, so that a change of rows costs nothing.
+        learns: Whether steps correct the costs. False for known costs, and for results that must not depend on the
+            clock; a change of the number of rows then costs nothing.
     """
 
     def __init__(self, cost: StepCost, *, learns: bool = True) -> None:
@@ -133,16 +133,16 @@ class CostModel:
         return seconds
 
     def next_seconds(self, context_length: int, rows: int, preferred: int = 0) -> list[float]:
-        """Return the seconds of the very next forward pass, including the cost of changing the number of rows.
+        """Return the seconds of the next forward pass, including the cost of changing the number of rows.
 
-        Without a preferred number, only the share `SHAPE_CHANGE_SHARE` of leaving the last number is added.
+        Without a preferred number of rows, only the share `SHAPE_CHANGE_SHARE` of that cost is added.
 
         Args:
             preferred: Preferred number of rows. If given, the cost of returning to it is included. 0: none.
 
         Returns:
-            Seconds for 1, 2, ... rows: up to ``rows``, and if a change of rows costs anything, at least up to the rows
-            of the last forward pass and to the preferred number.
+            Seconds for 1, 2, ... rows, up to ``rows``. If a change of rows has a cost, at least up to the rows of the
+            last forward pass and up to the preferred number.
         """
         change = self.shape_change
         if not change:
@@ -168,17 +168,17 @@ class CostModel:
     def packing(self) -> float:
         """Extra seconds per context token that the first draft row of a sequence adds to a shared forward pass.
 
-        If it is not 0, ``context_length`` of a shared forward pass is the sum over its sequences, and ``seconds`` are
-        those of a forward pass in which all sequences verify a draft.
+        If it is not 0, the ``context_length`` of a shared forward pass is the sum over its sequences, and ``seconds``
+        is the duration if all sequences verify a draft.
         """
         return self.cost.packing
 
     def observe(self, rows: int, context_length: int, seconds: float, saved: float = 0.0) -> None:
-        """Correct the costs by one step; the first forward pass of a shape is slower than later ones and is ignored.
+        """Correct the costs by one step. The first forward pass of each shape is ignored, because it is slower.
 
         Args:
-            saved: Seconds to add before comparing with the curve: this pass was faster because some of its sequences
-                had no draft (`antiphon.accel.drafting.budget.packing_savings`).
+            saved: Seconds to add before the comparison with the curve, because some sequences of the pass had no
+                draft (`antiphon.accel.drafting.budget.packing_savings`).
         """
         last, self._last_rows = self._last_rows, rows
         if not self.learns or rows not in self._seen:
@@ -215,7 +215,7 @@ def _round_context(context_length: int) -> int:
 
 
 def _row_range(rows: int) -> int:
-    """Return the index of a number's row range: 1 row is range 0, 2 is 1, 3 to 4 is 2, 5 to 8 is 3, ..."""
+    """Return the index of the range that contains a number of rows: 1 row is range 0, 2 is 1, 3 to 4 is 2, ..."""
     return (rows - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""Drafts and their vocabulary: `Draft`, `Accepted`, and the protocols `Drafter` and `Logits`. Imports no model."""
+"""Drafts and related types: `Draft`, `Accepted`, and the protocols `Drafter` and `Logits`. Imports no model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ ROOT = -1
 class Draft:
     """A draft tree: rows of guessed tokens below the last confirmed token (``ROOT``).
 
-    A row is a candidate or a probe. A candidate is a guess at the text. A probe is in the draft because the drafter
-    needs the model's logits there; after the forward pass the drafter finds it by the tokens on its path. A probe with
-    a token (0 or more) is accepted like any row if it is right. A probe with a negative number is a mask token of BiTA
-    and is never accepted.
+    A row is a candidate or a probe. A candidate is a guess at the text. A probe is a row whose logits the drafter
+    needs; after the forward pass the drafter finds it by the tokens on its path. A probe with a token (0 or more) is
+    accepted like any row if the token is right. A probe with a negative number is a mask token of BiTA and is never
+    accepted.
 
-    Code that removes rows keeps either no probes at all, or all probes below the root and below
-    each candidate that it keeps.
+    Functions that remove rows keep either no probes, or all probes below the root and below each kept candidate.
 
     Attributes:
         tokens: Token of each row.
@@ -83,7 +82,7 @@ class Draft:
     def children(self) -> dict[int, dict[int, int]]:
         """Child rows of each row: ``children[row][token]`` is a row. Computed once; do not modify.
 
-        If several rows have equal paths, the first one has the children of all of them.
+        If several rows have equal paths, the children of all of them are listed for the first one.
         """
         if self._children is None:
             children: dict[int, dict[int, int]] = {}
@@ -129,8 +128,8 @@ class Accepted:
 
     Attributes:
         path: The accepted rows, from the first below the root on.
-        tokens: The emitted tokens: those of the accepted rows, then the bonus token (the model's own next token).
-            Its length is ``len(path) + 1``.
+        tokens: The emitted tokens: the accepted rows, then the bonus token (the model's own next token). Its length
+            is ``len(path) + 1``.
     """
 
     path: tuple[int, ...]
@@ -138,7 +137,7 @@ class Accepted:
 
 
 def places_of(rows: Sequence[int], first: int = 0) -> slice | list[int]:
-    """Return the index of draft rows among logits whose root is at ``first``; a slice needs no copy."""
+    """Return an index of draft rows in logits whose root is at ``first``. A slice, if possible, needs no copy."""
     if isinstance(rows, range) and rows.step == 1:
         return slice(first + rows.start + 1, first + rows.stop + 1)
     return [first + row + 1 for row in rows]
@@ -155,7 +154,7 @@ class Logits(Protocol):
         """Number of logits per row."""
 
     def argmax(self, row: int) -> int:
-        """Return the most likely token after a row (``ROOT``: the last confirmed token). If tied, the lowest id."""
+        """Return the most likely token after a row (``ROOT``: the last confirmed token); the lowest id in a tie."""
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ``k`` most likely tokens after each row and their approximate probabilities, best first.
@@ -176,7 +175,7 @@ class Logits(Protocol):
 
 
 class Drafter(Protocol):
-    """A source of drafts. It sees confirmed tokens only. Its drafts change the speed, never the text."""
+    """Proposes drafts from confirmed tokens. Drafts change the speed, never the text."""
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
         """Forget the previous request and read the prompt and the references of a new one.
@@ -185,8 +184,8 @@ class Drafter(Protocol):
             references: Token ids of the texts to copy from, one sequence each.
 
         Returns:
-            An optional draft for the first forward pass, below the last token of the prompt. It is for drafters that
-            need logits there. The engine may ignore it: some models and batches cannot draft during prefill.
+            Optionally a draft below the last token of the prompt, for drafters that need logits of the first forward
+            pass. The engine may ignore it: some models and batches cannot draft during prefill.
         """
 
     def propose(self, context: Tokens, budget: int) -> Draft:
@@ -194,17 +193,16 @@ class Drafter(Protocol):
 
         Args:
             context: Token ids of the prompt and of everything emitted so far.
-            budget: Maximum number of candidates. Probes are not counted: the budget decides later whether to
-                verify them.
+            budget: Maximum number of candidates. Probes are not counted, because the budget decides about them later.
         """
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Learn from one step.
+        """Update the drafter with the result of one step.
 
         Args:
-            draft: The draft that was verified. It may have fewer rows than proposed and in another order: identify
-                rows by their paths.
-            logits: The model's logits, or None if there are none (when a recorded answer is replayed).
+            draft: The draft that was verified. It may have fewer rows than proposed, in another order; identify rows
+                by their paths.
+            logits: The model's logits; None when a recorded answer is replayed.
         """
 
 
@@ -242,7 +240,7 @@ def path_to(draft: Draft, row: int) -> list[int]:
 
 
 def without_probes(draft: Draft) -> Draft:
-    """Return the candidates alone."""
+    """Return the draft without its probes."""
     if not draft.num_probes:
         return draft
     count = draft.num_candidates
@@ -250,13 +248,13 @@ def without_probes(draft: Draft) -> Draft:
 
 
 def trim(draft: Draft, rows: int, depth: int, probe_depth: int | None = None) -> Draft:
-    """Trim a draft to at most ``rows`` rows down to ``depth``: the most likely ones, with all of their ancestors.
+    """Trim a draft to its at most ``rows`` most likely rows down to ``depth``, with all of their ancestors.
 
-    Rows are ranked by their chance, but never above their parent, so paths stay whole; of equal ranks the earlier row
-    is kept.
+    Rows are ranked by their chance, but never above their parent, so paths stay complete. If ranks are equal, the
+    earlier row is kept.
 
-    Probes take precedence: those below the root are taken before any candidate, and each candidate is taken with the
-    probes below it. If the probes of the root do not fit, or a probe is too deep, all probes are dropped.
+    The probes below the root are taken before any candidate, and each candidate is taken with the probes below it. If
+    the probes of the root do not fit, or a probe is too deep, all probes are dropped.
 
     Args:
         probe_depth: Maximum depth of a probe, ``depth`` by default. It may be larger, because the logits of a probe
@@ -283,7 +281,7 @@ def _most_likely(draft: Draft, rows: int, depth: int) -> list[int]:
 
 
 def _trim_with_probes(draft: Draft, rows: int, depth: int, probe_depth: int) -> list[int] | None:
-    """Return the rows, ascending, that `trim` keeps of a draft with probes; None if the probes do not fit."""
+    """Return the rows that `trim` keeps of a draft with probes, ascending; None if the probes do not fit."""
     probes, depths = draft.probes_below, draft.depths
     kept = list(probes.get(ROOT, ()))
     for row in _most_likely(draft, rows, depth):
@@ -295,7 +293,7 @@ def _trim_with_probes(draft: Draft, rows: int, depth: int, probe_depth: int) -> 
 
 
 def most_likely_chain(draft: Draft) -> Draft:
-    """Return the chain from the root that always follows the most likely child, for models that verify chains only."""
+    """Return the chain of most likely children from the root on, for models that can verify only chains."""
     path: list[int] = []
     row = ROOT
     children = without_probes(draft).children
@@ -307,7 +305,7 @@ def most_likely_chain(draft: Draft) -> Draft:
 
 
 def merge(*drafts: Draft) -> Draft:
-    """Return one tree of several drafts: equal paths become one row, which has the highest of their chances.
+    """Merge drafts into one tree. Equal paths become one row with the highest of their chances.
 
     The probes of all drafts follow the candidates of all drafts. A probe with the same path as a candidate stays a
     separate row: otherwise dropping the candidate would drop the probe.
@@ -337,7 +335,7 @@ def merge(*drafts: Draft) -> Draft:
 
 
 def pad(draft: Draft, token: int, count: int) -> Draft:
-    """Return the draft with padding rows, which only make its forward pass larger.
+    """Add padding rows, which only increase the size of the forward pass.
 
     Args:
         count: Number of padding rows. They are probes of the root with chance 0.

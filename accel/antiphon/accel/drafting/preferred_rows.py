@@ -18,12 +18,12 @@ fluctuates by a few percent."""
 
 
 class PreferredRows:
-    """The number of rows, root included, with the most tokens per second if every step verifies as many.
+    """The number of rows, including the root, that gives the most tokens per second if every step has it.
 
-    For a single step, more or fewer rows may be better. But if a forward pass costs much more when its number of rows
-    changes, the same number in every step is the fastest. Before the first step has been observed, the number is
-    computed from the chances of the first draft; afterwards, from the number of drafted tokens that the text turned out
-    to contain, whether or not their rows were verified. Requests with the same kind of drafter share it.
+    For a single step, more or fewer rows may be better. But if a change of the number of rows makes a forward pass
+    much more expensive, a constant number is fastest. Before the first step, the number is computed from the chances
+    of the first draft. Later it is computed from the drafted tokens that the text turned out to contain, even if
+    their rows were not verified. Requests with the same kind of drafter share the number.
 
     Attributes:
         rows: The preferred number; 0 before the first `update`.
@@ -48,7 +48,7 @@ class PreferredRows:
             self.rows = best
 
     def observe(self, draft: Draft, chances: Sequence[float], tokens: Tokens) -> None:
-        """Learn how many candidates of a draft would have been accepted if all of them had been verified."""
+        """Record how many candidates of a draft would have been accepted if all had been verified."""
         order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)
         places = {row: place for place, row in enumerate(order, 1)}
         found: list[int] = []
@@ -61,7 +61,7 @@ class PreferredRows:
         self._record(np.bincount(np.array(found, dtype=int), minlength=len(self._gains))[1:].cumsum())
 
     def _record(self, gains: NDArray[np.float64] | NDArray[np.int64]) -> None:
-        """Update the moving averages of tokens gained with 1, 2, ... candidates; those beyond the draft gain none."""
+        """Update the moving averages of the tokens gained with 1, 2, ... candidates; further candidates gain none."""
         share = max(STEP_WEIGHT, 1 / (self._steps + 1))
         self._gains *= 1 - share
         count = min(len(gains), len(self._gains) - 1)

@@ -1,4 +1,4 @@
-"""Row selection: which rows of one or several drafts give the most expected tokens per second.
+"""Row selection: select the rows of one or several drafts that give the most expected tokens per second.
 
 A draft is cut to the rows that are worth their cost. `antiphon.accel.drafting.budget` provides calibrated chances and
 costs.
@@ -21,7 +21,7 @@ class ScoredDraft:
     """The draft of one sequence with calibrated chances.
 
     Attributes:
-        chances: Calibrated chance of each candidate; that of a child is never above that of its parent.
+        chances: Calibrated chance of each candidate; a child's chance is at most that of its parent.
     """
 
     draft: Draft
@@ -30,15 +30,15 @@ class ScoredDraft:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Candidates in the order in which they are added, most likely first, and the forward pass without any of them.
+    """The candidates, most likely first, and the tokens, rows and seconds of the forward pass without them.
 
     Attributes:
         tokens: Expected tokens without any candidate.
         rows: Rows without any candidate.
-        seconds: Seconds without any candidate, in addition to those of the rows.
+        seconds: Seconds without any candidate, in addition to the cost of the rows.
         gains: Expected tokens that each candidate adds, with its probes.
         sizes: Rows that each candidate adds, with its probes.
-        extra_seconds: Seconds that each candidate adds, in addition to those of its rows.
+        extra_seconds: Seconds that each candidate adds, in addition to the cost of its rows.
     """
 
     tokens: float
@@ -60,20 +60,19 @@ def select_rows(
 ) -> list[list[int]]:
     """Select the rows to verify: those with the most expected tokens per second.
 
-    The candidates of all drafts are sorted by their chance, most likely first. The first k of them give
-    (tokens + sum of their chances) / costs[k] tokens per second. Every k is tried, because costs rise in steps. If a
-    draft has more tokens per second with its probes, those of its root and of each selected candidate are added;
-    otherwise none of its probes is.
+    The candidates of all drafts are sorted by chance, most likely first. The first k of them give (tokens + sum of
+    their chances) / costs[k] tokens per second. Every k is tried, because costs rise in steps. A draft's probes at
+    its root and its selected candidates are added if they increase the tokens per second.
 
     Args:
         scored: The draft of each sequence that shares the forward pass.
-        costs: Seconds of the forward pass with k draft rows of all sequences together, for k from 0.
+        costs: Seconds of the forward pass with k = 0, 1, ... draft rows in all sequences together.
         tokens: Expected tokens of the forward pass without any of these rows.
         first_row_costs: Seconds that the first row of each draft adds to its forward pass; 0 by default.
 
     Returns:
-        For each draft the selected rows, ascending. No row is selected unless it raises the tokens per second by the
-        factor `MARGIN`.
+        For each draft, the selected rows, ascending. Empty if they do not raise the tokens per second by the factor
+        `MARGIN`.
     """
     first_row_costs = first_row_costs or (0.0,) * len(scored)
     chances = [chance for each in scored for chance in each.chances]
@@ -100,7 +99,7 @@ def select_rows(
 def _extra_seconds(
     scored: Sequence[ScoredDraft], order: Sequence[int], first_row_costs: Sequence[float]
 ) -> list[float]:
-    """Return the extra seconds of each candidate: the first-row cost for the first one of a draft, else 0."""
+    """Return the extra seconds of each candidate: the first-row cost for the first candidate of a draft, else 0."""
     extra = [0.0] * len(order)
     if any(first_row_costs):
         owners = [index for index, each in enumerate(scored) for _ in each.chances]
@@ -129,7 +128,7 @@ def _with_probes(plan: _Plan, scored: ScoredDraft, places: dict[int, int], first
 
 
 def _places(scored: Sequence[ScoredDraft], index: int, order: Sequence[int]) -> dict[int, int]:
-    """Return for each candidate of one draft its index in ``order``."""
+    """Return, for each candidate of one draft, its index in ``order``."""
     first = sum(len(each.chances) for each in scored[:index])
     rows = range(first, first + len(scored[index].chances))
     return {row - first: place for place, row in enumerate(order) if row in rows}

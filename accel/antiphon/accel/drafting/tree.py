@@ -1,4 +1,4 @@
-"""Geometry of a draft tree: the order of its rows, their depths, and which rows attend to which. Imports no model."""
+"""Order, depths and ancestor mask of the rows of a draft tree. Imports no model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from antiphon.accel.drafting.draft import ROOT, Draft, take_rows
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpan:
-    """How far back an attention layer looks. With neither limit it attends to the whole sequence.
+    """How far back an attention layer looks. Without limits it attends to the whole sequence.
 
     Attributes:
         window: Size of a sliding window, in positions.
-        chunk: Size of the fixed chunks that attention stays within, in positions.
+        chunk: Size of the fixed chunks that attention cannot leave, in positions.
     """
 
     window: int | None = None
@@ -32,8 +32,8 @@ class Tree:
         depths: Depth of each row, shape (rows,). The first pending token has depth 0. The position of a row is its
             depth plus the number of tokens before the first pending one.
         ancestor_mask: Shape (rows, rows). Entry [i, j] is true if row j is row i or one of its ancestors.
-        padding_rows: Number of padding rows at the end. In ``ancestor_mask`` they attend to nothing. They
-            have the depth of the root, so that their position is always in range.
+        padding_rows: Number of padding rows at the end. In ``ancestor_mask`` they attend to nothing. They have the
+            root's depth, so their position is always valid.
     """
 
     depths: NDArray[np.int64]
@@ -63,10 +63,10 @@ def build_tree(pending: int, parents: Sequence[int], padding_rows: int = 0) -> T
 
 
 def take_rows_depth_first(draft: Draft, kept: Sequence[int]) -> Draft:
-    """Return only the kept rows, in depth-first order: every candidate is followed by its first child's subtree.
+    """Return the kept rows in depth-first order: every candidate is followed by its first child's subtree.
 
-    Drafters put likely rows first. In this order an accepted path is therefore mostly contiguous behind the root, and
-    its keys and values need not be moved in the KV cache. Probes stay behind the candidates, in their order.
+    Drafters put likely rows first, so in this order an accepted path is mostly contiguous after the root, and its
+    keys and values need not be moved in the KV cache. Probes stay after the candidates, in their order.
 
     Args:
         kept: Rows to keep, ascending; the parent of each kept row is kept, too.
@@ -96,7 +96,7 @@ def reorder_depth_first(draft: Draft) -> Draft:
 
 
 def _unpack_bits(rows: list[int]) -> NDArray[np.bool_]:
-    """Return bit sets, one integer per row, as a boolean matrix of shape (rows, rows)."""
+    """Convert bit sets (one integer per row) to a boolean matrix of shape (rows, rows)."""
     width = (len(rows) + 7) // 8
     packed = np.frombuffer(b"".join(bits.to_bytes(width, "little") for bits in rows), dtype=np.uint8)
     return np.unpackbits(packed.reshape(len(rows), width), axis=1, count=len(rows), bitorder="little").view(np.bool_)

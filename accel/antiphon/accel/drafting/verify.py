@@ -1,4 +1,4 @@
-"""Verification: which rows of a draft are accepted. Independent of drafters and of how a token is chosen."""
+"""Verification: find the accepted rows of a draft. Independent of drafters and of how a token is chosen."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
 def verify(draft: Draft, choose: Callable[[int], int], commit: Callable[[int], bool]) -> Accepted:
     """Follow the model's own tokens down the draft tree until one of them was not drafted.
 
-    At every node the model's next token is drawn and emitted, so the text and its distribution are the model's for any
-    draft. At a node, the probability that a child is accepted is the sum of the model's probabilities of the children;
-    no scheme for drafts without probabilities accepts more. The greedy case is the acceptance rule of LLMA (section 3,
-    algorithm 1). For sampling, the distribution is that of Lookahead decoding's algorithm 4, with one draw per emitted
-    token.
+    At every node the model's next token is chosen and emitted, so the text and its distribution do not depend on the
+    draft. The probability that a child of a node is accepted is the sum of the model's probabilities of the children;
+    no scheme for drafts without probabilities accepts more. Greedy verification is the acceptance rule of LLMA
+    (section 3, algorithm 1). Sampling has the distribution of Lookahead decoding's algorithm 4, with one random draw
+    per emitted token.
 
     Args:
-        choose: Returns the model's token after a row: its argmax, or one draw from its processed distribution.
-        commit: Appends a token to the text and returns whether generation ends there; then no further token is drawn.
+        choose: Function that returns the model's token after a row: the argmax, or a draw from the processed
+            distribution.
+        commit: Function that appends a token to the text and returns whether generation ends there.
 
     Returns:
-        The accepted rows, and the emitted tokens: those of the rows and the bonus token.
+        The accepted rows, and the emitted tokens: the tokens of these rows and the bonus token.
     """
     children = draft.children
     row = ROOT

@@ -1,1 +1,1 @@
-"""Engines, which run models: the protocol that all engines implement, and one folder for each engine."""
+"""Engines run models: the protocol that all engines implement, and one folder for each engine."""

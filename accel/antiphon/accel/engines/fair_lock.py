@@ -10,10 +10,10 @@ Result = TypeVar("Result")
 
 
 class FairLock:
-    """A re-entrant lock that a waiting thread gets before the thread that held it last.
+    """A re-entrant lock. After a release, waiting threads get it before the thread that released it.
 
-    It is used through `run` only, because Ctrl-C can interrupt a thread anywhere and must not leave the lock held. The
-    thread that holds it can take it again, for example when a dropped stream is closed by the garbage collector.
+    Use it only through `run`, because Ctrl-C can interrupt a thread anywhere and must not leave the lock held. It is
+    re-entrant because the garbage collector may close a dropped stream in the thread that holds the lock.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class FairLock:
         return self._holder == get_ident()
 
     def run(self, function: Callable[[], Result]) -> Result:
-        """Call a function while the calling thread holds the lock, and return its result."""
+        """Call a function while holding the lock, and return its result."""
         thread = get_ident()
         if self._holder == thread:
             return function()

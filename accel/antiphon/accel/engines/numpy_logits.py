@@ -88,9 +88,9 @@ def top_k(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the ``k`` most likely tokens of each row and their approximate probabilities, shape (rows, k) each.
 
-    The full vocabulary is never sorted. Each row is reshaped into strips, (strips, vocab / strips). The
-    k columns with the largest maxima contain the k largest logits, so only these strips * k logits are compared.
-    Probabilities are normalized by the sum over the column maxima and therefore slightly too high, as those of
+    The full vocabulary is never sorted. Each row is reshaped to (strips, vocab / strips). The k columns with the
+    largest maxima contain the k largest logits, so only these strips * k logits are compared. Probabilities are
+    normalized over the column maxima only and are therefore slightly too high, as in
     `antiphon.accel.engines.torch.argmax.top_k`.
 
     Args:

@@ -16,12 +16,12 @@ The first forward pass of a sequence is its prefill, normally without a draft. I
 to its last token, and one for the last token with the draft.
 
 Threads: the scheduler has one thread for each engine, which computes all forward passes of requests and calls the
-methods of their sequences. Other threads create sequences and call `ModelEngine.step_cost`, ``budget`` and ``bigrams``.
-All these threads hold `Engine.lock` during these calls and forward passes, so that engines need no
-other locks.
+methods of their sequences. Other threads create sequences and call `ModelEngine.step_cost`, ``budget`` and
+``bigrams``. All threads hold `Engine.lock` during these calls and during forward passes, so engines need no other
+locks.
 
-Errors: all requests of a forward pass get the exception that ``forward`` raises. After a shared forward pass has
-failed, and after any was interrupted, the scheduler calls ``reset`` on its sequences, which must work in any state. An
+Errors: an exception of ``forward`` is raised for all requests of the forward pass. After a shared forward pass has
+failed, or any was interrupted, the scheduler calls ``reset`` on its sequences, which must work in any state. An
 engine that is out of memory raises `MemoryError` with a message that says what to change.
 """
 
@@ -57,8 +57,7 @@ draft at all.
 class CachedSequence(Protocol):
     """The KV cache, or recurrent state, of one sequence. The engine creates it and `Engine.forward` fills it.
 
-    Between ``forward`` and ``keep`` it holds every row of the forward pass; after ``keep`` it holds
-    confirmed tokens only.
+    Between ``forward`` and ``keep`` it holds all rows of the forward pass, after ``keep`` only confirmed tokens.
     """
 
     @property
@@ -67,13 +66,13 @@ class CachedSequence(Protocol):
 
     @property
     def level(self) -> Level:
-        """Verification level of this sequence now; it can change as the sequence grows."""
+        """Current verification level of this sequence; it can change as the sequence grows."""
 
     @property
     def is_prefilled(self) -> bool:
         """Whether a forward pass has run for this sequence. If not, the next one is the prefill.
 
-        Tokens that a prefix cache provided do not count: they are in ``length``, but the prefill is still to come.
+        Tokens from a prefix cache count in ``length``, but do not make the sequence prefilled.
         """
 
     @property
@@ -85,45 +84,45 @@ class CachedSequence(Protocol):
         """Hidden states of kept tokens that no draft head has taken yet, if the options ask for any."""
 
     def can_draft_at_prefill(self, context: Tokens) -> bool:
-        """Return whether the prompt's last token may be computed together with a draft, after all other tokens."""
+        """Return whether the prefill may be split: first all tokens but the last, then the last one with a draft."""
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
         """Return the part of a draft that the next forward pass can verify.
 
         Args:
             draft: Draft tree below the last pending token.
-            depth: Maximum depth of a row that can be accepted: the tokens that the request may still emit, minus one.
+            depth: Maximum depth of an accepted row: the number of tokens that the request may still emit, minus one.
 
         Returns:
-            A draft of the most likely rows; a chain if the level is "linear" or "replay"; empty if nothing can be
+            A draft of the most likely rows; a chain if the level is "linear" or "replay"; empty if no draft can be
             verified.
         """
 
     def keep(self, path: Sequence[int]) -> None:
         """Keep the pending tokens and the accepted rows of the last forward pass, and drop its other rows.
 
-        Called once after each forward pass, also after a prefill (with an empty path), unless
-        `discard` is called. Accepted tokens that the cache does not hold afterwards are pending in
-        the next forward pass; ``length`` tells where these start.
+        Called once after each forward pass, including a prefill (with an empty path), unless `discard` is called.
+        Confirmed tokens that the cache does not hold afterwards are pending in the next forward pass; they start at
+        ``length``.
 
         Args:
             path: Accepted rows of the draft, from the first below the root on.
         """
 
     def discard(self) -> None:
-        """Drop all rows of the last forward pass, which had a draft, and its pending tokens as well.
+        """Drop all rows of the last forward pass, both draft and pending tokens.
 
-        Called instead of `keep` if another forward pass over the same pending tokens follows.
+        Called instead of `keep` if the same pending tokens are computed again.
         """
 
     def reset(self) -> None:
         """Drop everything that is cached, in any state. The next forward pass is a prefill of the whole text."""
 
     def is_evicted(self, context: Tokens) -> bool:
-        """Return whether the cache has to be reset before the next forward pass.
+        """Return whether the cache must be reset before the next forward pass.
 
-        This is the case if the engine gave the memory to other sequences, or if cached values are invalid for a
-        text of this length (for example because rotary frequencies depend on it).
+        It must be reset if the engine gave the memory to other sequences, or if cached values are invalid for a text
+        of this length (for example because rotary frequencies depend on it).
 
         Args:
             context: Token ids of the prompt and of everything emitted so far.
@@ -138,9 +137,8 @@ class SequenceInput:
         pending: Confirmed tokens that are not cached yet, at least one; they start at position ``sequence.length``.
         draft: Draft tree whose root is the last pending token, as `CachedSequence.fit` returned it.
         prefill_chunk: Maximum number of prompt tokens per forward pass; None for the engine's default.
-        needs_best: Whether the caller will ask for most likely tokens. An engine may compute these
-            in another way than all logits. If True, it computes them in this forward pass; if
-            False, when asked.
+        needs_best: Whether the caller will need the most likely tokens, which an engine may compute without all
+            logits. True: compute them in this forward pass. False: compute them on demand.
     """
 
     sequence: CachedSequence
@@ -155,10 +153,10 @@ REPRODUCIBLE_ROWS = 40
 
 
 class ThreadSettings(NamedTuple):
-    """Settings of a calling thread that hold for its forward passes, which run in the engine's thread.
+    """Settings of a calling thread that its forward passes, which run in the engine's thread, must use.
 
     Attributes:
-        num_threads: Number of threads that one forward pass uses; 0 if the engine has its own.
+        num_threads: Number of threads of one forward pass; 0 if the engine has its own.
         autocast: Precision of torch's autocast; None if it is off.
         is_inference: Whether the caller is in torch's inference mode.
     """
@@ -174,23 +172,22 @@ class ThreadSettings(NamedTuple):
 
 
 class AnonymousTenant:
-    """A tenant without a name, equal only to itself: it shares cached prefixes with no other tenant."""
+    """A tenant without a name. It equals only itself, so it shares no cached prefixes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceOptions:
-    """The options of a request's sequence. An engine ignores options of features that it does not have.
+    """The options of a request's sequence. An engine ignores options that it does not support.
 
-    Requests that need `cache`, `padding`, `reproducible`, `bita` or `compiled` are always given to the torch engine.
+    The torch engine gets all requests that need `cache`, `padding`, `reproducible`, `bita` or `compiled`.
 
     Attributes:
         tenant: Owner of the text: cached prefixes are shared within one tenant only.
         cache: Cache of transformers to continue from; None for a new one.
         padding: Number of left padding tokens before the prompt.
-        reproducible: Whether every forward pass after the prefill has `REPRODUCIBLE_ROWS` rows.
-            In these passes the logits of a row do not depend on the other rows, not even in one
-            bit.
-        bita: Trained BiTA masks that the drafter uses, None for none.
+        reproducible: Whether every forward pass after the prefill has `REPRODUCIBLE_ROWS` rows. In these passes the
+            logits of a row are bitwise independent of the other rows.
+        bita: Trained BiTA masks that the drafter uses; None: no masks.
         compiled: Whether to use compiled steps; None lets the engine decide.
         hidden_states: Indices of the model's hidden states that the sequence collects for the drafter's head.
     """
@@ -205,53 +202,53 @@ class SequenceOptions:
 
 
 class Engine(Protocol):
-    """Runs the forward passes of one model. This is all that the scheduler needs."""
+    """Runs the forward passes of one model: the part of an engine that the scheduler needs."""
 
     @property
     def lock(self) -> FairLock:
-        """The lock that callers hold during forward passes; see the module's paragraph on threads."""
+        """The lock that callers hold during forward passes; see "Threads" above."""
 
     scheduler: object | None
     """The scheduler of this engine, set by `scheduler_of` with the first request; engines initialize it to None."""
 
     @property
     def batch_cost(self) -> CostModel | None:
-        """Seconds of a shared forward pass as a function of its rows, over all sequences; None if nothing is measured.
+        """Cost of a shared forward pass by the total number of its rows; None if it was not measured.
 
-        The scheduler compares it with separate forward passes, and learns from every shared one.
+        The scheduler compares it with the cost of separate forward passes, and updates it after each shared one.
         """
 
     @property
     def prefill_batch_tokens(self) -> int:
-        """Maximum number of prompt tokens for which prefilling several sequences together is faster; 0 for never."""
+        """Maximum number of prompt tokens for which a shared prefill of several sequences is faster; 0: never."""
 
     def thread_settings(self) -> ThreadSettings:
         """Return the settings of the calling thread."""
 
     def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[object]:
-        """Return a context in which the calling thread has these settings."""
+        """Return a context manager that gives the calling thread these settings."""
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """Run one forward pass over the pending tokens and the drafts of one or several sequences.
 
-        Each row attends to the cached and pending tokens of its sequence and to its ancestors in the draft, and its
-        position follows from its depth. A prefill may take several passes of ``prefill_chunk``
-        tokens; only its last logits are returned. The caller holds the lock.
+        Each row attends to the cached and pending tokens of its sequence and to its ancestors in the draft. Its
+        position is determined by its depth. A prefill may take several passes of ``prefill_chunk`` tokens; only its
+        last logits are returned. The caller holds the lock.
 
         Args:
-            inputs: One input per sequence. There are several only if all of them have `CachedSequence.can_batch`.
+            inputs: One input per sequence; several only if `CachedSequence.can_batch` is true for all of them.
 
         Returns:
             For each sequence the logits after its last pending token (the root) and after each row of its draft:
             shape (1 + rows, vocab).
 
         Raises:
-            MemoryError: The KV caches of these sequences do not fit into memory together.
+            MemoryError: The KV caches of these sequences together do not fit into memory.
         """
 
 
 class ModelEngine(Engine, Protocol):
-    """An engine that a language model can decode with: it also knows costs and statistics of its model.
+    """A complete engine for a language model: it also has the costs and statistics of its model.
 
     Requests use it through `antiphon.accel.decoding.model_request`.
     """
@@ -273,7 +270,7 @@ class ModelEngine(Engine, Protocol):
 
     @property
     def bigrams(self) -> Bigrams | None:
-        """The model's most likely tokens after each frequent token, computed once; None if the model is unsuitable."""
+        """The model's most likely tokens after each frequent token, computed once; None if they cannot be computed."""
 
     def step_cost(self, *, remeasure: bool = False) -> StepCost:
         """Return the seconds of a forward pass by its rows and cached tokens, measured on first use.
@@ -283,33 +280,33 @@ class ModelEngine(Engine, Protocol):
         """
 
     def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:
-        """Return the budget of one request: how many draft rows each of its steps verifies.
+        """Return the budget of one request, which limits the draft rows of each step.
 
         Args:
             drafter: Drafter of the request, whose acceptance rates the budget calibrates.
             num_draft_tokens: Fixed number of draft rows per step; None adapts it to costs and acceptance rates.
-            cost: Costs of forward passes to assume; None takes the measured ones and learns from the clock.
+            cost: Costs of forward passes to assume; None: the measured costs, corrected by the times of steps.
         """
 
     def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> CachedSequence:
         """Return the sequence of a new request; the caller holds the lock.
 
         Args:
-            tokens: Token ids of the prompt. An engine with a prefix cache may return a sequence
-                that holds the beginning of the prompt already.
+            tokens: Token ids of the prompt. An engine with a prefix cache may return a sequence that already holds
+                the beginning of the prompt.
         """
 
     def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
         """Return whether its sequences can collect the hidden states of these layers."""
 
     def cache_of(self, sequence: CachedSequence) -> Cache | None:
-        """Return the KV cache as a cache of transformers; None if the engine keeps its own format."""
+        """Return the KV cache as a transformers cache; None if the engine uses another format."""
 
     def usable_bita(self, *, reproducible: bool = False) -> tuple[MaskWeights | None, str]:
-        """Return the BiTA masks that were trained for this model, or None and the reason why they cannot be used."""
+        """Return the BiTA masks trained for this model, and an empty text; or None, and why masks cannot be used."""
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give the memory of a finished request's sequence to others. Called once; the sequence is not used again.
+        """Release the memory of a finished request's sequence. Called once; the sequence is not used again.
 
         The caller does not hold the lock.
         """

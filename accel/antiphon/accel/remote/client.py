@@ -1,4 +1,4 @@
-"""HTTP client for OpenAI's protocol; turns its errors into readable messages. The only file that uses ``openai``."""
+"""HTTP client for OpenAI's protocol; converts errors to readable messages. The only file that uses ``openai``."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ CHAT_PATH, COMPLETION_PATH = "/chat/completions", "/completions"
 
 
 class Client:
-    """Sends requests to one server; it can be used by several threads at once.
+    """Sends requests to one server. Thread-safe.
 
-    Temporary failures (no connection, 408, 409, 429, 5xx) are retried after increasing pauses, or after the pause that
-    the server asks for.
+    Temporary failures (no connection, 408, 409, 429, 5xx) are retried after increasing pauses, or after the pause
+    requested by the server.
 
     Args:
         base_url: Address of the API, such as "http://localhost:8000/v1".
         api_key: API key; None for servers without keys.
-        timeout: Maximum seconds without a response, also between two pieces of a stream.
+        timeout: Maximum seconds to wait for a response, and between two pieces of a stream.
         retries: Maximum number of retries.
 
     Raises:
@@ -69,7 +69,7 @@ class Client:
         return answer if isinstance(answer, Mapping) else {}
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send a request and return its typed events as they arrive: an iterable with ``close``.
+        """Send a request; return an iterable, with a method ``close``, of its typed events as they arrive.
 
         Args:
             path: `CHAT_PATH` or `COMPLETION_PATH`.
@@ -84,9 +84,9 @@ class Client:
             )
 
     def has_plugin(self, model: str) -> bool:
-        """Return whether a vLLM server has Antiphon's plug-in, by sending invalid references.
+        """Return whether a vLLM server has Antiphon's plug-in. To find out, send invalid references.
 
-        The plug-in rejects references that are a number; servers without it ignore the field.
+        The plug-in rejects references that are a number; servers without the plug-in ignore the field.
         """
         body = {"model": model, "prompt": ".", "max_tokens": 1, "vllm_xargs": {"references": 0}}
         try:
@@ -104,7 +104,7 @@ class Client:
 
 
 def translate_error(url: str, error: Exception, model: Any = None) -> RemoteError:
-    """Return an error of ``openai`` or ``httpx`` as a `RemoteError` with an explanation.
+    """Convert an error of ``openai`` or ``httpx`` to a `RemoteError` with an explanation.
 
     Args:
         model: Name of the requested model; None if unknown.
@@ -133,7 +133,7 @@ def translate_error(url: str, error: Exception, model: Any = None) -> RemoteErro
 
 
 def _status(error: Exception) -> int | None:
-    """Return the HTTP status of an error, also of an error event in a stream that had started; None if unknown."""
+    """Return the HTTP status of an error, which may be an error event within a stream; None if unknown."""
     if isinstance(error, openai.APIStatusError):
         return error.status_code
     body = getattr(error, "body", None)
@@ -142,7 +142,7 @@ def _status(error: Exception) -> int | None:
 
 
 def _message(error: Exception) -> str:
-    """Return the server's own message, without what the client adds to it."""
+    """Return the server's own message, without the client's additions."""
     body = getattr(error, "body", None)
     if isinstance(body, Mapping):
         inner = body.get("error", body)

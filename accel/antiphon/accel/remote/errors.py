@@ -23,10 +23,10 @@ class RemoteError(OSError):
 
 
 class BrokenStreamError(RemoteError):
-    """A stream broke off.
+    """A stream ended prematurely.
 
     Attributes:
-        completion: What had been received, with the finish reason "cancelled".
+        completion: The completion received so far, with the finish reason "cancelled".
     """
 
     def __init__(self, message: str, completion: Completion) -> None:

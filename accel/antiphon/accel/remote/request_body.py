@@ -1,4 +1,4 @@
-"""The body of a request: prompt and parameters in OpenAI's format, with the extensions of the server. Sends nothing."""
+"""Build the body of a request: prompt and parameters in OpenAI's format and the server's extensions. Sends nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_body(
     """Return path and body of a request.
 
     Raises:
-        ValueError: A parameter is for local models only, or the server does not continue messages of the assistant.
+        ValueError: A parameter only applies to local models, or the server cannot continue an assistant message.
     """
     _check(settings, model)
     is_known, penalty = model.kind in EXTENDED, settings.repetition_penalty
@@ -76,7 +76,7 @@ def add_references(body: dict[str, Any], references: Sequence[str], model: Serve
 
 
 def _check(settings: Settings, model: ServedModel) -> None:
-    """Refuse parameters that this server does not take."""
+    """Raise an error for parameters that this server does not support."""
     for name in LOCAL_ONLY:
         if getattr(settings, name) is not None:
             raise ValueError(
@@ -111,7 +111,7 @@ def _conversation_fields(conversation: Conversation, prefix: str, model: ServedM
         prefix: Beginning of the answer, which the server continues.
 
     Raises:
-        ValueError: There is a prefix, and the server does not continue messages of the assistant.
+        ValueError: There is a prefix, and the server cannot continue an assistant message.
     """
     messages = [dict(message) for message in conversation.messages]
     fields: dict[str, Any] = {"messages": messages, **_template_fields(conversation, model)}
@@ -130,7 +130,7 @@ def _conversation_fields(conversation: Conversation, prefix: str, model: ServedM
 
 
 def _template_fields(conversation: Conversation, model: ServedModel) -> dict[str, Any]:
-    """Return the variables of the chat template, and thinking in the way that this kind of server takes it."""
+    """Return the variables of the chat template, and the switch of thinking in this kind of server's format."""
     variables, thinking = dict(conversation.template_variables), conversation.thinking
     effort = variables.get(EFFORT)
     if model.kind == "ollama":

@@ -1,6 +1,6 @@
-"""Finds a model on a server: its address, its kind, its models and their context windows.
+"""Find a model on a server: the server's address, kind and models, and their context windows.
 
-Uses ``httpx`` only, whose import is fast, so that a wrong address is reported before anything is loaded.
+Only uses ``httpx``, which is imported fast, so that a wrong address is reported at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ServedModel:
         name: Name of the model on the server.
         kind: Kind of the server.
         context_window: Maximum number of tokens; None if the server does not report it.
-        base_url: Address of the API that the server answered at.
+        base_url: Address of the API at which the server answered.
         thinks: Whether the model can think; None if unknown.
         others: Names of the server's further chat models.
     """
@@ -68,7 +68,8 @@ def is_address(name: str) -> bool:
 def split_address(name: str) -> tuple[str, str | None]:
     """Return the base URL and the model's name of an address: "http://host:8000/v1#model" or "ollama/model".
 
-    Ollama's own environment variable OLLAMA_HOST replaces its address. The model is None if none is named.
+    Ollama's own environment variable OLLAMA_HOST replaces its default address. The model is None if the address has
+    none.
     """
     kind, _, model = name.partition("/")
     if kind not in PORTS:
@@ -80,10 +81,10 @@ def split_address(name: str) -> tuple[str, str | None]:
 
 
 def check_url(url: str) -> str:
-    """Return an HTTP address without its last slash.
+    """Check an HTTP address, and return it without a trailing slash.
 
     Raises:
-        ValueError: It is not an HTTP address.
+        ValueError: The text is not an HTTP address.
     """
     try:
         parts = urlsplit(url)
@@ -119,10 +120,10 @@ class ServerProbe:
         self._http.close()
 
     def list_models(self) -> tuple[str, list[Mapping[str, Any]]]:
-        """Return the base URL of the API, with "/v1" if the server answers there, and its models.
+        """Return the base URL of the API, which ends with "/v1" if the server answers there, and the models.
 
         Raises:
-            RemoteError: The server cannot be reached, rejects the API key, or is no server with OpenAI's protocol.
+            RemoteError: The server cannot be reached, rejects the API key, or does not speak OpenAI's protocol.
         """
         candidates = [self.url] if self.url.endswith("/v1") else [f"{self.url}/v1", self.url]
         for base_url in candidates:
@@ -133,13 +134,13 @@ class ServerProbe:
         raise RemoteError(wrong_protocol(self.url))
 
     def get(self, path: str) -> Any:
-        """Return the JSON at a path below the server's root, or None if there is none."""
+        """Return the JSON at a path below the server's root; None if there is none."""
         with suppress(RemoteError):
             return self._get(self.url.removesuffix("/v1") + path)
         return None
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the JSON that a path below the server's root answers, or None if there is none."""
+        """Post to a path below the server's root; return the JSON of the response, or None if there is none."""
         with suppress(RemoteError):
             return self._get(self.url.removesuffix("/v1") + path, body)
         return None
@@ -188,7 +189,7 @@ def find_model(url: str, name: str | None, *, api_key: str | None = None, timeou
 
 
 def find_embedder(url: str, name: str | None, *, api_key: str | None = None) -> tuple[str, str]:
-    """Return the base URL of a server's API and the name of a model of it that embeds texts.
+    """Return the base URL of a server's API, and the name of an embedding model on the server.
 
     Args:
         name: Name of the model; None for the server's only embedding model.
@@ -205,7 +206,7 @@ def find_embedder(url: str, name: str | None, *, api_key: str | None = None) -> 
 
 
 def local_servers(seconds: float = 0.3) -> dict[ServerKind, list[str]]:
-    """Return the chat models of the servers that answer on this machine's usual ports, by the servers' short names.
+    """Return the chat models of servers on this machine's usual ports, by the short name of the server.
 
     Args:
         seconds: Maximum time to wait for each server.
@@ -226,7 +227,7 @@ def local_servers(seconds: float = 0.3) -> dict[ServerKind, list[str]]:
 
 
 def chat_models(probe: ServerProbe, kind: ServerKind, entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of a server's models without those that only embed or rerank."""
+    """Return the names of a server's models, without models that only embed or rerank."""
     names = [str(entry["id"]) for entry in entries]
     known: set[str] = set()
     if kind == "lmstudio":
@@ -274,7 +275,7 @@ def _is_local(url: str) -> bool:
 
 
 def _facts(probe: ServerProbe, kind: ServerKind, name: str, entry: Mapping[str, Any]) -> tuple[int | None, bool | None]:
-    """Return the context window with which the server runs a model, and whether it can think."""
+    """Return the context window with which the server runs a model, and whether the model can think."""
     if kind == "ollama":
         return _ollama_facts(probe, name)
     if kind == "lmstudio":

@@ -1,4 +1,4 @@
-"""A stream from a server. Received text is never lost, even if the connection breaks."""
+"""Streams from a server. Received text is never lost, even if the connection breaks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ FINISH_REASONS: Mapping[str, FinishReason] = {"length": "length", "abort": "canc
 class RemoteStream(TextStream):
     """A stream of a model on a server; its joined pieces are the text of the completion.
 
-    The request is sent when the first piece is requested. Then the server generates until the text ends or the stream
-    is closed. Any thread can close it, which closes the connection. Tool calls are the last piece, each written as JSON
-    between ``<tool_call>`` tags.
+    The request is sent when the first piece is read. The server then generates until the text ends or the stream is
+    closed. Any thread can close the stream, which closes the connection. The last piece contains the tool calls, each
+    as JSON between ``<tool_call>`` tags.
 
     Args:
         base_url: Address of the server, for messages.
-        send: Sends the request and returns its events.
-        thinking: How long thinking and answer may be; None: the model continues a text and does not think.
-        response_prefix: Text that the server continues; the first piece, once the server has accepted the request.
+        send: Function that sends the request and returns its events.
+        thinking: Decides how long thinking and answer may be; None: the model continues a text and does not think.
+        response_prefix: Text that the server continues. It is the first piece, once the server has accepted the
+            request.
     """
 
     def __init__(
@@ -81,10 +82,10 @@ class RemoteStream(TextStream):
 
     @property
     def completion(self) -> Completion:
-        """The completion, after the stream has ended or was closed.
+        """The completion, available after the stream has ended or was closed.
 
-        Tokens, usage and steps are as complete as the server reports them. If it does not count tokens, each chunk
-        counts as one; if it does not report drafts, ``steps.steps`` is 0.
+        Tokens, usage and steps are those that the server reports. If it does not count tokens, each chunk counts as
+        one token. If it does not report drafts, ``steps.steps`` is 0.
 
         Raises:
             RuntimeError: The stream has not ended yet, or could not start.
@@ -112,13 +113,13 @@ class RemoteStream(TextStream):
         )
 
     def close(self) -> None:
-        """Close the connection, which stops the server; the completion is the text that was received."""
+        """Close the connection, which stops generation; the completion is the text received so far."""
         self._is_closed = True
         self._end("cancelled")
 
     @property
     def prompt_tokens(self) -> int:
-        """Number of prompt tokens; 0 until the server has counted them."""
+        """Number of prompt tokens; 0 until the server has reported it."""
         return _first(self._usage, "prompt_tokens") or 0
 
     @property
@@ -127,19 +128,19 @@ class RemoteStream(TextStream):
         return self._num_thoughts
 
     def tokens_from(self, first: int) -> list[int]:
-        """Return the tokens from number ``first`` on, if the server names them."""
+        """Return the tokens from index ``first`` on, if the server reports them."""
         return self._tokens[first:]
 
     def origins_from(self, first: int) -> list[Origin]:
-        """Return no origins: a server does not report them."""
+        """Return no origins, because servers do not report them."""
         return []
 
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
-        """Return no log-probabilities: they are for local models only."""
+        """Return no log-probabilities, which are only available for local models."""
         return ()
 
     def _advance(self) -> str:
-        """Return the text of the next chunk; at the end the text of the tool calls."""
+        """Return the text of the next chunk; at the end, the text of the tool calls."""
         try:
             if self._events is None:
                 self._started_at = perf_counter()
@@ -201,14 +202,14 @@ class RemoteStream(TextStream):
         return text
 
     def _restart(self) -> str:
-        """Send the request again without a token limit, because the model would spend it on thinking."""
+        """Send the request again without a token limit, because thinking would use it up."""
         self._response.close()
         self._content = TaggedContent()
         self._open()
         return ""
 
     def _move_to_thinking(self, text: str) -> tuple[str, str]:
-        """If an end tag has no start tag, treat the text before it as thinking, although it was passed on as answer."""
+        """If an end tag has no start tag, treat the text before it as thinking, even if it was yielded as answer."""
         assert self._thinking is not None
         self._thinking.note(opens_in_thinking=True)
         before, _, answer = text.partition(self._content.end)
@@ -218,7 +219,7 @@ class RemoteStream(TextStream):
         return before, self._content.push(answer).answer
 
     def _break_off(self, error: Exception | None) -> str:
-        """End a stream that broke off: raise an error with the received text, unless the stream was closed here."""
+        """End an interrupted stream: raise an error with the received text, unless this object closed the stream."""
         is_closed_here = self._is_closed
         if error is not None and not self._num_chunks and not is_closed_here:
             self.close()
@@ -233,7 +234,7 @@ class RemoteStream(TextStream):
     def _steps(self, num_tokens: int) -> Summary:
         """Return a summary of the steps that the server reports; each step emits its accepted tokens and a bonus token.
 
-        In the last step, servers also count accepted tokens after the end of the completion; the summary omits them.
+        In the last step, servers also count accepted tokens after the completion's end, which the summary omits.
         """
         accepted = self._speculation.get("num_accepted_draft_tokens")
         draft_steps = self._speculation.get("num_spec_steps") or 0
@@ -258,13 +259,13 @@ class RemoteStream(TextStream):
 def _first(value: object, *names: str) -> Any:
     """Return the first of these attributes that is neither missing nor empty, or None.
 
-    Servers leave out fields that OpenAI's protocol requires, and add others.
+    Needed because servers omit fields that OpenAI's protocol requires, and add others.
     """
     return next((found for name in names if (found := getattr(value, name, None))), None)
 
 
 def _format_call(call: Mapping[str, str]) -> str:
-    """Return a tool call as a local model writes it: JSON between ``<tool_call>`` tags (Hermes, Qwen, SmolLM)."""
+    """Format a tool call as local models do: JSON between ``<tool_call>`` tags (Hermes, Qwen, SmolLM)."""
     try:
         arguments = json.loads(call["arguments"] or "{}")
     except json.JSONDecodeError:

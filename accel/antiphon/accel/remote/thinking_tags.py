@@ -1,4 +1,4 @@
-"""Separates the answer from thinking that a server leaves in the content, between tags."""
+"""Separate the answer from thinking that a server leaves, between tags, in the content."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TAGS = {f"<{name}>": f"</{name}>" for name in ("think", "thinking", "thought", "
 
 
 class TaggedContent:
-    """Splits content piece by piece; text that may become a tag is held back until that is known.
+    """Splits content piece by piece. Text that may become a tag is held back until later text decides it.
 
     Args:
-        is_open: Whether the content begins within the thinking, because the prompt has the first tag.
+        is_open: Whether the content begins inside the thinking, because the prompt contains the start tag.
 
     Attributes:
         end: The tag that ends the thinking.
@@ -29,7 +29,7 @@ class TaggedContent:
         self._held = ""
 
     def push(self, text: str) -> Split:
-        """Return the new thinking and the new answer of a piece of content."""
+        """Add a piece of content; return the new thinking and the new text of the answer."""
         self._held += text
         thinking = ""
         if self.state == "before":
@@ -58,6 +58,6 @@ class TaggedContent:
         return Split(thinking, answer)
 
     def finish(self) -> Split:
-        """Return the text that was held back, at the end of the content."""
+        """Return the held-back text; call it at the end of the content."""
         held, self._held = self._held, ""
         return Split(held) if self.state == "thinking" else Split("", held)

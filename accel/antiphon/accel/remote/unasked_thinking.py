@@ -1,4 +1,4 @@
-"""Unrequested thinking of a model on a server: it does not use up the limit of the answer."""
+"""Prevent unrequested thinking of a model on a server from using up the limit of the answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MAX_THOUGHTS = 16_384
 
 @dataclass(slots=True)
 class ThinkingHabits:
-    """What requests to a model have shown so far; shared by all of its streams.
+    """Facts learned from earlier requests to a model; shared by all of its streams.
 
     Attributes:
-        thinks_unasked: The model thinks although it was asked not to.
-        opens_in_thinking: Its content begins within the thinking, whose first tag is in the prompt.
-        refuses_switch: The server rejects the fields that turn thinking off.
+        thinks_unasked: Whether the model thinks although it was told not to.
+        opens_in_thinking: Whether its content begins inside the thinking, because the prompt has the start tag.
+        refuses_switch: Whether the server rejects the fields that turn thinking off.
     """
 
     thinks_unasked: bool = False
@@ -30,8 +30,8 @@ class UnaskedThinking:
 
     Args:
         name: Name of the model, for the warning.
-        limit: Maximum number of tokens of the answer; None: thinking is wanted and counts in the server's own limit.
-        has_limit: Whether the server was given this limit.
+        limit: Maximum tokens of the answer; None: thinking was requested, and counts towards the server's own limit.
+        has_limit: Whether the limit was sent to the server.
     """
 
     habits: ThinkingHabits
@@ -43,7 +43,7 @@ class UnaskedThinking:
         self.has_limit = self.limit is None or not self.habits.thinks_unasked
 
     def must_restart(self) -> bool:
-        """Return whether the request has to be sent again, because the thinking would use up its limit."""
+        """Return whether the request must be sent again, because thinking would use up its limit."""
         if self.limit is None or not self.has_limit:
             return False
         self.has_limit = False
@@ -51,7 +51,7 @@ class UnaskedThinking:
         return True
 
     def note(self, *, opens_in_thinking: bool = False) -> None:
-        """Remember that the model thinks unasked, and warn once."""
+        """Record that the model thinks although it was told not to, and warn once."""
         self.habits.opens_in_thinking |= opens_in_thinking
         if not self.habits.thinks_unasked:
             self.habits.thinks_unasked = True
@@ -61,5 +61,5 @@ class UnaskedThinking:
             )
 
     def is_over(self, num_thoughts: int, num_answers: int) -> bool:
-        """Return whether these numbers of chunks reach the limit, if the server was not given it."""
+        """Return whether an answer without a limit at the server has reached its maximum number of chunks."""
         return not self.has_limit and (num_answers >= (self.limit or 0) or num_thoughts >= MAX_THOUGHTS)

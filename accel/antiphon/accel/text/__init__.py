@@ -1,1 +1,1 @@
-"""Between text and tokens: prompts and chat templates, parameters, detokenization, stop strings, tool calls."""
+"""Convert between text and tokens: prompts, chat templates, parameters, detokenization, stop strings, tool calls."""

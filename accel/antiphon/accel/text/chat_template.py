@@ -1,4 +1,4 @@
-"""Applies a tokenizer's chat template: messages and tools to the text of a prompt."""
+"""Apply a tokenizer's chat template: convert messages and tools to the text of a prompt."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def apply_chat_template(
     add_generation_prompt: bool = True,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the text of a prompt: messages and tools as the chat template writes them.
+    """Render messages and tools with the chat template; return the text of the prompt.
 
     Args:
-        tools: Tools that the model may call, as JSON schemas; the template has to write them.
-        add_generation_prompt: Whether to begin the assistant's turn at the end.
+        tools: Tools that the model may call, as JSON schemas; the template must support them.
+        add_generation_prompt: Whether the text ends with the beginning of the assistant's turn.
 
     Raises:
-        ValueError: A message is malformed, or the template is missing, rejects the messages or does not write tools.
+        ValueError: A message is malformed, or the template is missing, rejects the messages or does not support
+            tools.
     """
     options: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "variables": variables}
     text = _apply(messages, tools, tokenizer, **options)
@@ -48,19 +49,19 @@ def apply_chat_template(
 def tool_call_prefix(
     tokenizer: PreTrainedTokenizerBase, tools: Sequence[Mapping[str, Any]], name: str | None = None
 ) -> str:
-    """Return the text with which a tool call begins, in the syntax of the chat template.
+    """Return the beginning of a tool call in the syntax of the chat template.
 
-    The syntax is read from a rendered example of an earlier call.
+    The syntax is found by rendering an example of a call.
 
     Args:
-        name: Tool to call; the returned text then ends before its arguments. None: any tool; the text then ends before
-            the name of the tool.
+        name: Tool to call; the returned text ends before its arguments. None: any tool; the text ends before the
+            tool's name.
 
     Returns:
-        The beginning of the assistant's turn; empty if it cannot be found from the template.
+        The beginning of the assistant's turn; empty if it cannot be found by rendering.
 
     Raises:
-        ValueError: As `apply_chat_template`.
+        ValueError: See `apply_chat_template`.
     """
     if not tool_traits(tokenizer).writes_calls:
         return ""
@@ -125,7 +126,7 @@ _REJECTIONS = (
 def _first_rejected(
     messages: Sequence[Mapping[str, Any]], render: Callable[[Sequence[Mapping[str, Any]]], str]
 ) -> int | None:
-    """Return the index of the first message with which the conversation is rejected."""
+    """Return the index of the first message at which the template rejects the conversation."""
     for end in range(1, len(messages) + 1):
         try:
             render(messages[:end])
@@ -160,7 +161,7 @@ def _check_calls(index: int, calls: Any) -> None:
 
 
 def _with_text(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message whose content is a text: parts are joined, and no content is an empty one."""
+    """Convert the content of a message to text: join its parts; use an empty text if there is no content."""
     content = message.get("content") or ""
     if isinstance(content, list):
         parts: list[Any] = [part.get("text") if isinstance(part, Mapping) else None for part in content]

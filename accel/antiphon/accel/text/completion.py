@@ -1,4 +1,4 @@
-"""The output of a language model: a stream of text pieces while it is generated, then the completion."""
+"""The output of a language model: a stream of text pieces, and the completion at its end."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Usage:
 
     Attributes:
         prompt_tokens: Number of prompt tokens, with those of the response prefix.
-        completion_tokens: Number of generated tokens, including thinking, an end-of-sequence token and those of a stop
-            string.
+        completion_tokens: Number of generated tokens, including thinking, the end-of-sequence token and the stop
+            string's tokens.
         response_prefix_tokens: Number of tokens that the response prefix added to the prompt; 0 for models on servers.
-        reasoning_tokens: Number of the generated tokens that are the model's thinking, with its marks.
+        reasoning_tokens: Number of generated tokens that are the model's thinking, including its marks.
     """
 
     prompt_tokens: int
@@ -43,14 +43,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a token of a completion came from; a token of the thinking has no characters.
+    """The origin of a completion's token: its characters, its forward pass and whether it was drafted.
 
     Attributes:
         start: First character of the text that became final with this token.
-        end: End of these characters; equal to ``start`` for a special token, the first half of a character, or a token
-            that a stop string cut off.
+        end: End of these characters. It equals ``start`` for special tokens, tokens of the thinking, the first part
+            of a character, and tokens after a stop string.
         step: Forward pass that emitted the token, counted from 0.
-        is_drafted: Whether a draft had proposed it. Otherwise it is the bonus token; each step emits one at most.
+        is_drafted: Whether the token was drafted. Otherwise it is the bonus token; each step emits at most one.
     """
 
     start: int
@@ -67,8 +67,8 @@ class Completion:
         text: The response prefix and the generated answer, without thinking, special tokens and the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" or "cancelled".
         tokens: Generated token ids, including the one that ended the text.
-        temperature: Temperature that the tokens were chosen with.
-        repetition_penalty: Repetition penalty that the tokens were chosen with.
+        temperature: Temperature with which the tokens were chosen.
+        repetition_penalty: Repetition penalty with which the tokens were chosen.
         logprobs: Log-probabilities of each token, if requested.
         response_prefix: Beginning of the text that was part of the prompt and not generated.
         reasoning: The model's thinking before the answer; empty if there was none.
@@ -122,12 +122,12 @@ class TextStream(Iterator[str]):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop generating and free what generation holds."""
+        """Stop generating and free the memory of generation."""
 
     @property
     @abstractmethod
     def completion(self) -> Completion:
-        """The completion, after the stream has ended or was closed."""
+        """The completion, available after the stream has ended or was closed."""
 
     def to_end(self) -> Self:
         """Read the stream to its end, close it and return it, so that ``completion`` is available."""
@@ -140,20 +140,20 @@ class TextStream(Iterator[str]):
 class Stream(TextStream):
     """A stream of a local model; its joined pieces are the text of the completion.
 
-    The model's thinking is no part of the text. Stop strings are searched in the answer only.
+    The model's thinking is not part of the text. Stop strings are only searched in the answer.
 
-    Forward passes run only while a piece is requested, at least one for each piece, and none after the stream is closed
-    or dropped. It may be closed from another thread; a forward pass in progress is then finished first. Errors are
-    raised to the caller that requests the next piece.
+    Forward passes run only while the caller waits for a piece, and none after the stream is closed or dropped.
+    Another thread may close the stream; a forward pass in progress is then finished first. Errors are raised when the
+    next piece is read.
 
     Args:
         prompt_tokens: Number of prompt tokens, with those of the response prefix.
-        logprobs: Log-probabilities of each token; a list that the steps append to.
+        logprobs: Log-probabilities of each token; a list to which the steps append.
         weights: "int8" or "int4" for compressed weights, for the summary.
-        response_prefix: Text at the end of the prompt that the completion starts with. It is the first piece, which is
-            there before the first forward pass.
+        response_prefix: Text at the end of the prompt with which the completion starts. It is the first piece,
+            available before the first forward pass.
         context: Token ids of the end of the prompt, if there is a response prefix.
-        end_tokens: Tokens that end the text; they add nothing to it.
+        end_tokens: Tokens that end the text; they are not part of it.
         thinking: How thinking is separated from the answer; None: the model does not think.
     """
 
@@ -210,7 +210,7 @@ class Stream(TextStream):
 
     @property
     def completion(self) -> Completion:
-        """The completion, after the stream has ended or was closed.
+        """The completion, available after the stream has ended or was closed.
 
         Raises:
             RuntimeError: The stream has not ended yet, or ended in an error.
@@ -244,7 +244,7 @@ class Stream(TextStream):
         return [token for token, _ in self._emitted[first:]]
 
     def origins_from(self, first: int) -> list[Origin]:
-        """Return the origins of the tokens so far, from ``first`` on; the last characters may not be streamed yet."""
+        """Return the origins of the tokens so far, from index ``first`` on, even if their text is not streamed yet."""
         ends = self._ends[first:]
         starts = (self._ends[first - 1] if first else len(self._response_prefix), *ends)
         sources = (source for _, source in self._emitted[first:])
@@ -255,12 +255,12 @@ class Stream(TextStream):
         return self._logprobs[first : len(self._ends)]
 
     def close(self) -> None:
-        """Stop generating and free what generation holds; the completion is the text so far."""
+        """Stop generating and free the memory of generation; the completion is the text so far."""
         self._is_closed = True  # a thread that reads the stream stops before its next forward pass
         self._lock.run(partial(self._end, "cancelled"))
 
     def _advance(self) -> Split | None:
-        """Run one forward pass; return its text, or None at the end. The lock is released between two calls.
+        """Run one forward pass; return its text, or None at the end. The lock is only held during the call.
 
         The first call returns the response prefix, if there is one.
         """
@@ -300,7 +300,7 @@ class Stream(TextStream):
 
 
 def _origins(steps: Sequence[Step], ends: Sequence[int], start: int, length: int) -> tuple[Origin, ...]:
-    """Return the origin of each token. The rest of the text belongs to the last one, since no token follows it."""
+    """Return the origin of each token. The last token gets the rest of the text."""
     final = [*(min(end, length) for end in ends[:-1]), length]
     spans = zip((start, *final), final, strict=False)
     sources = ((index, row < step.accepted) for index, step in enumerate(steps) for row in range(len(step.tokens)))

@@ -1,4 +1,4 @@
-"""Incremental detokenization: token ids to text, piece by piece. Independent of models."""
+"""Incremental detokenization: convert token ids to text piece by piece. Independent of models."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 class Detokenizer:
     """Decodes a growing sequence of token ids; its joined pieces equal the decoding of all ids at once.
 
-    Special tokens are skipped, except the marks of tool calls, and spaces are not cleaned up. A piece is returned when
-    later tokens can no longer change it: half a UTF-8 character waits for its other half, and a byte token (``<0xE2>``
-    in SentencePiece vocabularies) for the end of its run of bytes. Each token is decoded together with the previous
-    piece only, so that leading spaces are right and the total time is linear in the length of the text.
+    Special tokens are skipped, except the marks of tool calls. Spaces are not cleaned up. A piece is returned when
+    later tokens can no longer change it: an incomplete UTF-8 character waits for its other bytes, and a byte token
+    (``<0xE2>`` in SentencePiece vocabularies) for the end of its run of bytes. Each token is decoded together with
+    the previous piece, so leading spaces are right and the total time is linear.
 
     Args:
-        context: Token ids before the first one. Their text is not returned; the first piece is what follows it.
+        context: Token ids before the first token. Their text is not returned.
 
     Attributes:
         pending: Text of the last tokens that later tokens may still change.
@@ -41,7 +41,7 @@ class Detokenizer:
         self.pending = ""
 
     def push(self, token: int) -> str:
-        """Return the text that is final after this token, often empty; the rest is ``pending``."""
+        """Add a token; return the new text that later tokens cannot change. The rest is in ``pending``."""
         self._window.append(token)
         waiting = self._decode(self._window)[self._offset :]
         is_special = waiting == self.pending  # a special token adds no text
@@ -66,7 +66,7 @@ class Detokenizer:
 
 
 def _dropped_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int] | None:
-    """Return the special tokens that are not marks of tool calls; None if there are no such marks."""
+    """Return the special tokens that are not marks of tool calls; None if the vocabulary has no such marks."""
     added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
     special = {token for token, added_token in added.items() if added_token.special}
     marks = {token for token in special if _TOOL_MARK.search(added[token].content)}

@@ -1,4 +1,4 @@
-"""The tokens that end a text: those of the generation settings, of the tokenizer and of the chat template."""
+"""Find the tokens that end a text: from the generation settings, the tokenizer and the chat template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANSWER = "PROBE-ANSWER"
 class EndTokens:
     """The tokens that end every text of a model.
 
-    Fine-tuned models often name only one of them in their settings, while they were trained to write another one.
+    Fine-tuned models often have only one of them in their settings, but were trained to write another one.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
@@ -27,14 +27,14 @@ class EndTokens:
         self._probed: tuple[str, int | None] = ("", None)  # the chat template, and the token after its answers
 
     def ids(self, configured: int | Sequence[int] | None, more: Iterable[int] = ()) -> tuple[int, ...]:
-        """Return the ids of the end tokens, those of the generation settings first."""
+        """Return the ids of the end tokens, beginning with the ids in the generation settings."""
         given = [configured] if isinstance(configured, int) else configured or ()
         found = [*given, self._tokenizer.eos_token_id, self._end_of_turn(), *more]
         known = [token for token in found if isinstance(token, int) and 0 <= token < self._vocab_size]
         return tuple(dict.fromkeys(known))
 
     def _end_of_turn(self) -> int | None:
-        """Return the token that the chat template writes after an answer, found by rendering one."""
+        """Return the token that the chat template writes after an answer, found by rendering an answer."""
         template = str(self._tokenizer.chat_template or "")
         if self._probed[0] != template:
             self._probed = (template, _token_after_answer(self._tokenizer))

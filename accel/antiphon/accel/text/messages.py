@@ -25,10 +25,10 @@ class Conversation:
 
     Attributes:
         tools: Tools that the model may call, as JSON schemas.
-        assistant_prefix: Beginning of the assistant's turn. It is part of the prompt; the completion continues it and
-            does not repeat it.
-        tool_choice: For models on a server: whether a tool has to be called, and which one, in the format of OpenAI's
-            ``tool_choice``. To force a call of a local model, use ``assistant_prefix``.
+        assistant_prefix: Beginning of the assistant's turn. It is part of the prompt; the completion continues it
+            without repeating it.
+        tool_choice: Only for models on a server: whether a tool must be called, and which one, in the format of
+            OpenAI's ``tool_choice``. To force a call by a local model, use ``assistant_prefix``.
         thinking: Whether the model thinks before it answers; None: the default of its chat template.
         template_variables: Further variables of the chat template.
     """
@@ -42,7 +42,7 @@ class Conversation:
 
 
 class PromptSpan(NamedTuple):
-    """A part of a prompt that the answer may repeat: its tokens from ``start`` to ``end``, which is exclusive."""
+    """A part of a prompt that the answer may repeat: the tokens from ``start`` up to, but not including, ``end``."""
 
     start: int
     end: int
@@ -54,12 +54,12 @@ ReferenceInput: TypeAlias = str | PromptSpan
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """A prompt that has been tokenized; pass it on in place of the prompt so that it is not tokenized again.
+    """A tokenized prompt. Pass it in place of the prompt, so that the prompt is not tokenized again.
 
     Attributes:
         offsets: Characters (start, end) of each token; empty if the tokenizer does not report them.
-        has_added_tokens: Whether the tokenizer added its special tokens, such as the one that begins every text.
-        thinking: How the model's output separates thinking from the answer; None if the answer begins at once.
+        has_added_tokens: Whether the tokenizer added its special tokens, such as a beginning-of-sequence token.
+        thinking: How the model's output separates thinking from the answer; None: the output is only an answer.
     """
 
     text: str
@@ -74,7 +74,7 @@ class TokenizedPrompt:
         return len(self.tokens)
 
     def span_of(self, text: str) -> PromptSpan | None:
-        """Find a text in the prompt, and return the tokens that are completely inside it; None if it is not found."""
+        """Find a text in the prompt; return the span of the tokens that are completely inside it, or None."""
         start = self.text.find(text) if text and self.offsets else -1
         if start < 0:
             return None
@@ -83,9 +83,9 @@ class TokenizedPrompt:
         return PromptSpan(inside[0], inside[-1] + 1) if inside else None
 
     def tokens_of(self, reference: ReferenceInput) -> tuple[int, ...]:
-        """Return the tokens of a span, or of a text that is found in the prompt; none if it is not found.
+        """Return the tokens of a span, or of a text found in the prompt; empty if the text is not found.
 
-        Copied tokens match the model's output better than those of the reference tokenized alone.
+        Tokens copied from the prompt match the model's output better than tokens of the separately tokenized text.
         """
         span = reference if isinstance(reference, PromptSpan) else self.span_of(reference)
         return () if span is None else self.tokens[span.start : span.end]
@@ -93,7 +93,7 @@ class TokenizedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class CountedPrompt:
-    """A prompt for a model on a server, whose tokens only the server knows."""
+    """A prompt for a model on a server, and its number of tokens. Only the server knows the tokens."""
 
     content: str | Sequence[Message] | Conversation
     count: int
@@ -106,15 +106,15 @@ PromptInput = str | Sequence[Message] | Conversation | TokenizedPrompt | Counted
 def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
     """Return the text and the token ids of a prompt.
 
-    Messages are written by the chat template (`antiphon.accel.text.chat_template`), which includes the special tokens
-    and begins the assistant's turn. A text gets the special tokens that the tokenizer adds to every text. So there is
-    one beginning-of-sequence token at most.
+    Messages are rendered by the chat template (`antiphon.accel.text.chat_template`), which includes special tokens
+    and the beginning of the assistant's turn. A text gets the special tokens that the tokenizer adds to every text.
+    So there is at most one beginning-of-sequence token.
 
     Args:
-        prompt: The prompt; a `TokenizedPrompt` is returned as it is.
+        prompt: The prompt; a `TokenizedPrompt` is returned unchanged.
 
     Raises:
-        ValueError: The prompt is empty, or as `apply_chat_template`.
+        ValueError: The prompt is empty; or see `apply_chat_template`.
     """
     if isinstance(prompt, TokenizedPrompt):
         return prompt
@@ -132,10 +132,10 @@ def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def with_template_variables(prompt: PromptInput, thinking: bool | None, variables: Mapping[str, Any]) -> PromptInput:
-    """Return messages as a conversation with variables of the chat template; other prompts as they are.
+    """Convert messages to a conversation with variables of the chat template; return other prompts unchanged.
 
     Args:
-        thinking: Whether to turn thinking on or off; None: as the conversation says.
+        thinking: Whether to turn thinking on or off; None: as set in the conversation.
     """
     if isinstance(prompt, str | TokenizedPrompt | CountedPrompt) or (thinking is None and not variables):
         return prompt
@@ -146,7 +146,7 @@ def add_variables(conversation: Conversation, thinking: bool | None, variables: 
     """Return a conversation with further variables of the chat template.
 
     Args:
-        thinking: Whether to turn thinking on or off; None: as the conversation says.
+        thinking: Whether to turn thinking on or off; None: as set in the conversation.
     """
     return replace(
         conversation,
@@ -156,9 +156,9 @@ def add_variables(conversation: Conversation, thinking: bool | None, variables: 
 
 
 def _begin_text(prompt: str, start: ThinkingStart | None, prefix: str) -> tuple[str, ThinkingStart | None]:
-    """Return the prompt with the beginning of the answer, before which thinking is ended, and what follows it.
+    """Append the beginning of the answer, after ending the thinking; return the text, and the start of what follows.
 
-    A prefix that begins with the mark of thinking is a beginning of the thinking.
+    If the prefix begins with the mark of thinking, it begins the thinking instead.
     """
     if not prefix or start is None:
         return prompt + prefix, start
@@ -171,9 +171,9 @@ def _begin_text(prompt: str, start: ThinkingStart | None, prefix: str) -> tuple[
 
 
 def begin_answer(prompt: TokenizedPrompt, text: str, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
-    """Return the prompt with a text appended, both tokenized together, as if they had been one text from the start.
+    """Append a text to a prompt, and tokenize both as one text.
 
-    If the prompt begins the model's thinking, the thinking is ended before the text.
+    If the prompt begins the model's thinking, the thinking is ended before the appended text.
     """
     if not text:
         return prompt
@@ -197,10 +197,10 @@ def encode_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> li
 
 
 def check_references(references: Sequence[ReferenceInput]) -> list[str]:
-    """Return the references that are texts, without spans of the prompt.
+    """Return the references that are texts; leave out spans of the prompt.
 
     Raises:
-        TypeError: As `check_texts`.
+        TypeError: See `check_texts`.
     """
     if isinstance(references, str):
         return check_texts("references", references)

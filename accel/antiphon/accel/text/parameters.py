@@ -1,4 +1,4 @@
-"""The parameters of a request to a language model, and their validation. Independent of models."""
+"""Parameters of a request to a language model, and their validation. Independent of models."""
 
 from __future__ import annotations
 
@@ -53,41 +53,42 @@ class Parameters(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to generate one completion; validated when it is created.
+    """The parameters of one completion, validated when the object is created.
 
-    Sampled tokens are drawn from a random state of the request's own. The same seed gives the same completion, with and
-    without drafts, and torch's global random state is not used.
+    Each request has its own random state; torch's global state is not used. The same seed gives the same completion,
+    with and without drafts.
 
     Attributes:
         max_new_tokens: Maximum number of generated tokens.
-        temperature: 0 is greedy decoding, and so is less than `MIN_TEMPERATURE`; above, tokens are sampled.
+        temperature: 0 Below `MIN_TEMPERATURE` decoding is greedy, otherwise tokens are sampled.
         top_p: Sample from the most likely tokens of this total probability; 1 is off.
         top_k: Sample from this number of most likely tokens; 0 is off.
         min_p: Sample from tokens of at least this share of the highest probability; 0 is off.
         repetition_penalty: Divides the scores of tokens that have occurred, as in transformers; 1 is off.
         stop: Stop strings. The completion ends before the first one.
         seed: Random seed; None for a random one.
-        drafter: Drafter of this request, by name or as a factory; None for that of the language model.
-        num_draft_tokens: Fixed number of draft rows per step; None adapts it to costs and acceptance rates.
-        recycling: False for no token recycling, or the table to use; None for that of the language model.
+        drafter: Drafter of this request, by name or as a factory; None: the language model's drafter.
+        num_draft_tokens: Fixed number of draft rows per step; None: adapted to costs and acceptance rates.
+        recycling: The recycling table to use; False: no table; None: the language model's table.
         json_schema: The completion is JSON that follows this schema, complete within ``max_new_tokens``.
         presence_penalty: Subtracted from the scores of tokens that the completion contains, from -2 to 2.
-        frequency_penalty: Subtracted from these scores once per occurrence, from -2 to 2.
+        frequency_penalty: Subtracted from the score of a token once for each of its occurrences in the completion,
+            from -2 to 2.
         logit_bias: Added to the scores of the given token ids, from -100 to 100. Defined like
             the two penalties in OpenAI's API.
         logprobs: Return the log-probability of each token and of this number of most likely alternatives. They are
-            computed from the model's own scores, before any of these parameters changes them.
-        response_prefix: Text that the completion starts with and continues. It is appended to the prompt, and the two
-            are tokenized together; it is neither generated nor counted in ``max_new_tokens``. With a ``json_schema``,
-            prefix and generated text together follow the schema.
+            computed from the model's own scores, unaffected by these parameters.
+        response_prefix: Text with which the completion starts. It is appended to the prompt and tokenized together
+            with it. It is not generated, and ``max_new_tokens`` does not include it. With a ``json_schema``, prefix
+            and generated text together follow the schema.
         stop_token_ids: Further token ids that end the completion, besides the model's own end tokens.
         min_new_tokens: No end token is generated before this number of tokens; 0 is off.
         ignore_eos: Generate up to the maximum length; end tokens do not end the completion.
-        thinking: Whether the model thinks before it answers messages; None: the default of its chat template.
-            A template without a switch ignores it. It has no effect on a prompt that is a text, or tokenized already.
-        max_thinking_tokens: Maximum length of the thinking, which is then ended by its end mark; ``max_new_tokens``
-            limits the answer alone. 0: the thinking is ended at once. None: ``max_new_tokens`` limits both together,
-            and with a ``json_schema``, which the answer alone follows, the thinking has at most half of it.
+        thinking: Whether the model thinks before it answers messages; None: the default of its chat template. It has
+            no effect on a template without a switch, on a text, and on a tokenized prompt.
+        max_thinking_tokens: Maximum tokens of the thinking, which is then ended by its end mark; ``max_new_tokens``
+            limits only the answer. 0: the thinking is ended at once. None: ``max_new_tokens`` limits both together;
+            if there is a ``json_schema``, the thinking gets at most half of it.
         template_variables: Further variables of the chat template, such as ``reasoning_effort``.
 
     Raises:
@@ -166,7 +167,7 @@ class Settings:
 
     @property
     def answer_schema(self) -> JsonSchema | None:
-        """The JSON schema of the whole answer, which the response prefix begins; None without a schema."""
+        """The JSON schema of the whole answer, including the response prefix; None without a schema."""
         if self.json_schema is None:
             return None
         given = self.json_schema if isinstance(self.json_schema, JsonSchema) else JsonSchema(self.json_schema)
@@ -235,10 +236,10 @@ def split_batch(
 
 
 def check_texts(name: str, given: Sequence[str]) -> list[str]:
-    """Return a parameter as a list of texts.
+    """Check a parameter that is a list of texts, and return it as a list.
 
     Raises:
-        TypeError: It is a single text (a list of texts is expected), or an item is not a text.
+        TypeError: The parameter is a single text in place of a list, or an item is not a text.
     """
     if isinstance(given, str):
         raise TypeError(f"{name} is one text of {len(given)} characters; give a list of texts.")

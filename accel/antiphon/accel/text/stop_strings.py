@@ -1,4 +1,4 @@
-"""Stop strings: cuts a growing text exactly before the first one."""
+"""Stop strings: cut a growing text exactly before the first one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from antiphon.accel.text.detokenize import UNFINISHED
 
 
 def partial_length(text: str, strings: Sequence[str]) -> int:
-    """Return how many characters at the end of a text are the beginning of one of the strings."""
+    """Return how many characters at the end of a text may be the beginning of one of the strings."""
     longest = max(map(len, strings), default=1) - 1
     lengths = range(min(longest, len(text)), 0, -1)
     return next((size for size in lengths if any(string.startswith(text[-size:]) for string in strings)), 0)
 
 
 class StopStrings:
-    """Cuts a growing text before the first stop string, and holds back what may be the beginning of one.
+    """Cuts a growing text before the first stop string, and holds back text that may be the beginning of one.
 
     Args:
         strings: Stop strings of at least one character each.
@@ -30,13 +30,14 @@ class StopStrings:
         self.is_found = False
 
     def push(self, piece: str, pending: str = "") -> str:
-        """Return the text that can be streamed after this piece: no stop string can begin in it.
+        """Add a piece; return the new text in which no stop string can begin, so that it can be streamed.
 
         Args:
-            pending: Text after it that the detokenizer may still change. A complete stop string in it ends the text.
+            pending: Text after the piece that the detokenizer may still change. A complete stop string in it ends the
+                text.
 
         Returns:
-            The new text; if ``is_found`` is then true, the end of the text.
+            The new text; if ``is_found`` is true afterwards, it is the last one.
         """
         text = self._held + piece
         visible = text + pending.rstrip(UNFINISHED)
@@ -50,6 +51,6 @@ class StopStrings:
         return text[:end]
 
     def finish(self, pending: str) -> str:
-        """Return the rest of a text that ends here, including ``pending``, cut before a stop string."""
+        """Return the rest of the text, including ``pending``, cut before a stop string; call it at the end."""
         rest = self.push(pending)
         return rest + self._held

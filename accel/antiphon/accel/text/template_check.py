@@ -1,4 +1,4 @@
-"""Check which conversations a model's chat template can express: one row of the table of templates."""
+"""Check which kinds of conversations a model's chat template supports."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _RESULT = {"role": "tool", "tool_call_id": "call_bees_1", "content": "sixty thou
 
 @dataclass(frozen=True, slots=True)
 class TemplateCase:
-    """A conversation that a model should take.
+    """A kind of conversation that a model should support.
 
     Attributes:
         tools: Tools that the model may call.
         schema: Schema of the answer; None for any answer.
-        thinking: Whether thinking is turned on or off; None for neither.
+        thinking: Whether thinking is turned on or off; None: neither.
     """
 
     name: str
@@ -70,7 +70,7 @@ CASES = (
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Return for each of `CASES` why the chat template does not write it completely; empty if it does."""
+    """Return, for each of `CASES`, why the chat template does not render it completely; empty if it does."""
     return {case.name: _refusal(case, tokenizer) for case in CASES}
 
 
@@ -92,7 +92,7 @@ def _refusal(case: TemplateCase, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def missing_switch(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return why thinking cannot be turned on and off with this template; empty if it can."""
+    """Return why this template cannot turn thinking on and off; empty if it can."""
     traits = thinking_traits(tokenizer)
     if traits.switch:
         return ""

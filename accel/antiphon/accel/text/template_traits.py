@@ -1,4 +1,4 @@
-"""What a chat template can express, found by rendering short conversations with it, and messages adapted to that."""
+"""Find the traits of a chat template by rendering short conversations, and adapt messages to them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ OMITTED = "(The beginning of the conversation is left out.)"
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """What a chat template can express.
+    """The kinds of messages that a chat template supports.
 
     Attributes:
-        has_system_role: A system message at the start is written before the first user message, whatever follows.
-        has_later_system: A system message between other messages is written where it is.
-        alternates: User and assistant have to take turns, beginning with the user.
-        takes_system_alone: A conversation of nothing but a system message is written.
-        takes_text: The content of a message is written if it is text; else it has to be a list of parts.
-        takes_no_tools: Rendering without tools is possible; else an empty list of tools has to be given.
+        has_system_role: Whether a system message at the start is rendered before the first user message.
+        has_later_system: Whether a system message between other messages is rendered at its place.
+        alternates: Whether user and assistant must take turns, beginning with the user.
+        takes_system_alone: Whether a conversation may consist of a system message only.
+        takes_text: Whether the content of a message may be a text; if not, it must be a list of parts.
+        takes_no_tools: Whether the tools may be None; if not, an empty list must be given.
     """
 
     has_system_role: bool
@@ -55,7 +55,7 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Messages, /, **variable
 
 
 class RenderedTemplate:
-    """A template with a tokenizer that renders it; equal to another one of the same text."""
+    """A template and a tokenizer that renders it. Objects with the same template text are equal."""
 
     def __init__(self, text: str, tokenizer: PreTrainedTokenizerBase) -> None:
         self.text = text
@@ -68,7 +68,7 @@ class RenderedTemplate:
         return hash(self.text)
 
     def render(self, messages: Messages, tools: Any = None, **variables: Any) -> str:
-        """Return the text, or an empty one if the template rejects the messages."""
+        """Return the rendered text; empty if the template rejects the messages."""
         try:
             return render(self.tokenizer, messages, tools=tools, **variables)
         except Exception:  # noqa: BLE001 - a template may raise anything, by itself or in a filter
@@ -110,12 +110,12 @@ def _in_order(text: str, *parts: str) -> bool:
 
 
 def adapt_messages(messages: Messages, traits: TemplateTraits) -> list[dict[str, Any]]:
-    """Return messages that a template with these traits can express, with all their text.
+    """Adapt messages to a template with these traits, without losing text.
 
-    1. System messages that the template cannot write become a part of the next user message.
-    2. If user and assistant have to take turns: empty assistant messages are left out, adjacent messages of one role
-       are merged, and a conversation that starts with the assistant gets a user message before it.
-    3. Text becomes a list of parts if the template demands it.
+    1. System messages that the template does not support become a part of the next user message.
+    2. If user and assistant must take turns, empty assistant messages are removed, adjacent messages of one role are
+       merged, and a user message is put before an assistant message at the start.
+    3. Text becomes a list of parts if the template requires it.
     """
     adapted = _without_system([dict(message) for message in messages], traits)
     if traits.alternates:
@@ -124,7 +124,7 @@ def adapt_messages(messages: Messages, traits: TemplateTraits) -> list[dict[str,
 
 
 def _without_system(messages: list[dict[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
-    """Return the messages; the text of system messages that cannot be written is put before the next user message."""
+    """Move the text of unsupported system messages to the beginning of the next user message."""
     kept: list[dict[str, Any]] = []
     held: list[str] = []
     is_start = traits.takes_system_alone or any(message["role"] != "system" for message in messages)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TextModel(Protocol):
-    """Implemented by `LanguageModel`, which runs in this process, and `RemoteLanguageModel`, which runs on a server."""
+    """A language model: `LanguageModel` runs in this process, `RemoteLanguageModel` on a server."""
 
     @property
     def name(self) -> str:
@@ -32,18 +32,18 @@ class TextModel(Protocol):
 
     @property
     def takes_messages(self) -> bool:
-        """Whether the model can be given messages: it has a chat template, or its server takes messages."""
+        """Whether prompts may be messages, because the model has a chat template or its server accepts messages."""
 
     @property
     def prompt_format(self) -> str | None:
-        """Name of the prompt format that the model was trained for; None if unknown."""
+        """Name of the prompt format for which the model was trained; None if unknown."""
 
     @property
     def num_parameters(self) -> int | None:
         """Number of the model's weights; None if unknown."""
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt | CountedPrompt:
-        """Return the prompt with its number of tokens; it can be passed on in place of the prompt."""
+        """Return the prompt with its number of tokens; the result can be passed in place of the prompt."""
 
     def generate(
         self,
@@ -57,8 +57,8 @@ class TextModel(Protocol):
 
         Args:
             references: Texts that the completion may repeat; drafts are copied from them.
-            prefix: Cache of a conversation's prefix, reused if the prompt continues it.
-            parameters: How to generate, see `Settings`.
+            prefix: Prefix cache of a conversation, reused for the common prefix.
+            parameters: Parameters of generation, see `Settings`.
         """
 
     def generate_batch(
@@ -73,9 +73,9 @@ class TextModel(Protocol):
         """Return the completion of each prompt, in their order.
 
         Args:
-            references: Reference texts for each prompt; empty for none.
-            seeds: Random seed for each prompt; None takes the parameter ``seed`` for all.
-            parameters: How to generate, see `Settings`.
+            references: Reference texts for each prompt; empty: no references.
+            seeds: Random seed for each prompt; None: the parameter ``seed`` for all.
+            parameters: Parameters of generation, see `Settings`.
         """
 
     def stream(
@@ -90,6 +90,6 @@ class TextModel(Protocol):
 
         Args:
             references: Texts that the completion may repeat; drafts are copied from them.
-            prefix: Cache of a conversation's prefix, reused if the prompt continues it.
-            parameters: How to generate, see `Settings`.
+            prefix: Prefix cache of a conversation, reused for the common prefix.
+            parameters: Parameters of generation, see `Settings`.
         """

@@ -1,4 +1,4 @@
-"""Separates a model's thinking from its answer, token by token. Independent of models."""
+"""Separate a model's thinking from its answer, token by token. Independent of models."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ThinkingFormat:
 
     Attributes:
         start: Text that begins the thinking.
-        end: Text that ends it.
-        closing: Text that ends it and begins the answer, as the model was trained to write it.
-        answer: Text that begins an answer without thinking; empty if nothing does.
+        end: Text that ends the thinking.
+        closing: Text that ends the thinking and begins the answer, as the model was trained to write it.
+        answer: Text that begins an answer without thinking; empty if there is no such text.
         marks: All marks to look for.
-        has_channels: Whether the output is a sequence of messages with a header each, as of gpt-oss.
-        label: Text after ``start`` that is not thinking.
+        has_channels: Whether the output is a sequence of messages with headers, as from gpt-oss.
+        label: Text after ``start`` that is not part of the thinking.
     """
 
     start: str
@@ -46,7 +46,7 @@ class ThinkingFormat:
         return self.start + self.label
 
     def state_after(self, prompt: str) -> State:
-        """Return the state in which a text begins that continues this prompt."""
+        """Return the state at the beginning of the text that continues a prompt."""
         tail = prompt.rstrip()
         if tail.endswith(self.opening):
             return "thinking"
@@ -74,7 +74,7 @@ _TAG = re.compile(r"</([^<>\s'\"{}/]*(?:think|thought|reason)[^<>\s'\"{}/]*)>", 
 
 
 def thinking_format(tokenizer: PreTrainedTokenizerBase) -> ThinkingFormat | None:
-    """Return the marks that the chat template names, or the tokenizer has as tokens; None if there are none."""
+    """Return the marks found in the chat template or among the tokenizer's tokens; None if there are none."""
     template = str(tokenizer.chat_template or "")
     if "<|channel|>" in template and "<|message|>" in template:
         return CHANNELS
@@ -103,23 +103,23 @@ class Split(NamedTuple):
     answer: str = ""
 
     def then(self, other: Split) -> Split:
-        """Return both, one after the other."""
+        """Return the two splits joined, this one first."""
         return Split(self.thinking + other.thinking, self.answer + other.answer)
 
 
 class ThinkingReader:
     """Decodes token ids and separates thinking from the answer.
 
-    A mark that is one token of the tokenizer is recognized by its id, so that the same characters as ordinary text are
-    text; other marks are found in the text. Thinking is possible before the answer only. White space around the
-    thinking belongs to neither of the two. Without a `ThinkingStart`, all text is the answer.
+    A mark that is a single token is recognized by its id, so that the same characters in ordinary text are not a
+    mark. Other marks are searched in the text. Thinking can only come before the answer. White space around the
+    thinking is dropped. Without a `ThinkingStart`, all text is the answer.
 
     Args:
         start: The marks, and the state in which the output begins; None: the model does not think.
-        context: Token ids before the first one, for the detokenizer.
+        context: Token ids before the first token, for the detokenizer.
 
     Attributes:
-        state: Where the output is.
+        state: The current part of the output, such as the thinking or the answer.
         has_thought: Whether there was thinking.
     """
 
@@ -146,7 +146,7 @@ class ThinkingReader:
 
     @property
     def thinking_tokens(self) -> int:
-        """Number of tokens before the first one of the answer if the model has thought, including marks; else 0."""
+        """Number of tokens before the answer, including marks, if the model has thought; else 0."""
         return self._num_tokens if self.has_thought else 0
 
     @property
@@ -155,7 +155,7 @@ class ThinkingReader:
         return self._held + self._detokenizer.pending if self.state == "answer" else ""
 
     def push(self, token: int) -> Split:
-        """Return the text that is final after this token."""
+        """Add a token; return the new text that later tokens cannot change."""
         mark = self._mark_ids.get(token) if self._has_marks else None
         if mark is None:
             split = self._read(self._detokenizer.push(token))
@@ -167,7 +167,7 @@ class ThinkingReader:
         return split
 
     def finish(self) -> Split:
-        """Return the rest of the text, at the end of the output."""
+        """Return the rest of the text; call it at the end of the output."""
         split = self._flush()
         if self.state == "before" and "<|" not in self._header:
             split = split.then(Split("", self._header))
@@ -176,7 +176,7 @@ class ThinkingReader:
 
     @property
     def _has_marks(self) -> bool:
-        """Whether a mark may follow."""
+        """Whether a mark can still follow."""
         return self._format is not None and (self._format.has_channels or self.state != "answer")
 
     def _flush(self) -> Split:
@@ -197,7 +197,7 @@ class ThinkingReader:
         return split.then(self._read_text(text))
 
     def _read_text(self, text: str) -> Split:
-        """Return a text without marks as a part of the thinking or of the answer."""
+        """Assign a text without marks to the thinking or to the answer."""
         if self.state == "before":
             self._header += text
             if self._may_be_header():
@@ -265,6 +265,6 @@ class ThinkingReader:
 
 
 def _first_mark(text: str, marks: Sequence[str]) -> tuple[int, str] | None:
-    """Return place and text of the first mark in a text; None if there is none."""
+    """Return position and text of the first mark in a text; None if there is none."""
     found = [(place, mark) for mark in marks if (place := text.find(mark)) >= 0]
     return min(found, default=None)

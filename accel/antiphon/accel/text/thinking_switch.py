@@ -1,4 +1,4 @@
-"""Which variable of a chat template turns thinking on and off, found by rendering, and the variables of a request."""
+"""Find the variable of a chat template that switches thinking, by rendering; make the variables of a request."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _SYSTEM, _USER = {"role": "system", "content": "PROBE-SYSTEM"}, {"role": "user",
 
 @dataclass(frozen=True, slots=True)
 class ThinkingTraits:
-    """How a model's thinking is marked and switched.
+    """The marks and the switch of a model's thinking.
 
     Attributes:
-        format: Its marks; None if the model does not think.
+        format: The marks of the thinking; None if the model does not think.
         switch: Name of the template variable that turns thinking on and off; empty if there is none.
         on: Variables that turn it on.
         off: Variables that turn it off, or reduce it if there is no switch.
@@ -63,7 +63,7 @@ class ThinkingTraits:
 
 
 def thinking_traits(tokenizer: PreTrainedTokenizerBase) -> ThinkingTraits:
-    """Return how a tokenizer's chat template switches thinking, found by rendering probes once for each template."""
+    """Return the thinking traits of a tokenizer's chat template, found by rendering probes once for each template."""
     if tokenizer.chat_template is None:
         return ThinkingTraits()
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer), thinking_format(tokenizer))
@@ -93,7 +93,7 @@ def _probe(template: RenderedTemplate, marks: ThinkingFormat | None) -> Thinking
 
 
 def _other_switches(template: str) -> list[tuple[str, Any, Any]]:
-    """Return the words of a template that may be switches with another name, with their values for on and off."""
+    """Return the words of a template that may be switches of other names, with their values for on and off."""
     known = {EFFORT, *(name for name, _, _ in SWITCHES)}
     names = [name for name in dict.fromkeys(_NAMES.findall(template)) if name not in known and "effort" not in name]
     return [(name, None, 0) if "budget" in name else (name, True, False) for name in names]
@@ -104,9 +104,9 @@ def template_variables(
 ) -> dict[str, Any]:
     """Return the variables for a chat template.
 
-    1. ``thinking`` becomes the switch that the template has. If there is none, False means the least effort, and
-       a template without efforts ignores it. If it is None, a switch of another template in the variables counts.
-    2. ``reasoning_effort`` "none" and "minimal" turn thinking off if there is a switch; else they are "low".
+    1. ``thinking`` sets the template's switch. If the template has no switch, False selects the least effort, if the
+       template has efforts. If ``thinking`` is None, the switch of another template among the variables is used.
+    2. ``reasoning_effort`` "none" and "minimal" turn thinking off if there is a switch; otherwise they become "low".
 
     Args:
         thinking: Whether to turn thinking on or off; None: the default of the template.
@@ -134,7 +134,7 @@ def asks_about_thinking(given: Mapping[str, Any]) -> bool:
 
 
 def _asked(given: Mapping[str, Any]) -> bool | None:
-    """Return whether variables ask for thinking; None if they do not say."""
+    """Return whether variables turn thinking on; None if they do not set it."""
     for name, _, off in SWITCHES:
         if given.get(name) is not None:
             return bool(given[name] != off and given[name] is not False)
@@ -143,7 +143,7 @@ def _asked(given: Mapping[str, Any]) -> bool | None:
 
 
 def check_template_variables(given: Mapping[str, Any]) -> None:
-    """Refuse variables that would change how the template is applied.
+    """Raise an error for variables that would change how the template is applied.
 
     Raises:
         ValueError: A variable has the name of an argument of ``apply_chat_template``.

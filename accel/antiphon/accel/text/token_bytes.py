@@ -1,4 +1,4 @@
-"""The bytes of single tokens. Joined, they are the bytes of the text."""
+"""Compute the bytes of single tokens; joined, they are the bytes of the text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class TokenBytes:
-    """The bytes of tokens, for byte-level vocabularies (GPT-2), SentencePiece's with byte tokens, and others."""
+    """Returns the bytes of tokens, for byte-level vocabularies (GPT-2), SentencePiece vocabularies and others."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -20,7 +20,7 @@ class TokenBytes:
         self._is_spaced = "▁" in state
 
     def __call__(self, token: int) -> bytes:
-        """Return the bytes of a token. The space with which SentencePiece begins a word is part of them."""
+        """Return the bytes of a token, including the space with which SentencePiece begins a word."""
         if token in self._added:
             return str(self._added[token].content).encode()
         spelling = self._tokenizer.convert_ids_to_tokens(token)
@@ -36,7 +36,7 @@ class TokenBytes:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Return the byte for each character of a byte-level vocabulary: printable ones stand for themselves."""
+    """Return the byte of each character of a byte-level vocabulary. Printable characters represent themselves."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return {chr(byte if byte in printable else next(others)): byte for byte in range(256)}

@@ -1,4 +1,4 @@
-"""Converts the arguments of tool calls to the types that the tool's schema demands. Independent of models."""
+"""Convert the arguments of tool calls to the types in the tool's schema. Independent of models."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_DEPTH = 16
 
 
 def typed_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the types of the schema: "5" becomes 5 if an integer is needed.
+    """Convert arguments to the types of the schema: "5" becomes 5 if an integer is required.
 
-    A value that cannot be converted is kept.
+    A value that cannot be converted is unchanged.
     """
     typed = _typed(dict(arguments), schema, schema, MAX_DEPTH)
     return typed if isinstance(typed, dict) else dict(arguments)
@@ -59,7 +59,7 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> list[str]:
-    """Return the types that a schema admits, in its order; empty for any."""
+    """Return the types that a schema allows, in its order; empty if it allows any type."""
     schema = _resolved(schema, root)
     if not isinstance(schema, Mapping) or depth <= 0:
         return []
@@ -72,12 +72,12 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> list[str]:
 
 
 def _choices(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the parts of a schema of which a value has to follow one, or all."""
+    """Return the schemas in a schema's ``anyOf``, ``oneOf`` and ``allOf``."""
     return [part for key in ("anyOf", "oneOf", "allOf") for part in _items(schema.get(key))]
 
 
 def _items(value: Any) -> list[Any]:
-    """Return a list, or an empty one in place of anything else that a malformed schema may have."""
+    """Return the value if it is a list; otherwise (in a malformed schema) an empty list."""
     return list(value) if isinstance(value, list | tuple) else []
 
 
@@ -88,7 +88,7 @@ def _is(value: Any, name: str) -> bool:
 
 
 def _converted(value: Any, types: list[str]) -> Any:
-    """Return a value of one of the types that means the same; the value itself if there is none."""
+    """Convert a value to an equivalent value of one of the types; return it unchanged if that is not possible."""
     read = _read(value) if isinstance(value, str) else value
     for name in types:
         if name in ("integer", "number") and isinstance(read, float) and read.is_integer():
@@ -101,7 +101,7 @@ def _converted(value: Any, types: list[str]) -> Any:
 
 
 def _read(text: str) -> Any:
-    """Return the value that a text denotes in JSON, or in Python for booleans and None; the text itself if none."""
+    """Parse a text as JSON, or as Python's True, False or None; return the text itself if neither is possible."""
     known = {"True": True, "False": False, "None": None, "true": True, "false": False}
     stripped = text.strip()
     if stripped in known:

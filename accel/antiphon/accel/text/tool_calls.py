@@ -1,4 +1,4 @@
-"""Parses tool calls in a model's output, in the notation of any family of chat templates. Independent of models."""
+"""Parse tool calls in a model's output, in the notation of any family of chat templates. Independent of models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ToolCall:
     Attributes:
         name: Name of the tool.
         arguments: Arguments by name.
-        id: New random id of nine letters or digits, the format that the strictest chat template demands.
+        id: New random id of nine letters or digits, the format of the strictest chat template.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ParsedOutput:
     """The output of a model, split into text and tool calls.
 
     Attributes:
-        content: The text, with the tool calls that cannot be parsed.
+        content: The text, including tool calls that cannot be parsed.
         calls: The tool calls.
         malformed: Tool calls that cannot be parsed.
     """
@@ -67,7 +67,7 @@ class ParsedOutput:
     malformed: tuple[MalformedCall, ...] = ()
 
     def first_call_only(self) -> ParsedOutput:
-        """Return the output with at most one call, for requests that allow no parallel calls."""
+        """Return the output with at most one call, for requests that do not allow parallel calls."""
         return replace(self, calls=self.calls[:1])
 
 
@@ -97,12 +97,11 @@ LOOKAHEAD = 160
 def parse_tool_calls(text: str, tools: Collection[str] | Mapping[str, Any]) -> ParsedOutput:
     """Split the output of a model into text and tool calls.
 
-    Calls are recognized by their marks; and without marks, as JSON with the name of a given tool, alone or
-    between other text. What cannot be parsed stays in the text.
+    Calls are recognized by their marks. JSON without marks is a call if it has the name of a given tool. A call that
+    cannot be parsed remains in the text.
 
     Args:
-        tools: Names of the tools that the model was given, or their schemas by name, which decide the types of
-            arguments.
+        tools: Names of the available tools, or their schemas by name, which determine the types of arguments.
     """
     content, place = "", 0
     calls: list[ToolCall] = []
@@ -135,11 +134,11 @@ def parse_tool_calls(text: str, tools: Collection[str] | Mapping[str, Any]) -> P
 
 
 def visible_text(text: str, tools: Collection[str] = (), known: int = 0) -> str:
-    """Return the part of an unfinished output that can be streamed: it cannot become part of a tool call.
+    """Return the part of an unfinished output that can be streamed, because it cannot become part of a tool call.
 
     Args:
-        tools: Names of the tools that the model was given; empty if they are unknown.
-        known: Length of the visible part of a shorter beginning of the output, which is not examined again.
+        tools: Names of the available tools; empty if they are unknown.
+        known: Length of the part that an earlier call returned; it is not examined again.
     """
     for candidate in _CANDIDATE.finditer(text, known):
         ahead = text[candidate.start() : candidate.start() + LOOKAHEAD]
@@ -159,7 +158,7 @@ def _may_begin_call(text: str, tools: Collection[str]) -> bool:
 
 
 def _bare_calls(text: str, start: int, tools: Collection[str]) -> tuple[list[RawCall], int]:
-    """Return the calls of given tools that the JSON at ``start`` contains, and the end of that JSON."""
+    """Return the calls of given tools in the JSON at ``start``, and the end of that JSON."""
     try:
         value, end = read_json(text, start)
     except (ValueError, RecursionError):
@@ -174,7 +173,7 @@ def _bare_calls(text: str, start: int, tools: Collection[str]) -> tuple[list[Raw
 
 
 def _python_calls(text: str, tools: Collection[str]) -> list[RawCall]:
-    """Return the calls if the whole text is a list of them in Python's notation."""
+    """Return the calls if the whole text is a list of calls in Python's notation, else an empty list."""
     try:
         calls, end = read_calls(text, 0)
     except (ValueError, RecursionError):
@@ -183,7 +182,7 @@ def _python_calls(text: str, tools: Collection[str]) -> list[RawCall]:
 
 
 def _between(text: str, calls: list[ToolCall]) -> str:
-    """Return a text before or after calls; white space that only separates calls is none."""
+    """Return the text before or after calls; if it is only white space that separates calls, an empty text."""
     return text if text.strip() or not calls else ""
 
 
@@ -193,10 +192,10 @@ def _after_fence(text: str, place: int) -> int:
 
 
 def _end_of_block(text: str, start: int) -> int:
-    """Return the end of a malformed call: after its closing mark, before the next opening one, or the end.
+    """Return the end of a malformed call: its closing mark's end, the next opening mark or the end of the text.
 
     Args:
-        start: The place after the first opening mark; further ones may follow directly.
+        start: The position after the first opening mark; further opening marks may follow directly.
     """
     while following := _OPENING_NEXT.match(text, start):
         start = following.end()

@@ -1,4 +1,4 @@
-"""Tools in a request: which tools a model may or must call, and the schema and prefix that force a call."""
+"""Tools of a request: the tools that a model may or must call, and the schema and prefix that force a call."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class PreparedTools:
     """Prompt and constraints of a request with tools.
 
     Attributes:
-        messages: The messages; if the chat template writes no tools, the last one describes them.
-        tools: Tools that the chat template writes.
+        messages: The messages; if the chat template does not support tools, the last message describes them.
+        tools: Tools for the chat template.
         assistant_prefix: Beginning of the model's answer if it must call a tool.
         schemas: Schemas of the arguments of all tools that the model may call, by name.
-        schema: Schema of the answer: of a call if the model must call a tool; None: it is free.
-        tool_choice: The choice in OpenAI's format, for a server, which writes the prompt itself.
+        schema: Schema of the answer; if the model must call a tool, the schema of a call. None: not restricted.
+        tool_choice: The choice in OpenAI's format, for models on a server.
     """
 
     messages: Sequence[Message]
@@ -54,7 +54,7 @@ def prepare_tools(
 ) -> PreparedTools:
     """Apply a tool choice and the schema of the answer to a request.
 
-    If a call is required and the chat template does not write tools, the tools are described in a message.
+    If a call is required and the chat template does not support tools, a message describes them.
 
     Args:
         tokenizer: Tokenizer of a local model; None for a model on a server.
@@ -62,8 +62,8 @@ def prepare_tools(
         schema: JSON schema of an answer that calls no tool.
 
     Raises:
-        ValueError: ``choice`` is neither a tool's name nor a known value, or requires a call although there is a
-            schema, or the chat template rejects the tools.
+        ValueError: ``choice`` is neither a tool's name nor a known value; ``choice`` requires a call and there is a
+            schema; or the chat template rejects the tools.
     """
     answer = JsonSchema(schema) if isinstance(schema, Mapping) else schema
     choice = choice["function"]["name"] if isinstance(choice, Mapping) else choice
@@ -94,7 +94,7 @@ def prepare_tools(
 
 
 def supports_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
-    """Return whether the chat template, or the server if there is no tokenizer, tells the model about tools."""
+    """Return whether the chat template supports tools; always True without a tokenizer, because a server decides."""
     if tokenizer is None:
         return True
     if tokenizer.chat_template is None:
@@ -116,7 +116,7 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
     """Return the JSON schema of a call of one of the tools.
 
     Args:
-        prefix: Beginning of the answer. If it contains the beginning of the JSON, the schema covers that, too.
+        prefix: Beginning of the answer. It may contain the beginning of the JSON.
     """
     before, brace, after = prefix.partition("{")
     key = "parameters" if '"parameters"' in after else "arguments"
@@ -129,7 +129,7 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
 
 
 def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
-    """Return the messages with an instruction at the end of the user message that is answered, or in a new one."""
+    """Append an instruction to the last user message, or to a new one if the last turn is the assistant's."""
     turns = [dict(message) for message in messages]
     asked = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=-1)
     if turns and turns[-1]["role"] in ("user", "tool") and asked >= 0:
@@ -139,7 +139,7 @@ def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def _answer_or_call(tokenizer: PreTrainedTokenizerBase | None, tools: Sequence[Tool], answer: JsonSchema) -> JsonSchema:
-    """Return the schema of a response that is an answer or a call; a call with a mark before it is not restricted."""
+    """Return the schema of a response that is an answer or a call. A call with a mark before it is not restricted."""
     mark = "" if tokenizer is None else tool_call_prefix(tokenizer, tools).partition("{")[0].strip()
     if tokenizer is None or mark:
         return replace(answer, unless=mark)
@@ -147,7 +147,7 @@ def _answer_or_call(tokenizer: PreTrainedTokenizerBase | None, tools: Sequence[T
 
 
 def _call_schema(function: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the schema of a call of one tool, whose arguments have definitions of their own."""
+    """Return the schema of a call of one tool; the definitions of its arguments stay inside their own schema."""
     arguments = {"$defs": {}, **(function.get("parameters") or {"type": "object", "properties": {}})}
     return {
         "type": "object",

@@ -13,7 +13,7 @@ _NAME = r"[A-Za-z_][\w.:-]*"
 
 
 class CallSyntaxError(ValueError):
-    """A tool call has no name, or its arguments are no object."""
+    """A tool call has no name, or its arguments are not an object."""
 
 
 class RawCall(NamedTuple):
@@ -74,7 +74,7 @@ _SEPARATORS = re.compile(r"[\s,;]*")
 
 
 def read_calls(text: str, start: int) -> tuple[list[RawCall], int]:
-    """Read the tool calls after an opening mark, one or several in a row.
+    """Read the tool call after an opening mark, and further calls that follow directly.
 
     Returns:
         The calls, and the position after them and their closing marks.
@@ -93,7 +93,7 @@ def read_calls(text: str, start: int) -> tuple[list[RawCall], int]:
 
 
 def read_json(text: str, start: int) -> tuple[Any, int]:
-    """Read a JSON value, also one in doubled braces, as the template of some Qwen2.5 files shows it.
+    """Read a JSON value; it may have doubled braces, as in the chat template of some Qwen2.5 files.
 
     Args:
         start: Position of the value, or of white space before it.
@@ -114,7 +114,7 @@ def read_json(text: str, start: int) -> tuple[Any, int]:
 
 
 def _after_opening(text: str, start: int) -> int:
-    """Return the position after the opening marks; marks that are part of a call are not passed."""
+    """Return the position after the opening marks, before marks that are part of a call."""
     while (found := OPENING.match(text, start)) and not found[0].startswith("<function="):
         if found[0].endswith("to=functions."):
             return found.end() - len("to=functions.")
@@ -123,7 +123,7 @@ def _after_opening(text: str, start: int) -> int:
 
 
 def _read_another(text: str, place: int) -> tuple[list[RawCall], int] | None:
-    """Read a further call that follows without another opening mark; None if there is none."""
+    """Read a further call without its own opening mark; return None if there is none."""
     at = _SEPARATORS.match(text, place)
     start = at.end() if at else place
     is_header = any(header.match(text, start) for header in _HEADERS[:-1])
@@ -245,10 +245,10 @@ _READERS: tuple[Callable[[str, int], tuple[list[RawCall], int] | None], ...] = (
 
 
 def raw_call(item: Any) -> RawCall:
-    """Return a call that is written as a JSON object, in any of the usual forms.
+    """Convert a JSON object in any of the usual forms to a call.
 
     Raises:
-        CallSyntaxError: It has no name, or its arguments are no object.
+        CallSyntaxError: The call has no name, or its arguments are not an object.
     """
     if not isinstance(item, Mapping):
         raise CallSyntaxError(f"a tool call is {item!r}, which is no object")

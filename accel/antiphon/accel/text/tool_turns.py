@@ -1,4 +1,4 @@
-"""Tool calls and their results in a conversation, written as the chat template accepts them, found by rendering."""
+"""Adapt tool calls and their results in a conversation to the chat template, whose traits are found by rendering."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _NINE = re.compile(r"[a-zA-Z0-9]{9}")
 
 @dataclass(frozen=True, slots=True)
 class ToolTraits:
-    """How a chat template writes tool calls.
+    """The traits of a chat template for tool calls.
 
     Attributes:
-        writes_calls: It writes the calls of earlier messages.
-        rejects_calls: It raises an error for them; if it neither writes nor rejects them, it drops them.
-        takes_text_arguments: Arguments have to be JSON text; else they are an object.
-        takes_several: A message may have several calls.
-        writes_results: It writes tool results, or rejects them.
-        ids: Ids that it accepts.
+        writes_calls: Whether it renders the calls of earlier messages.
+        rejects_calls: Whether it raises an error for them. If it neither renders nor rejects calls, it drops them.
+        takes_text_arguments: Whether arguments must be JSON text; if not, they are an object.
+        takes_several: Whether a message may have several calls.
+        writes_results: Whether it renders or rejects tool results; if not, it drops them.
+        ids: The format of ids that it accepts.
     """
 
     writes_calls: bool = True
@@ -50,7 +50,7 @@ class ToolTraits:
 
 
 def tool_traits(tokenizer: PreTrainedTokenizerBase) -> ToolTraits:
-    """Return how a tokenizer's chat template writes tool calls, found by rendering probes once for each template."""
+    """Return the tool traits of a tokenizer's chat template, found by rendering probes once for each template."""
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer))
 
 
@@ -59,7 +59,7 @@ def _probe(template: RenderedTemplate) -> ToolTraits:
     traits = template_traits(template.tokenizer)
 
     def render(count: int, number: str, *, is_text: bool) -> str:
-        """Return a conversation with one or two calls and their results, or an empty text if it is rejected."""
+        """Render a conversation with one or two calls and their results; return an empty text if it is rejected."""
         calls, results = [], []
         for index in range(1, count + 1):
             call_id, arguments = f"{number[:-1]}{index}", {f"{_VALUE}{index}": f"{_VALUE}{index}"}
@@ -90,12 +90,13 @@ def _probe(template: RenderedTemplate) -> ToolTraits:
 
 
 def adapt_tool_turns(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
-    """Return messages whose tool calls and results the chat template writes completely.
+    """Adapt messages so that the chat template renders their tool calls and results completely.
 
-    1. An empty list of tool calls is left out, and content that is None becomes an empty text.
-    2. Ids get the format that the template accepts, equal ones for a call and its result.
+    1. An empty list of tool calls is removed, and content that is None becomes an empty text.
+    2. Ids are converted to the format that the template accepts; a call and its result keep equal ids.
     3. Arguments become an object or JSON text.
-    4. Several calls of one message become several messages, each followed by its result, if only one is accepted.
+    4. If the template accepts only one call per message, each call becomes a message of its own, followed by its
+       result.
     5. Calls and results that the template would drop become text.
     """
     turns = [_without_empty_calls(message) for message in messages]
@@ -120,7 +121,7 @@ def _without_empty_calls(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_ids(turns: Sequence[dict[str, Any]], ids: IdFormat) -> list[dict[str, Any]]:
-    """Return the turns with ids that the template accepts. A result without an id belongs to the next open call."""
+    """Give the turns ids that the template accepts. A result without an id gets the id of the next open call."""
     renamed: dict[str, str] = {}
     open_calls: list[str] = []
     number, found = 0, list[dict[str, Any]]()
@@ -156,7 +157,7 @@ def _new_id(given: str, call: Mapping[str, Any], number: int, ids: IdFormat) -> 
 
 
 def _one_call_each(turns: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the turns; several calls of a message become several messages, each followed by its result."""
+    """Yield the turns, with one message for each tool call, followed by the call's result."""
     place = 0
     while place < len(turns):
         turn, place = turns[place], place + 1
@@ -175,7 +176,7 @@ def _one_call_each(turns: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _with_arguments(turn: dict[str, Any], traits: ToolTraits) -> dict[str, Any]:
-    """Return a turn in which the arguments of calls have the accepted type."""
+    """Convert the arguments of a turn's calls to the accepted type."""
     if not turn.get("tool_calls"):
         return turn
     calls = [{**call, "function": _typed(call["function"], traits)} for call in turn["tool_calls"]]
@@ -195,7 +196,7 @@ def _typed(function: Mapping[str, Any], traits: ToolTraits) -> dict[str, Any]:
 
 
 def _as_text(turn: dict[str, Any], traits: ToolTraits) -> dict[str, Any]:
-    """Return a turn with its calls, or its tool result, as text, for a template that would drop them."""
+    """Convert calls or a tool result to text, for a template that would drop them."""
     if calls := turn.get("tool_calls"):
         functions = [_typed(call["function"], ToolTraits()) for call in calls]
         written = [

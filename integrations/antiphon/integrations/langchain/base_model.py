@@ -1,4 +1,4 @@
-"""The methods that LangChain expects of every language model, chat or not."""
+"""The methods that LangChain requires of every language model, chat or not."""
 
 from __future__ import annotations
 

@@ -35,13 +35,13 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
 
     The prompt is always a source of drafts. References come from the call (``references=[...]`` with texts or
     documents), from messages (``additional_kwargs["references"]``), and from tool results
-    (``response_format="content_and_artifact"``). The answer cites the references that it was copied from.
+    (``response_format="content_and_artifact"``). The answer cites the references from which it was copied.
 
     A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
     ``seed``, ``drafter``, ``num_draft_tokens``, ``thinking``, ``max_thinking_tokens``, ``template_variables``,
-    ``timeout``, ``response_format`` and ``model``; another model is loaded at its first use and kept. Unknown
-    parameters raise a `TypeError`. The model's thinking is in ``additional_kwargs["reasoning_content"]``. Fields: see
-    `GenerationFields`.
+    ``timeout``, ``response_format`` and ``model``. A model named in a call is loaded when it is first used, and kept.
+    Unknown parameters raise a `TypeError`. The model's thinking is in ``additional_kwargs["reasoning_content"]``.
+    Fields: see `GenerationFields`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -63,7 +63,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
             tools: LangChain tools, functions, pydantic classes or OpenAI tool schemas.
             tool_choice: "auto", "none", "any" (forces a call, decoded under the tools' schemas) or a tool's name.
             strict: accepted and ignored.
-            parallel_tool_calls: False: an answer has one tool call at most.
+            parallel_tool_calls: False: an answer has at most one tool call.
         """
         if parallel_tool_calls is not None:
             kwargs["parallel_tool_calls"] = parallel_tool_calls
@@ -75,19 +75,19 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         """Return a streaming chain from a question to "answer", "context" and "citations"; see `retrieval_chain`.
 
         Args:
-            prompt: template of "context" and "question"; None uses the model's own prompt format.
+            prompt: template with the variables "context" and "question"; None: the model's own prompt format.
         """
         return retrieval_chain(self, retriever, prompt)
 
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[LanguageModelInput, Any]:
-        """Return a model whose answers always follow the schema, because they are decoded under it.
+        """Return a model whose answers follow a schema, because decoding is constrained to it.
 
         Args:
             schema: a pydantic class, a TypedDict or a JSON schema.
             include_raw: return "raw", "parsed" and "parsing_error" instead of the object.
-            **kwargs: ``method="json_schema"`` answers with JSON text instead of a tool call; with
+            **kwargs: with ``method="json_schema"`` the answer is JSON text instead of a tool call; with
                 ``method="json_mode"`` the prompt has to describe the JSON.
         """
         method = kwargs.get("method")

@@ -1,8 +1,8 @@
 """A callback handler that cites the answers of any chain.
 
 It collects the documents that retrievers return during a call. A passage is cited only if the prompt of the answer
-contains it and it was retrieved in the same call or attached to a message of that prompt, so that concurrent calls
-cannot see each other's documents.
+contains it, and if it was retrieved in the same call or attached to a message of the prompt. So concurrent calls
+never cite each other's documents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from antiphon.retrieval import Passage
 
 @dataclass(frozen=True, slots=True)
 class CitedAnswer:
-    """A model's answer, the documents in its prompt, and the spans that it copied from them."""
+    """A model's answer, the documents in its prompt, and the spans that the answer copied from them."""
 
     text: str
     documents: tuple[Document, ...]
@@ -126,7 +126,7 @@ class CitationHandler(BaseCallbackHandler):
                 self._answers.append(cited)
 
     def _results_nearest_first(self, run_id: UUID) -> Iterator[list[list[Passage]]]:
-        """Yield, for each ancestor of a run, nearest first, what each retriever below that ancestor found."""
+        """For each ancestor of a run, nearest first, yield the results of all retrievers below that ancestor."""
         for above in self._ancestors(run_id):
             yield [found for run, found in self._found.items() if above in self._ancestors(run)]
 
@@ -139,7 +139,7 @@ class CitationHandler(BaseCallbackHandler):
 
 
 def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
-    """Return the passages in the prompt that the nearest retrievers found; drop texts that have several sources."""
+    """Return the nearest retrievers' passages that the prompt contains, without texts that have several sources."""
     in_prompt = PassagesInPrompt(prompt)
     for found in nearest:
         if in_prompt.select([passage for passages in found for passage in passages]):
@@ -148,7 +148,7 @@ def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]])
 
 
 def unambiguous(found: Sequence[Sequence[Passage]]) -> list[Passage]:
-    """Return the results of several searches; drop texts that two searches found in different documents."""
+    """Join the results of several searches, without texts that two searches found in different documents."""
     places: dict[str, set[frozenset[tuple[str, str, int]]]] = defaultdict(set)
     for passages in found:
         for text in {passage.text for passage in passages}:

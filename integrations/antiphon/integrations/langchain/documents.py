@@ -19,7 +19,7 @@ ALSO_IN = "also_in"
 
 
 def document_of(passage: Passage) -> Document:
-    """Return the passage as a document with the same text and id and all other fields in its metadata."""
+    """Return the passage as a document with the same text and id; all other fields are in its metadata."""
     metadata: dict[str, Any] = {**passage.metadata, SOURCE: passage.source, START: passage.start}
     if passage.score is not None:
         metadata[SCORE] = passage.score

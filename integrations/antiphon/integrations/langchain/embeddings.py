@@ -8,7 +8,7 @@ from antiphon.retrieval import Embedder, load_embedder
 
 
 class AntiphonEmbeddings(Embeddings):
-    """Unit vectors from an embedder.
+    """An embedder as LangChain embeddings; vectors have the length 1.
 
     Args:
         embedder: an embedder, or "auto", "minilm", "bge-m3" or a model's name.

@@ -26,10 +26,10 @@ TRACED = ("callbacks", "tags", "metadata", "run_name", "run_id")
 
 
 class AntiphonLLM(AntiphonBaseModel, BaseLLM):
-    """A local model that continues text, with drafts from the prompt and from ``references=[...]`` of a call.
+    """A local model that continues text; drafts come from the prompt and from ``references=[...]`` of a call.
 
-    Several prompts of one ``generate`` or ``batch`` share forward passes, ``batch_size`` at a time. For models with a
-    chat template use `ChatAntiphon`, which takes the same parameters.
+    The prompts of one ``generate`` or ``batch`` call share forward passes, up to ``batch_size`` prompts at a time.
+    For models with a chat template use `ChatAntiphon`, which takes the same parameters.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -43,7 +43,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         return {**super()._identifying_params, **self._call_arguments}
 
     def stream(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[str]:
-        """Yield the text piece by piece; references do not get into traces. See `BaseLLM.stream`."""
+        """Yield the text piece by piece. Traces do not contain the references. See `BaseLLM.stream`."""
         return super().stream(input, config, **hide_arguments(kwargs))
 
     def astream(
@@ -115,7 +115,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         return self.text_call(prompt, references_of((), given), {**given, "stop": stop})
 
     def _chunk(self, call: ModelCall, state: AnswerState) -> GenerationChunk:
-        """Return the chunk of one state; that of thinking has no text."""
+        """Return the chunk of one state; a chunk of thinking has no text."""
         info = None if state.completion is None else self._generation_info(call, state.completion)
         return GenerationChunk(text=state.delta, generation_info=info)
 

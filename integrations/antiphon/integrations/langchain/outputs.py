@@ -46,7 +46,7 @@ def ai_message(call: ModelCall, completion: Completion) -> AIMessage:
 def message_chunk(call: ModelCall, state: AnswerState) -> AIMessageChunk:
     """Return the chunk of a streamed answer for one state.
 
-    The last one has the rest of the text, tool calls, citations, usage and metadata.
+    The last chunk has the rest of the text, tool calls, citations, usage and metadata.
     """
     if state.completion is None:
         thinking = {REASONING: state.thinking_delta} if state.thinking_delta else {}
@@ -66,10 +66,10 @@ def message_chunk(call: ModelCall, state: AnswerState) -> AIMessageChunk:
 
 
 def annotate(text: str, passages: Sequence[Passage], num_marked: int = 0) -> list[Citation]:
-    """Return the spans of a text that were copied from passages, and its markers, as LangChain citations.
+    """Return LangChain citations for the spans of a text that were copied from passages, and for its markers.
 
     Args:
-        num_marked: the number of first passages that markers name.
+        num_marked: how many of the first passages are numbered in the prompt.
     """
     return [
         Citation(
@@ -92,7 +92,7 @@ def annotate(text: str, passages: Sequence[Passage], num_marked: int = 0) -> lis
 
 
 def usage(completion: Completion) -> UsageMetadata:
-    """Return the token counts in LangChain's form."""
+    """Return the token counts as LangChain's `UsageMetadata`."""
     used = completion.usage
     counts = UsageMetadata(
         input_tokens=used.prompt_tokens, output_tokens=used.completion_tokens, total_tokens=used.total_tokens
@@ -120,7 +120,7 @@ def content_blocks(answer: AIMessage) -> list[ContentBlock]:
 
 
 def _unreadable(text: str) -> str:
-    """Return the text of a malformed call, quoted if LangChain would otherwise merge it into a call without a name."""
+    """Return the text of a malformed call. Text that LangChain would parse as arguments is quoted as a JSON string."""
     try:
         is_call = not text or isinstance(parse_partial_json(text), dict)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The references of LangChain's calls, from their arguments, their messages and the results of tools."""
+"""Find the references of a LangChain call in its arguments, its messages and the results of tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ hide_arguments = REFERENCES_OF_DOCUMENTS.hidden
 
 
 def references_of(messages: Sequence[BaseMessage], arguments: Mapping[str, Any] | None = None) -> tuple[Passage, ...]:
-    """Return the references of a call: those of its arguments, of its messages, and of tools in its messages.
+    """Return the references of a call: from its arguments, its messages and the results of tools in its messages.
 
     Messages carry references in ``additional_kwargs["references"]``; tool messages carry them in ``artifact``, as
     documents or as the mappings that a checkpointer stores. Other artifacts are ignored.

@@ -1,4 +1,4 @@
-"""The results of an agent's tools as references of its model calls."""
+"""Agent middleware that uses the results of tools as references for the agent's model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ except ImportError as error:
 class ReferencesMiddleware(AgentMiddleware):
     """Lets an agent's model draft from the results of its tools, and cites them in its answers.
 
-    It works with `ChatAntiphon`, and with ChatOpenAI on a vLLM server with Antiphon's plug-in, whose requests it gives
-    the references in their ``extra_body``. Answers of other models are cited only. The citations of an answer are in
-    its ``additional_kwargs["citations"]``.
+    It works with `ChatAntiphon`, and with ChatOpenAI for a vLLM server with Antiphon's plug-in; the references are
+    then sent in ``extra_body``. Other models do not draft from references, but their answers are cited. The citations
+    of an answer are in its ``additional_kwargs["citations"]``.
     """
 
     def wrap_model_call(
@@ -45,7 +45,7 @@ class ReferencesMiddleware(AgentMiddleware):
 
 
 def _with_references(request: ModelRequest[Any]) -> tuple[ModelRequest[Any], Sequence[Passage]]:
-    """Return the request with references, and their passages."""
+    """Return the request with references, and the references as passages."""
     messages: list[Any] = [_with_text_as_reference(message) for message in request.messages]
     passages = references_of(messages)
     asked = request.override(messages=messages)
@@ -58,7 +58,7 @@ def _with_references(request: ModelRequest[Any]) -> tuple[ModelRequest[Any], Seq
 
 
 def _with_text_as_reference(message: BaseMessage) -> BaseMessage:
-    """Return the result of a tool with its text as a reference, unless it has documents."""
+    """Add the text of a tool's result as a reference, unless the result has documents."""
     if not isinstance(message, ToolMessage) or references_of([message]) or not str(message.text).strip():
         return message
     passage = Passage.at(message.name or "", 0, str(message.text))

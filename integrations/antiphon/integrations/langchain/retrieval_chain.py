@@ -1,4 +1,4 @@
-"""Retrieval-augmented generation as one LangChain Runnable from a question to context, answer and citations."""
+"""A LangChain Runnable for retrieval-augmented generation: from a question to context, answer and citations."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def retrieval_chain(
 ) -> Runnable[ChainInput, dict[str, Any]]:
     """Return a chain from a question to "question", "context" (documents), "answer" (a message) and "citations".
 
-    A follow-up question is made complete with the "chat_history" before documents are retrieved. With an extractive
-    model, the documents whose lines answer best come first, and only they are in its prompt.
+    A follow-up question is made complete with the "chat_history" before documents are retrieved. For an extractive
+    model, the documents whose lines answer best come first, and only they are in the prompt.
 
     Args:
-        prompt: template of "context" and "question". None uses the model's own prompt format, with as many documents as
-            fit its context window, after the conversation.
+        prompt: template with the variables "context" and "question". None: the model's own prompt format, with the
+            conversation and as many documents as fit the context window.
     """
     given: RunnableSerializable[Any, Any] = RunnableParallel(asked=_question, given=RunnablePassthrough())
     search = RunnableLambda(lambda found: found["asked"].complete) | retriever
@@ -59,7 +59,7 @@ def retrieval_chain(
 
 
 def _question(given: ChainInput) -> Question:
-    """Return the question with its complete form, for which documents are retrieved."""
+    """Return the question with its complete form, which is used to retrieve documents."""
     question = given.get("question") if isinstance(given, Mapping) else given
     if isinstance(question, str):
         return Question.of(question, _history(given))
@@ -80,7 +80,7 @@ def _found_documents(found: Mapping[str, Any]) -> list[Document]:
 
 
 class _Planned:
-    """The plan of a request and its documents, in the order of the plan's passages; traces show neither."""
+    """The plan of a request, and its documents in the order of the plan's passages. Traces show neither of them."""
 
     def __init__(self, plan: RequestPlan, documents: list[Document]) -> None:
         self.plan = plan

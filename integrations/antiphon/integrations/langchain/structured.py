@@ -1,4 +1,4 @@
-"""Structured output as JSON text that is decoded under a schema."""
+"""Structured output: JSON text whose decoding is constrained to a schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.integrations.generation_fields import DESCRIBE_SCHEMA
 def with_json_output(
     model: BaseChatModel, schema: dict[str, Any] | type, *, include_raw: bool = False, describe_schema: bool = False
 ) -> Runnable[LanguageModelInput, Any]:
-    """Return the model with its answer parsed as JSON.
+    """Return a Runnable that calls the model and parses its answer as JSON.
 
     Args:
         schema: a pydantic class, whose objects are returned; for other schemas a dict is returned.
@@ -37,7 +37,7 @@ def with_json_output(
 
 
 def format_arguments(response_format: Any) -> dict[str, Any]:
-    """Return the arguments of a call whose answer has one of OpenAI's formats.
+    """Return the arguments of a call for OpenAI's ``response_format``.
 
     Raises:
         ValueError: there is no such format.
@@ -53,14 +53,14 @@ def format_arguments(response_format: Any) -> dict[str, Any]:
 
 
 def json_schema_of(schema: dict[str, Any] | type) -> dict[str, Any]:
-    """Return the JSON schema; that of a pydantic class is its own, because LangChain cuts recursive references."""
+    """Return the JSON schema. For a pydantic class, pydantic makes it, because LangChain cuts recursive references."""
     if isinstance(schema, type) and is_basemodel_subclass(schema) and hasattr(schema, "model_json_schema"):
         return dict(schema.model_json_schema())
     return convert_to_json_schema(schema)
 
 
 def openai_tool(tool: Any) -> dict[str, Any]:
-    """Return a tool in OpenAI's format; the parameters of a pydantic class are its own JSON schema."""
+    """Return a tool in OpenAI's format. For a pydantic class, pydantic makes the JSON schema of the parameters."""
     converted = convert_to_openai_tool(tool)
     if isinstance(tool, type) and is_basemodel_subclass(tool):
         converted["function"]["parameters"] = json_schema_of(tool)

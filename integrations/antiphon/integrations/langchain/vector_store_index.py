@@ -16,13 +16,13 @@ from antiphon.retrieval.vector_index.flat import Vectors
 class VectorStorePassages:
     """Searches a vector store with the vectors of the retriever's embedder; there is no keyword search.
 
-    The embedder must be the one that the store was filled with; a store does not name it. Stores disagree on whether
-    nearer documents have higher scores, so a passage's score follows from its rank: 1 for the first of n, 1/n for the
-    last. `Retriever` embeds the passages that it returns, for their cosines.
+    The embedder must be the one with which the store was filled; this cannot be checked. Stores disagree on whether
+    nearer documents have higher scores, so the score of a passage is computed from its rank: 1 for the first of n,
+    1/n for the last. `Retriever` embeds the passages that it returns to compute their cosines.
 
-    A filter is passed as the store's ``filter``: a dictionary of metadata values, including ``source``. Stores with
-    such dictionaries accept it, for example Chroma (one condition at a time). `InMemoryVectorStore` needs a function
-    and others need their own language, so they cannot be searched with ``where``.
+    The filter ``where`` is passed to the store as ``filter``, a dictionary of metadata values, including ``source``.
+    Stores such as Chroma accept such a dictionary (Chroma: with one condition). `InMemoryVectorStore` needs a
+    function and other stores their own language, so they do not support ``where``.
 
     Raises:
         TypeError: the store cannot be searched by vector.

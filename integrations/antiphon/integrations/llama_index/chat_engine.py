@@ -25,7 +25,7 @@ from antiphon.pipelines.request_plan import TurnContext
 class AntiphonChatEngine(BaseChatEngine):
     """Holds a conversation with the same passages, prompts and texts as `Chat`; its responses have ``citations``.
 
-    A follow-up question is made complete before passages are retrieved. An engine belongs to one conversation.
+    A follow-up question is made complete before passages are retrieved. Use one engine for each conversation.
 
     Args:
         retriever: an `AntiphonRetriever`, a `Retriever`, or a `Rag`, which has a language model.

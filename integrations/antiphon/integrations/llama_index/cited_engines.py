@@ -1,4 +1,4 @@
-"""Query and chat engines whose responses cite their own source nodes. Nothing is kept between responses."""
+"""Query and chat engines whose responses cite their source nodes. Nothing is kept between responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon.integrations.llama_index.outputs import citation_blocks
 
 
 def citations_of(text: str, nodes: Sequence[NodeWithScore], num_marked: int = 0) -> list[CitationBlock]:
-    """Return the spans of a text that were copied from nodes, and the markers of the first ``num_marked`` nodes."""
+    """Return citations for the spans of a text that were copied from nodes, and for markers of the first nodes."""
     return citation_blocks(text, [passage for node in nodes if (passage := passage_of(node)) is not None], num_marked)
 
 
@@ -27,7 +27,7 @@ def with_citations(engine: BaseQueryEngine) -> CitingQueryEngine: ...
 @overload
 def with_citations(engine: BaseChatEngine) -> CitingChatEngine: ...
 def with_citations(engine: BaseQueryEngine | BaseChatEngine) -> CitingQueryEngine | CitingChatEngine:
-    """Wrap an engine so that its responses have ``citations`` of their source nodes; a stream has them at its end.
+    """Wrap an engine so that its responses have ``citations`` of their source nodes; a stream has them when it ends.
 
     Raises:
         TypeError: the argument is neither a query engine nor a chat engine.
@@ -43,7 +43,7 @@ class _Cited:
     """Adds citations to a response.
 
     Attributes:
-        num_marked: the number of first nodes that the response names by markers, such as ``[1]``.
+        num_marked: how many of the first nodes the response can name by markers, such as ``[1]``.
     """
 
     num_marked = 0
@@ -128,7 +128,7 @@ class CitedChatStream(_CitedStream):
 
     @property
     def response_gen(self) -> Generator[str, None, None]:
-        """The pieces of the text."""
+        """The pieces of the text, as they are generated."""
         return self._collect(self._response.response_gen)
 
     def async_response_gen(self) -> AsyncGenerator[str, None]:
@@ -144,7 +144,7 @@ class CitingQueryEngine(BaseQueryEngine):
         super().__init__(engine.callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return the nodes that the engine would answer from."""
+        """Return the nodes that the engine retrieves for a question."""
         return self.engine.retrieve(query_bundle)
 
     def _get_prompt_modules(self) -> PromptMixinType:

@@ -13,7 +13,7 @@ from antiphon.retrieval import Embedder, load_embedder
 
 
 class AntiphonEmbedding(SharedPart, BaseEmbedding):
-    """Unit vectors from an embedder.
+    """An embedder as a LlamaIndex embedding; vectors have the length 1.
 
     Args:
         embedder: an embedder, or "auto", "minilm", "bge-m3" or a model's name.
@@ -35,7 +35,7 @@ class AntiphonEmbedding(SharedPart, BaseEmbedding):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name under which LlamaIndex saves it."""
+        """The name under which LlamaIndex saves the class."""
         return "AntiphonEmbedding"
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a LlamaIndex engine, a retriever and an LLM, as a `Rag`."""
+"""Make a `Rag` from the parts of a LlamaIndex engine, a retriever and an LLM."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from antiphon.pipelines import Rag, Searcher
 def rag_of(
     retriever: Rag | AntiphonRetriever | Searcher, llm: AntiphonLLM | TextModel | str | None
 ) -> tuple[Rag, dict[str, Any]]:
-    """Return the pipeline of a retriever and an LLM, and the options of `Rag.ask` that are fields of the two.
+    """Return a pipeline with a retriever and an LLM, and the fields of both that are options of `Rag.ask`.
 
     Args:
         retriever: a retriever, or a whole pipeline.
-        llm: an LLM, a language model or its name; None: the pipeline's, or else answers are quoted.
+        llm: an LLM, a language model or its name; None: the LLM of the pipeline, or without a pipeline
+            `ExtractiveModel`.
 
     Raises:
-        TypeError: the retriever is another one of LlamaIndex, or a pipeline is given a second model.
+        TypeError: the retriever is another LlamaIndex retriever, or both a pipeline and an LLM are given.
     """
     if isinstance(retriever, Rag):
         if llm is not None:

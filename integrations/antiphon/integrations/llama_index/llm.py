@@ -54,25 +54,25 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
 
     The prompt is always a source of drafts. References come from the call (``references=[...]`` with texts or nodes),
     from messages (``additional_kwargs["references"]``), and from the arguments of a prompt template
-    (``synthesize(question, nodes, references=nodes)``). A chat answer cites the references that it was copied from in
-    citation blocks; ``raw`` contains usage, finish reason and step statistics.
+    (``synthesize(question, nodes, references=nodes)``). A chat answer has a citation block for each reference from
+    which it was copied; ``raw`` contains usage, finish reason and step statistics.
 
     A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
     ``seed``, ``drafter``, ``num_draft_tokens``, ``thinking``, ``max_thinking_tokens``, ``template_variables``,
-    ``timeout`` and ``model``; another model is loaded at its first use and kept. Unknown parameters raise a
-    `TypeError`. A chat answer has the model's thinking in a `ThinkingBlock`. Fields: see `GenerationFields`.
+    ``timeout`` and ``model``. A model named in a call is loaded when it is first used, and kept. Unknown parameters
+    raise a `TypeError`. A chat answer has the model's thinking in a `ThinkingBlock`. Fields: see `GenerationFields`.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     @classmethod
     def class_name(cls) -> str:
-        """The name under which LlamaIndex saves it."""
+        """The name under which LlamaIndex saves the class."""
         return "AntiphonLLM"
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Context window, answer length, and whether the model takes messages and calls tools."""
+        """Context window, maximum length of answers, and whether the model supports messages and tools."""
         window = self.language_model.context_window
         known: dict[str, Any] = {} if window is None else {"context_window": window}
         return LLMMetadata(
@@ -109,7 +109,7 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """Answer a text, or continue it if it is formatted. See `LLM.complete`."""
+        """Answer a text, or continue it if ``formatted`` is true. See `LLM.complete`."""
         call = self._text_call(prompt, formatted, kwargs)
         return completion_response(call, call.complete())
 
@@ -169,7 +169,7 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
         llm_kwargs: dict[str, Any] | None = None,
         **prompt_args: Any,
     ) -> dict[str, Any]:
-        """Return the messages of a template and the arguments that decode the answer under a schema."""
+        """Return the messages of a template and the arguments that constrain the answer to a schema."""
         kept = {name: value for name, value in (llm_kwargs or {}).items() if name not in TOOL_ARGUMENTS}
         messages = self._get_messages(prompt, **prompt_args)
         return {**kept, "messages": messages, "json_schema": output_cls.model_json_schema(), DESCRIBE_SCHEMA: True}
@@ -216,7 +216,7 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
         }
 
     def _chat_call(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> ModelCall:
-        """Prepare a call with messages, whose prompt is one text if the model has no chat template."""
+        """Return a call with messages. For a model without a chat template the prompt is one text."""
         call = self.chat_call(chat_messages(messages), REFERENCES_OF_NODES.of_call(given, messages), given)
         if self.language_model.takes_messages or not isinstance(call.prompt, Conversation):
             return call
@@ -224,7 +224,7 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
         return replace(call, prompt=str(self.messages_to_prompt(turns)))  # type: ignore[misc]  # a validator has set it
 
     def _text_call(self, prompt: str, formatted: bool, given: dict[str, Any]) -> ModelCall:
-        """Prepare a call with a text: a user message for chat models, unless it is formatted already."""
+        """Return a call with a text. For a chat model, an unformatted text becomes a user message."""
         passages = (*REFERENCES_OF_NODES.of_call(given), *getattr(prompt, "passages", ()))
         written: PromptInput = str(prompt)
         if not formatted and self.language_model.takes_messages:
@@ -247,7 +247,7 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
 
 
 class _FormattedPrompt(str):
-    """The text of a prompt template with the references among its arguments."""
+    """The text of a filled prompt template, and the references among the template's arguments."""
 
     passages: tuple[Passage, ...] = ()
 
@@ -265,7 +265,7 @@ def _hiding(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hide(given: Any) -> Any:
-    """Return messages with hidden references, and any other argument unchanged."""
+    """Hide the references in messages; return any other argument unchanged."""
     if isinstance(given, list | tuple):
         return [_hide(each) for each in given]
     if isinstance(given, ChatMessage) and REFERENCES in given.additional_kwargs:

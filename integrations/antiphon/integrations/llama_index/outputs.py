@@ -35,7 +35,7 @@ def chat_response(call: ModelCall, completion: Completion, delta: str | None = N
     """Return the whole answer as a message with text, tool calls and citations.
 
     Args:
-        delta: the last new part of a streamed answer.
+        delta: the latest new part of a streamed answer.
     """
     parsed = call.parse_output(completion)
     message = _message(parsed.content, completion.reasoning)
@@ -58,14 +58,14 @@ def chat_state(call: ModelCall, state: AnswerState) -> ChatResponse:
 
 
 def completion_response(call: ModelCall, completion: Completion, delta: str | None = None) -> CompletionResponse:
-    """Return the whole text; ``delta`` is the last new part of a streamed text."""
+    """Return the whole text; ``delta`` is the latest new part of a streamed text."""
     return CompletionResponse(
         text=call.parse_output(completion).content, delta=delta, **_response_fields(call, completion)
     )
 
 
 def completion_state(call: ModelCall, state: AnswerState) -> CompletionResponse:
-    """Return the state of a streamed text, which has no place for thinking."""
+    """Return the state of a streamed text. LlamaIndex has no field for thinking here."""
     if state.completion is not None:
         return completion_response(call, state.completion, state.delta)
     return CompletionResponse(text=state.text, delta=state.delta)
@@ -77,10 +77,10 @@ def _message(text: str, reasoning: str = "") -> ChatMessage:
 
 
 def citation_blocks(text: str, passages: Sequence[Passage], num_marked: int = 0) -> list[CitationBlock]:
-    """Return the spans of a text that were copied from passages, and its markers, as citation blocks.
+    """Return citation blocks for the spans of a text that were copied from passages, and for its markers.
 
     Args:
-        num_marked: the number of first passages that markers name.
+        num_marked: how many of the first passages are numbered in the prompt.
     """
     return [
         CitationBlock(
@@ -101,7 +101,7 @@ def citation_blocks(text: str, passages: Sequence[Passage], num_marked: int = 0)
 
 
 def _page(location: str) -> dict[str, int]:
-    """Return the first page of a location, because LlamaIndex' locations are numbers."""
+    """Return the first page of a location, because locations in LlamaIndex are numbers."""
     found = re.match(r"page (\d+)", location)
     return {"page": int(found[1])} if found else {}
 

@@ -20,7 +20,7 @@ _dispatcher = get_dispatcher(__name__)
 
 
 class AntiphonRerank(SharedPart, BaseNodePostprocessor):
-    """Reranks nodes and keeps the best; the nodes that were passed in keep their scores.
+    """Reranks nodes and returns the best with new scores; the given nodes keep theirs.
 
     Attributes:
         reranker: the reranker; by default the bundled one, which needs no index.

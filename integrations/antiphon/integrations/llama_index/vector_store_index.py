@@ -33,8 +33,8 @@ class VectorStorePassages:
     """Searches a vector store with the vectors of the retriever's embedder; there is no keyword search.
 
     Args:
-        store: a vector store that stores its nodes' text, filled with the retriever's own embedder (a store does not
-            name its embedder).
+        store: a vector store that stores its nodes' text. It must have been filled with the retriever's embedder;
+            this cannot be checked.
 
     Raises:
         ValueError: the store does not store text.
@@ -52,7 +52,7 @@ class VectorStorePassages:
 
         Args:
             vector: the query, shape (dim,).
-            where: only nodes that match this filter, which is translated to LlamaIndex's.
+            where: only nodes that match this filter, which is converted to LlamaIndex's `MetadataFilters`.
         """
         query = VectorStoreQuery(query_embedding=vector.tolist(), similarity_top_k=k)
         query.filters = where if isinstance(where, MetadataFilters) else _filters(parse_filter(where))
@@ -68,7 +68,7 @@ class VectorStorePassages:
 
 
 def _filters(condition: Filter | None) -> MetadataFilters | None:
-    """Return a filter as LlamaIndex's; each store decides what equality with a list means."""
+    """Convert a filter to LlamaIndex's; each store decides what equality with a list means."""
     if condition is None:
         return None
     part = _part(condition)

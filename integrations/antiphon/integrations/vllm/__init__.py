@@ -1,7 +1,7 @@
-"""Antiphon's drafter for vLLM: drafts are copied from a request's references, prediction, prompt and answer.
+"""Antiphon's drafter for vLLM: it copies drafts from a request's references, prediction, prompt and answer.
 
 The server runs `Proposer` (``--speculative-config``); clients call `references_for`. Names are imported when they are
-first used, and importing them does not import vLLM.
+first used. Importing them does not import vLLM.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ class Sources:
 class AdmittedSources(dict[str, Any]):
     """`Sources` as a dictionary of lists, which vLLM serializes to send it to the worker.
 
-    Only this package creates it. A client can send any value under the key `ADMITTED`, but none of this type.
+    A client can send any value under the key `ADMITTED`, but not a value of this type, which proves that admission
+    made it.
     """
 
     def __init__(self, sources: Sources, given: Mapping[str, Any]) -> None:
@@ -61,7 +62,7 @@ class AdmittedSources(dict[str, Any]):
         self._given = _snapshot(given)
 
     def is_made_from(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these are the references and the prediction of the arguments ``given``."""
+        """Return whether these sources were made from the arguments ``given``."""
         return self._given == _snapshot(given)
 
 
@@ -69,8 +70,9 @@ class Admission:
     """Validation and tokenization of one request, in steps of bounded time.
 
     The constructor validates everything but the number of tokens. Call `advance` until it returns False, then read
-    `sources`. Long texts are tokenized in slices of at most `SLICE_CHARACTERS` that end before a space if possible;
-    tokens at the ends of a slice may differ from those of the whole text, which can only make a draft fail.
+    `sources`. Long texts are tokenized in slices of at most `SLICE_CHARACTERS` that end before a space if possible.
+    At the ends of a slice the tokens may differ from those of the whole text; a draft from there may then be
+    rejected.
 
     Args:
         given: A request's arguments. ``references`` is a text, a list of texts, or a flat list of token ids with -1
@@ -79,7 +81,7 @@ class Admission:
         vocab_size: Vocabulary size of the model; every token id must be smaller.
 
     Raises:
-        ValueError: The arguments have another form, exceed a limit, or hold a token id outside the vocabulary.
+        ValueError: The arguments have a wrong type, exceed a limit, or contain a token id outside the vocabulary.
     """
 
     def __init__(self, given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> None:
@@ -135,7 +137,7 @@ def begin_admission(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_s
     """Return the `Admission` of a request, or None if it has neither references nor a prediction.
 
     Raises:
-        ValueError: See `Admission`; or the arguments hold the reserved key `ADMITTED`.
+        ValueError: See `Admission`; or the arguments contain the reserved key `ADMITTED`.
     """
     is_forged = ADMITTED in given and not isinstance(given[ADMITTED], AdmittedSources)
     if is_forged:
@@ -146,7 +148,7 @@ def begin_admission(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_s
 
 
 def admit(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> Sources | None:
-    """Validate and tokenize a request's arguments at once; return None if they hold nothing to draft from.
+    """Validate and tokenize a request's arguments at once; return None if they have no references and no prediction.
 
     Raises:
         ValueError: See `begin_admission`.
@@ -160,13 +162,13 @@ def admit(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) 
 
 
 def read_sources(extra_args: Mapping[str, Any] | None) -> Sources:
-    """Return the sources that admission put into a request's arguments; called in the worker."""
+    """Return the sources that admission has added to a request's arguments. Called in the worker."""
     found = (extra_args or {}).get(ADMITTED) or {}
     return Sources(tuple(map(tuple, found.get(REFERENCES, ()))), tuple(found.get(PREDICTION, ())))
 
 
 def slice_text(text: str) -> Iterable[str]:
-    """Yield slices of at most `SLICE_CHARACTERS` that make up a text, each ending before a space if possible."""
+    """Split a text into slices of at most `SLICE_CHARACTERS`, each ending before a space if possible."""
     start = 0
     while len(text) - start > SLICE_CHARACTERS:
         end = text.rfind(" ", start + SLICE_CHARACTERS // 2, start + SLICE_CHARACTERS)
@@ -232,7 +234,7 @@ def _check_limit(what: str, unit: str, count: int, most: int) -> None:
 
 
 def _snapshot(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the client's keys, with lists copied, so that a later change of a list is noticed."""
+    """Return references and prediction with copied lists, so that a later change of a list is noticed."""
     found = {key: given[key] for key in (REFERENCES, PREDICTION) if key in given}
     return {key: list(value) if isinstance(value, list) else value for key, value in found.items()}
 

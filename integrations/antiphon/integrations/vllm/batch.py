@@ -1,4 +1,4 @@
-"""The requests of a step as drafters read them, and the settings that select a drafter of this package."""
+"""The requests of a step in the form that drafters need, and settings that select this package's proposer."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class BatchRow:
 
     Attributes:
         request_id: vLLM's id of the request.
-        owner: State of the request in the model runner. A request with the same id but another owner is another one.
-        extra_args: Arguments of the request, which hold its admitted sources; None if it has none.
+        owner: State of the request in the model runner. With another owner, the same id means another request.
+        extra_args: Arguments of the request, including its admitted sources; None if the request has no arguments.
         num_prompt_tokens: Number of tokens of the prompt.
         num_tokens: Number of tokens of prompt and answer.
-        read: Returns the token ids from a start position up to an end position.
-        max_draft_tokens: Maximum number of tokens of its next draft; None for no other limit than the drafter's.
+        read: Function that returns the token ids from a start position up to an end position.
+        max_draft_tokens: Maximum number of tokens of its next draft; None: only the drafter's limit applies.
     """
 
     request_id: str
@@ -42,7 +42,7 @@ class BatchRow:
 
 
 def is_proposer(drafter: object) -> bool:
-    """Return whether vLLM's drafter, or the class of it, is `Proposer` or derives from it."""
+    """Return whether vLLM's drafter, an object or a class, is a `Proposer`."""
     return hasattr(drafter, "prepare_step")
 
 
@@ -59,7 +59,7 @@ def head_tokens() -> int:
     """Return the value of `HEAD_TOKENS`, or 0 if it is not set.
 
     Raises:
-        ValueError: It is no number.
+        ValueError: The value is not a number.
     """
     given = os.environ.get(HEAD_TOKENS, "0")
     if not given.isdecimal():
@@ -68,7 +68,7 @@ def head_tokens() -> int:
 
 
 def combines_head(speculative_config: Any) -> bool:
-    """Return whether this server drafts with the model's own head and from references."""
+    """Return whether this server drafts both with the model's own head and from references."""
     return getattr(speculative_config, "method", None) in HEAD_METHODS and head_tokens() > 0
 
 

@@ -1,4 +1,4 @@
-"""The number of draft tokens of each running request, chosen from acceptance chances and measured step times."""
+"""Choose the number of draft tokens of each running request from acceptance chances and measured step times."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from antiphon.integrations.vllm.step_times import StepTimes
 class BatchBudget:
     """Allocates the draft tokens of a step to all requests so that the batch emits the most tokens per second.
 
-    A step of r rows emits one token per request plus the sum of the acceptance chances of its draft tokens, and takes
-    the time measured for steps of r rows on this machine. The first draft token of a request costs as much as two,
-    because verifying a draft at all takes time besides its rows. If the machine is saturated, further rows cost more
-    than they gain, and requests decode without drafts.
+    The expected tokens of a step are one per request plus the sum of the acceptance chances of its draft tokens. Its
+    time is the measured time of steps with as many rows. The first draft token of a request costs as much as two
+    rows, because verifying any draft has a fixed cost. On a saturated machine, further rows cost more than they gain,
+    so requests decode without drafts.
     """
 
     def __init__(self) -> None:
@@ -35,5 +35,5 @@ class BatchBudget:
         return [len(kept) for kept in select_rows(drafts, costs, float(requests), first_row_costs)]
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn the duration of a step."""
+        """Update the step times with a measured step."""
         self.step_times.observe(rows, seconds)

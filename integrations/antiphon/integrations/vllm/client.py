@@ -23,7 +23,7 @@ def references_for(documents: Iterable[object], *, prediction: str | None = None
         prediction: A text that the answer probably repeats from its beginning, such as code to be edited.
 
     Raises:
-        TypeError: ``documents`` is a single text or holds something that is no document.
+        TypeError: ``documents`` is a single text, or contains an item that is not a document.
     """
     texts = list(dict.fromkeys(_text(index, each) for index, each in enumerate(_checked(documents))))
     given: dict[str, Any] = {REFERENCES: texts} if texts else {}

@@ -1,4 +1,4 @@
-"""References and the model's own head together: which of the two drafts for a request. Independent of vLLM."""
+"""Choose, for each request, whether its texts or the model's own head provide the draft. Independent of vLLM."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ INITIAL_CHANCE = 0.6
 
 
 class HeadAcceptance:
-    """How often the head's tokens are right for one request, by their place in the draft.
+    """Acceptance statistics of the head for one request, by position in the draft.
 
-    A token counts as right if the answer has it there, even if the head's draft was not the one that was verified.
+    A token counts as accepted if the answer has it at that position, even if another draft was verified in that step.
 
     Args:
-        engine: The counts of all requests, from which the request's own start.
+        engine: Statistics of all requests, used until the request has its own.
     """
 
     def __init__(self, owner: Any, engine: Calibration) -> None:
@@ -40,7 +40,7 @@ class HeadAcceptance:
         return list(accumulate(map(self._request.chance, places, prior), mul))
 
     def remember(self, draft: Sequence[int], num_tokens: int) -> None:
-        """Remember a draft of the head until the next tokens show how far it was right.
+        """Remember a draft of the head until `observe` compares it with the next tokens.
 
         Args:
             draft: Its tokens.
@@ -62,12 +62,12 @@ class HeadAcceptance:
 
 @dataclass(slots=True)
 class _Step:
-    """A step before the head has drafted.
+    """The state between `begin_step` and `end_step`.
 
     Attributes:
         rows: The requests that emitted tokens, by their index in the batch.
-        chains: The chains from their texts, by their place among these requests.
-        from_head: Places of the requests for which the head drafts.
+        chains: The chains drafted from the requests' texts, by position in ``rows``.
+        from_head: Positions in ``rows`` of the requests for which the head drafts.
     """
 
     rows: dict[int, BatchRow]
@@ -76,10 +76,10 @@ class _Step:
 
 
 class HeadProposer(Proposer):
-    """Drafts for each request from its own texts or takes the head's tokens, by the expected number of accepted tokens.
+    """Drafts from a request's own texts or with the head, whichever has the higher expected number of accepted tokens.
 
-    Model Runner V1 calls `begin_step` before the head drafts, and `end_step` after it. A request is drafted either from
-    its texts or by the head in each step; what was right before decides.
+    Model Runner V1 calls `begin_step` before the head drafts, and `end_step` after it. The choice is made anew in
+    each step, from the acceptance statistics of earlier steps.
 
     Args:
         head_tokens: Maximum number of tokens that the head drafts in a step.
@@ -93,7 +93,7 @@ class HeadProposer(Proposer):
         self._step: _Step | None = None
 
     def begin_step(self, runner: Runner, scheduled: Mapping[str, int], sampled: Sequence[Sequence[int]]) -> bool:
-        """Draft from the texts of all requests and return whether the head's tokens are needed in this step.
+        """Draft from the texts of all requests; return whether the head must also draft in this step.
 
         Args:
             scheduled: Number of rows of each request in the step that was just computed, by request id.
@@ -148,7 +148,7 @@ class HeadProposer(Proposer):
 
 
 def _head_chain(tokens: Sequence[int], head: HeadAcceptance) -> Chain:
-    """Return the head's draft as a chain with the chances that were counted."""
+    """Return the head's draft as a chain with the acceptance chances counted so far."""
     chances = head.chances(len(tokens))
     return Chain(ScoredDraft(chain(tuple(tokens), tuple(chances)), chances), _first_tokens)
 

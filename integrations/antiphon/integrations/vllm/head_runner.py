@@ -1,4 +1,4 @@
-"""The connection with vLLM's EAGLE and MTP heads in Model Runner V1, so that references and a head draft together."""
+"""Connect `HeadProposer` with vLLM's EAGLE and MTP heads in Model Runner V1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SKIPPABLE = "EagleProposer"
 
 
 def register_head() -> None:
-    """Combine references with the head in each worker, if `HEAD_TOKENS` is set."""
+    """If `HEAD_TOKENS` is set, patch each worker so that references and the head both draft."""
     if head_tokens():
         patch_function(WORKER, INIT, _with_references)
 
@@ -41,10 +41,10 @@ def _with_references(init_device: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def combine(vllm_config: Any, runner: Any) -> None:
-    """Make a model runner draft from references, or with the model's head, per request and step.
+    """Make a model runner draft from references or with the model's head, chosen for each request and step.
 
     Raises:
-        ValueError: The configuration does not allow it.
+        ValueError: The configuration does not allow this combination.
     """
     from antiphon.integrations.vllm.head_proposer import HeadProposer
 
@@ -96,8 +96,8 @@ def _obstacle(vllm_config: Any) -> str:
 def _separate_lengths(drafter: Any) -> None:
     """Give the head its own tensor of text lengths.
 
-    On CPUs vLLM 0.32 has one tensor for the lengths on the host and on the device if drafts have different lengths, and
-    adds each token of the head to both, so that the head would attend to memory after the text.
+    On CPUs, if drafts have different lengths, vLLM 0.32 uses one tensor for the lengths on the host and on the
+    device, and increments both for each token of the head. The head would then attend to memory after the text.
     """
     prepare_inputs = getattr(drafter, PREPARE)
 
@@ -112,11 +112,11 @@ def _separate_lengths(drafter: Any) -> None:
 
 
 def bind(runner: Any, proposer: HeadProposer | None, *, can_skip: bool) -> None:
-    """Replace the function by which a model runner makes the drafts of a step.
+    """Replace the function with which a model runner makes the drafts of a step.
 
     Args:
-        proposer: Chooses the draft of each request; None on a rank whose drafts vLLM ignores.
-        can_skip: Whether the head may draft nothing in a step in which no request needs its tokens.
+        proposer: Object that chooses the draft of each request; None on a rank whose drafts vLLM ignores.
+        can_skip: Whether the head may skip drafting in a step in which no request needs its tokens.
     """
     propose = getattr(runner, PROPOSE)
     order = signature(propose)

@@ -1,4 +1,4 @@
-"""The connection with vLLM's Model Runner V1: drafts of `Proposer`, and sampling with drafts on CPUs."""
+"""Connect `Proposer` with vLLM's Model Runner V1, and fix its sampling with drafts on CPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REJECT, PLAIN_SAMPLER, GREEDY = "rejection_sample", "vllm.v1.sample.sampler:Samp
 
 
 def patch_worker(vllm_config: Any) -> None:
-    """Make Model Runner V1 call `Proposer.prepare_step`, and log that it drafts."""
+    """Make Model Runner V1 call `Proposer.prepare_step`, and log that the plug-in drafts."""
     if message := wrong_version():
         log.warning("Antiphon drafts nothing: %s", message)
         return
@@ -59,9 +59,9 @@ def is_first_rank() -> bool:
 def patch_sampling_on_cpu() -> None:
     """On CPUs, sample draft tokens at their request's temperature, and verify greedy requests with a faster kernel.
 
-    vLLM's CPU kernel writes temperature, top-k and top-p into a copy that it throws away, and samples by uninitialised
-    memory: with every drafter, and for greedy requests too if another request of the batch is sampled. Steps without
-    drafts have an argmax kernel that steps with drafts do not use.
+    With any drafter, vLLM's CPU kernel writes temperature, top-k and top-p into a copy that it discards, and samples
+    with uninitialised memory. This affects greedy requests, too, if another request of the batch is sampled. Steps
+    with drafts also lack the fast argmax kernel of steps without drafts.
     """
     if resolve_name(PLATFORM).is_cpu():
         setattr(resolve_name(SAMPLER), EXPAND, expand_batch_to_tokens)
@@ -93,7 +93,7 @@ def _with_greedy_argmax(rejection_sample: Callable[..., Any]) -> Callable[..., A
 def expand_batch_to_tokens(
     x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
 ) -> Any:
-    """Return entry i of ``x`` once for each draft token of request i; a replacement of vLLM's function on CPUs.
+    """Repeat entry i of ``x`` for each draft token of request i; replaces vLLM's function on CPUs.
 
     Args:
         x: Tensor of shape (requests,).

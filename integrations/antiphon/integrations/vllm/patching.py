@@ -1,4 +1,4 @@
-"""Replacement of vLLM's functions, each only once, in the versions of vLLM that the plug-in is written for."""
+"""Replace functions of vLLM, each only once, in the versions of vLLM that the plug-in supports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def vllm_version() -> str:
 
 
 def wrong_version() -> str:
-    """Return a sentence that names the installed version if the plug-in is not written for it; else an empty text."""
+    """Return a sentence that names the installed version if the plug-in does not support it; else an empty text."""
     found = vllm_version()
     if found.startswith(VERSIONS):
         return ""

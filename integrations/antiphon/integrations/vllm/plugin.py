@@ -30,10 +30,10 @@ SAMPLER, CONSTRAIN = "vllm.v1.sample.rejection_sampler", "apply_sampling_constra
 
 
 def register() -> None:
-    """Patch request admission and the rejection sampler: the entry point in the group ``vllm.general_plugins``.
+    """Patch request admission and the rejection sampler. Entry point in the group ``vllm.general_plugins``.
 
-    vLLM calls it in the API server, the engine core and every worker. Requests to engines that use another drafter,
-    or none, are admitted unchanged.
+    vLLM calls this function in the API server, the engine core and every worker. Engines with another drafter, or
+    without one, admit requests unchanged.
     """
     if message := wrong_version():
         log.warning("Antiphon reads no references: %s", message)
@@ -47,7 +47,7 @@ def register() -> None:
 
 
 def _except_without_rows(apply_sampling_constraints: Callable[..., Any]) -> Callable[..., Any]:
-    """Return logits without rows unchanged, because vLLM's function for CPUs raises an error for them."""
+    """Wrap vLLM's function for CPUs, which fails if the logits have no rows: such logits are returned unchanged."""
 
     @wraps(apply_sampling_constraints)
     def guarded(logits: Any, *arguments: Any, **options: Any) -> Any:
@@ -71,7 +71,7 @@ def _with_admission(verify: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_admission_in_a_thread(add_request: Callable[..., Any]) -> Callable[..., Any]:
-    """Tokenize references outside of the API server's event loop, before vLLM verifies the request inside it."""
+    """Wrap ``add_request``: tokenize references in a thread before vLLM checks the request in its event loop."""
     order = signature(add_request)
 
     @wraps(add_request)
@@ -90,7 +90,7 @@ def _admit(parameters: Any, tokenizer: Any, vocab_size: int) -> None:
     """Add the request's sources to its arguments as token ids, unless `_admit_in_a_thread` has done so.
 
     Raises:
-        VLLMValidationError: They are invalid or exceed a limit; vLLM answers 400.
+        VLLMValidationError: The sources are invalid or exceed a limit; vLLM answers 400.
     """
     given = parameters.extra_args
     found = given.get(ADMITTED)
@@ -105,10 +105,10 @@ def _admit(parameters: Any, tokenizer: Any, vocab_size: int) -> None:
 
 
 async def _admit_in_a_thread(parameters: Any, tokenizer: Any, vocab_size: int) -> None:
-    """Do what `_admit` does, but tokenize in another thread, one slice of bounded size at a time.
+    """Do the same as `_admit`, but tokenize in another thread, in slices of bounded size.
 
-    The requests' slices take turns in that thread, so a request with a small reference waits for one slice of each
-    other request, not for the whole of a large reference.
+    The slices of several requests take turns in that thread. So a request with a small reference waits for at most
+    one slice of each other request.
     """
     given = parameters.extra_args
     try:

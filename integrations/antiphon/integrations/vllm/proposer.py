@@ -37,11 +37,11 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A proposed draft of a request, to be cut to the tokens that are worth their cost.
+    """A proposed draft of a request, before it is cut to the tokens that are worth their cost.
 
     Attributes:
-        scored: The draft, a chain, with the acceptance chance of each token.
-        take: Returns the first tokens of the draft, given their number, and remembers that they are verified.
+        scored: The draft, a chain of tokens, with the acceptance chance of each token.
+        take: Function that returns the given number of first tokens, and remembers that they will be verified.
     """
 
     scored: ScoredDraft
@@ -51,10 +51,10 @@ class Chain:
 class Proposer:
     """Drafts for vLLM from each request's prompt, references, prediction and answer so far.
 
-    Select it with ``{"method": "custom_class", "model": "antiphon.integrations.vllm.Proposer",
-    "num_speculative_tokens": 16}``. Drafts never change the output, only the number of steps. Therefore an exception in
-    here is counted in ``failures``, logged once, and results in an empty draft. All state of a request is dropped when
-    it ends, and no request is drafted from another request's texts.
+    Select it with
+    ``{"method": "custom_class", "model": "antiphon.integrations.vllm.Proposer", "num_speculative_tokens": 16}``.
+    Drafts never change the output, so an exception is only logged once and counted in ``failures``, and the draft is
+    empty. The state of a request is dropped when the request ends, and never used for another request.
 
     Args:
         patch: Called with vLLM's configuration; patches its model runner.
@@ -94,7 +94,7 @@ class Proposer:
         """Do nothing; vLLM calls this to load a draft model."""
 
     def prepare_step(self, runner: Runner, scheduled: Mapping[str, int]) -> None:
-        """Receive the state of the batch before `propose`.
+        """Record the state of the batch, for the call of `propose` that follows.
 
         Args:
             scheduled: Number of rows of each request in the step that was just computed, by request id.
@@ -126,7 +126,7 @@ class Proposer:
     def guard(self) -> Iterator[None]:
         """Count an exception as a failure and suppress it.
 
-        An empty draft is always right, but an exception would end vLLM's engine.
+        The draft is then empty. Without this, an exception would end vLLM's engine.
         """
         try:
             yield
@@ -146,7 +146,7 @@ class Proposer:
     def _propose_chains(
         self, rows: Sequence[BatchRow], scheduled: Mapping[str, int], running: Container[str]
     ) -> dict[int, Chain]:
-        """Give the new tokens to the drafter of every request, and return the chain that it proposes for each row."""
+        """Give new tokens to each request's drafter; return the proposed chain of each row, by index."""
         self._observe_step_time(scheduled, self._clock())
         self._drop_ended(running)
         chains: dict[int, Chain] = {}
@@ -177,13 +177,13 @@ class Proposer:
         return min(most, self.num_draft_tokens)
 
     def _observe_step_time(self, scheduled: Mapping[str, int], now: float) -> None:
-        """Learn the step's duration if it ran exactly the proposed rows, which excludes steps with prefill."""
+        """Record the duration of the last step if its rows were exactly the proposed ones: a step without prefill."""
         if self._proposed_rows and self._proposed_rows == dict(scheduled):
             self.budget.observe(sum(self._proposed_rows.values()), now - self._ended)
         self._proposed_rows = {}
 
     def _updated(self, row: BatchRow) -> RequestDrafter:
-        """Return the request's drafter after it has received all tokens."""
+        """Return the request's drafter, created if needed and updated with all tokens."""
         known = self._requests.get(row.request_id)
         if known is None or known.owner is not row.owner or not _continues(known, row):
             sources = read_sources(row.extra_args)
@@ -247,8 +247,8 @@ def _row(runner: Runner, index: int, num_tokens: int, tokens: Any) -> BatchRow:
 def _limit_by_min_tokens(parameters: Any, num_emitted: int) -> int | None:
     """Return how many tokens may be drafted before a request has emitted its ``min_tokens``; None after that.
 
-    Model Runner V1 forbids stop tokens after a draft as long as the tokens before the draft are fewer than
-    ``min_tokens``. If a draft reached that number, the text could go on after the model's stop token.
+    Model Runner V1 forbids stop tokens in a step if fewer than ``min_tokens`` tokens precede the draft. If the draft
+    exceeded ``min_tokens``, a stop token after it would be forbidden, too, and the text would go on.
     """
     min_tokens: int = getattr(parameters, "min_tokens", 0) or 0
     return min_tokens - 1 - num_emitted if num_emitted < min_tokens else None
@@ -257,7 +257,7 @@ def _limit_by_min_tokens(parameters: Any, num_emitted: int) -> int | None:
 def _continues(known: RequestDrafter, row: BatchRow) -> bool:
     """Return whether the row's tokens begin with the drafter's context.
 
-    They do not if vLLM has dropped tokens that the drafter has received.
+    Returns False if vLLM has dropped tokens that the drafter has received.
     """
     read = len(known.context)
     return read <= row.num_tokens and row.read(read - 1, read) == known.context[-1:]

@@ -1,4 +1,4 @@
-"""Drafts for one request, with their acceptance chances. Independent of vLLM."""
+"""Draft for one request, with acceptance chances. Independent of vLLM."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ whose tokens the drafter never rates above 0.8."""
 
 
 class RequestDrafter:
-    """Drafts for one request from its prompt, its sources and its answer so far, and from nothing else.
+    """Drafts for one request, only from its own prompt, sources and answer.
 
     Args:
-        owner: vLLM's state of the running request. A request with the same id but another owner is another request.
+        owner: vLLM's state of the running request. With another owner, the same id means another request.
         calibration: Acceptance statistics of all requests.
-        vocab_size: Drafts end before a token id outside the vocabulary, for which the model's embedding has no entry.
+        vocab_size: Vocabulary size; a draft ends before the first token id outside the vocabulary.
     """
 
     __slots__ = ("_draft", "_drafter", "_vocab_size", "calibration", "context", "owner")
@@ -62,7 +62,7 @@ class RequestDrafter:
         self._drafter.begin(prompt, [*_outside(sources.references, prompt), *predicted])
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """Learn the tokens that were emitted since the last draft."""
+        """Add the tokens emitted since the last draft, and update the acceptance statistics."""
         if not tokens:
             return
         num_accepted = 0
@@ -87,7 +87,7 @@ class RequestDrafter:
         return ScoredDraft(draft, cautious_chances(draft.chances, self.calibration.calibrate(draft)))
 
     def take(self, draft: Draft, num_tokens: int) -> list[int]:
-        """Return the first tokens of a proposed chain and remember that they are verified in the next step.
+        """Return the first tokens of a proposed chain, and remember that the next step verifies them.
 
         Args:
             draft: The chain that `propose` returned.
@@ -100,14 +100,15 @@ class RequestDrafter:
 
 
 def cautious_chances(given: Sequence[float], counted: Sequence[float]) -> list[float]:
-    """Return the chances of a chain in which each token has the lower of two estimates, unless one is reliable.
+    """Combine two estimates of the chances of a chain: each token gets the lower one, unless ``counted`` is reliable.
 
-    Counting averages over all drafts, so it overrates the later tokens of drafts that the drafter itself finds
-    unlikely; and the drafter overrates the tokens of texts that the model does not repeat.
+    The counts are averages over all drafts, so they overrate the later tokens of drafts that the drafter itself
+    considers unlikely. The drafter overrates the tokens of texts that the model does not repeat.
 
     Args:
         given: Chance that the chain is accepted up to each token, as the drafter estimates it.
-        counted: The same, calibrated by what was accepted before. A token whose own chance is `RELIABLE` keeps it.
+        counted: The same, calibrated with the acceptance statistics. A token's own chance of at least `RELIABLE` is
+            kept.
     """
     chances: list[float] = []
     given_above = counted_above = above = 1.0
@@ -121,6 +122,6 @@ def cautious_chances(given: Sequence[float], counted: Sequence[float]) -> list[f
 
 
 def _outside(references: Sequence[Tokens], prompt: Tokens) -> list[Tokens]:
-    """Return the references that the prompt does not contain: a passage indexed twice would outweigh the answer."""
+    """Return the references that the prompt does not contain. A passage indexed twice would have too much weight."""
     within = Contained(prompt)
     return [each for each in references if len(each) < 2 * EDGE + MIN_INNER or each[EDGE:-EDGE] not in within]

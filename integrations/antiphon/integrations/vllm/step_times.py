@@ -1,4 +1,4 @@
-"""A model of step time by number of rows, learned from measured steps."""
+"""Estimate the time of a step by its number of rows, from measured steps."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ERROR_RATE, MAX_ERROR = 0.15, 0.7
 
 
 class StepTimes:
-    """A line through rows and seconds of all steps, with a correction for each doubling of rows.
+    """A linear fit of seconds by rows over all steps, with a correction for each range of rows.
 
-    Large batches rarely have the same number of rows twice, so each step has to improve the estimates for all numbers.
-    The slope is the cost of a row. It follows from the differences between a step and the one before it, because the
-    differences between distant steps also come from other requests, longer contexts and a busier machine.
-    Cost increases in steps, so each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own correction.
+    Large batches rarely have the same number of rows twice, so each step must improve the estimates for all numbers
+    of rows. The slope, the cost of a row, is estimated from the differences between consecutive steps, because
+    distant steps also differ in their requests, context lengths and machine load. Because the cost increases in
+    steps, each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own correction.
     """
 
     def __init__(self) -> None:
@@ -39,17 +39,17 @@ class StepTimes:
         self._errors = [0.0] * 24
 
     def seconds(self, rows: int) -> list[float]:
-        """Return the seconds of steps of 1 to ``rows`` rows; before any step they are relative to one row."""
+        """Return the seconds of steps of 1 to ``rows`` rows; before any measurement, relative to a step of one row."""
         intercept, slope = self._line()
         scales = [exp(error) for error in self._errors]
         return [(intercept + slope * count) * scales[(count - 1).bit_length()] for count in range(1, rows + 1)]
 
     def row_seconds(self) -> float:
-        """Return the seconds that a further row costs; before any step they are relative to a step of one row."""
+        """Return the seconds of an additional row; before the first measurement, relative to a step of one row."""
         return self._line()[1]
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn the duration of a step."""
+        """Update the estimates with a measured step."""
         if self._weight:
             intercept, slope = self._line()
             expected = intercept + slope * rows
@@ -66,7 +66,7 @@ class StepTimes:
         self._last = rows, seconds
 
     def _observe_difference(self, rows: int, seconds: float) -> None:
-        """Learn by how many rows and seconds a step differs from the one before it."""
+        """Update the slope with the differences in rows and seconds between a step and the one before it."""
         expected, most = self._line()[1] * rows, MAX_DEVIATION * self._seconds / self._weight
         seconds = min(max(seconds, expected - most), expected + most)
         self._pairs = DECAY * self._pairs + 1

@@ -1,1 +1,1 @@
-"""Decoding speed of Antiphon and transformers on the same prompts, for users' machines."""
+"""Speed benchmark for users' machines: Antiphon and transformers decode the same prompts."""

@@ -1,4 +1,4 @@
-"""Facts stored with every benchmark result (command, model, processor, versions) and captions made from them."""
+"""Describe a benchmark run (command, model, processor, versions): stored with each result, and used for captions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_facts(kind: str, name: str, model: Any, *, program: str = "antiphon") ->
 
 
 def command_line(program: str = "antiphon") -> str:
-    """Return the running command as it would be typed in a shell."""
+    """Return the command line of this process as a user would type it in a shell."""
     return f"{program} {shlex.join(sys.argv[1:])}".rstrip()
 
 
@@ -54,13 +54,13 @@ def machine_facts(device: Any) -> dict[str, Any]:
 
 
 def instruction_sets() -> list[str]:
-    """Return which of `INSTRUCTION_SETS` the processor has; empty if the system does not report them."""
+    """Return the entries of `INSTRUCTION_SETS` that the processor supports; empty if they are unknown."""
     available = processor_flags()
     return [name for name in INSTRUCTION_SETS if name in available]
 
 
 def run_title(result: Facts) -> str:
-    """Return a short title of a speed result: model, dtype, samples and passages."""
+    """Return the title of a speed result: model, dtype, samples and number of passages."""
     passages = {None: None, 0: "no passages"}.get(result["passages"], f"{result['passages']} passages")
     parts = [result["model"], result["dtype"], sample_set(result), passages]
     return ", ".join(part for part in parts if part)

@@ -61,7 +61,7 @@ def make_jobs(
     """Return one job per sample.
 
     Args:
-        passages: None for the recorded prompts; a number to build new prompts over the first ``passages`` references.
+        passages: Number of references in each new prompt; None: the recorded prompts are used.
 
     Raises:
         ValueError: ``passages`` is negative, ``limit`` is below 1, or a prompt and ``limit`` exceed the context window.

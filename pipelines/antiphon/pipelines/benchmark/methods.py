@@ -34,10 +34,10 @@ TRANSFORMERS_METHODS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 
 @dataclass(frozen=True, slots=True)
 class TransformersGenerate:
-    """`model.generate` of transformers, greedy, with the arguments that `TRANSFORMERS_METHODS` has for its name.
+    """Greedy `model.generate` of transformers, with the arguments in `TRANSFORMERS_METHODS`.
 
-    On an NVIDIA GPU it runs without cuDNN's attention: torch may choose it by default, and it plans its kernels for
-    each new length, which makes transformers several times slower.
+    On an NVIDIA GPU cuDNN's attention is turned off, because it plans its kernels anew for every length, which makes
+    transformers several times slower.
     """
 
     name: str
@@ -122,14 +122,14 @@ NAMES = (*TRANSFORMERS_METHODS, *DRAFTERS)
 
 
 def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple[Method, ...]:
-    """Return the methods of these names, each once, after transformers' greedy decoding.
+    """Return transformers' greedy decoding and then the named methods, without duplicates.
 
     A drafter's name may be followed by an engine (``blend@openvino``; default torch) and by its own maximum number of
-    draft tokens: ``blend:16``, ``blend@openvino:16``, ``blend:auto``. ``blend+bita+lookahead`` adds BiTA's weights for
-    SmolLM2 and the window of Lookahead to a drafter.
+    draft tokens: ``blend:16``, ``blend@openvino:16``, ``blend:auto``. A name such as ``blend+bita+lookahead`` adds
+    BiTA's weights for SmolLM2 and Lookahead's window to the drafter.
 
     Args:
-        num_draft_tokens: Maximum number of draft tokens of methods that name none; None: selected by the cost model.
+        num_draft_tokens: Maximum number of draft tokens for names without one; None: the cost model selects it.
 
     Raises:
         ValueError: no method or engine has a given name, or a number of draft tokens is not a number.
@@ -184,7 +184,7 @@ def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
 
 
 class _FirstTokenClock(StoppingCriteria):
-    """A stopping criterion that never stops: it notes the time of the first token."""
+    """A stopping criterion that records the time of the first token and never stops generation."""
 
     def __init__(self, device: torch.device) -> None:
         self.first = 0.0
@@ -200,7 +200,7 @@ class _FirstTokenClock(StoppingCriteria):
 
 @contextmanager
 def _counted_rows(model: Any) -> Iterator[list[int]]:
-    """Yield a list that gets the number of rows with logits of each forward pass, also of compiled ones."""
+    """Yield a list to which each forward pass, compiled or not, appends its number of rows with logits."""
     rows: list[int] = []
     hook = model.register_forward_hook(lambda _, inputs, output: rows.append(output.logits.shape[1]))
     try:

@@ -27,13 +27,13 @@ class MethodRun:
 
     Attributes:
         tokens: Emitted token ids.
-        first_token_seconds: Time until the first tokens are emitted (prefill).
+        first_token_seconds: Time until the prefill emits the first tokens.
         steps: Forward passes after the prefill.
         drafted: Draft tokens verified after the prefill; None if the program does not report them.
-        setup_seconds: Drafting work before the first token, such as indexing the references. It counts as decoding,
-            because plain decoding does not need it. Drafting for the prefill's own forward pass, as prompt lookup does,
-            is not counted.
-        draft_seconds: Time in the drafter, as our steps report it.
+        setup_seconds: Drafting work before the first token, such as indexing the references. It counts as decoding
+            time, because plain decoding does not need it. Drafting for the prefill, as in prompt lookup, is not
+            counted.
+        draft_seconds: Time in the drafter, as Antiphon's steps report it.
     """
 
     tokens: tuple[int, ...]
@@ -46,7 +46,7 @@ class MethodRun:
 
     @property
     def decode_seconds(self) -> float:
-        """Duration of the decoding phase, which includes the drafting work before the first token."""
+        """Decoding time, including the drafting work before the first token (``setup_seconds``)."""
         return self.seconds - self.first_token_seconds + self.setup_seconds
 
 
@@ -59,7 +59,7 @@ class Method(Protocol):
 
     @property
     def is_baseline(self) -> bool:
-        """Whether another program decodes, with which ours is compared."""
+        """Whether the method is another program, with which Antiphon is compared."""
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode a job, at most ``limit`` new tokens, and measure it."""

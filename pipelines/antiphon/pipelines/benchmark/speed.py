@@ -1,4 +1,4 @@
-"""Speed benchmark: several methods decode the same prompts in turn on one model, and their times are compared."""
+"""Speed benchmark: compares the times in which several methods decode the same prompts with one model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Rounds = Sequence[Sequence[MethodRun]]
 
 @dataclass(frozen=True, slots=True)
 class MethodFigures:
-    """Figures of one method. Times are the median over the rounds of each job, summed over the jobs.
+    """The measurements of one method. A time is the median over the rounds for each job, summed over the jobs.
 
     Attributes:
         rounds: For each round, one run per job.
-        is_baseline: Whether another program decoded.
+        is_baseline: Whether the method is another program.
     """
 
     name: str
@@ -32,22 +32,22 @@ class MethodFigures:
     is_baseline: bool = False
 
     def total(self, value: Callable[[MethodRun], float]) -> float:
-        """Return the median of ``value`` over the rounds of each job, summed over the jobs."""
+        """Take the median of ``value`` over the rounds for each job; return the sum over the jobs."""
         return sum(median(map(value, runs)) for runs in zip(*self.rounds, strict=True))
 
     @property
     def tokens(self) -> float:
-        """Emitted tokens, including the first one of each job."""
+        """Number of emitted tokens, including the first token of each job."""
         return self.total(lambda run: len(run.tokens))
 
     @property
     def steps(self) -> float:
-        """Forward passes after the prefill."""
+        """Number of forward passes after the prefill."""
         return self.total(lambda run: run.steps)
 
     @property
     def seconds_per_token(self) -> float:
-        """Decoding time per token, without the first token of each job, which the prefill yields."""
+        """Decoding time per token. The first token of each job is not counted, because the prefill emits it."""
         return self.total(lambda run: run.decode_seconds) / max(self.tokens - self._jobs, 1)
 
     @property
@@ -61,7 +61,7 @@ class MethodFigures:
         return self.total(lambda run: run.seconds) / max(self.tokens, 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return counts, rates and times; None for what a method does not report."""
+        """Return counts, rates and times; a value that the method does not report is None."""
         forwards = max(self.steps, 1)
         decoding = self.total(lambda run: run.decode_seconds)
         drafting = self._sum(lambda run: run.draft_seconds)
@@ -100,10 +100,10 @@ class Speed:
     def as_dict(self) -> list[dict[str, Any]]:
         """Return one dictionary per method: its figures and its speed-ups.
 
-        ``speedup`` compares the decoding phase with greedy decoding, ``speedup_rounds`` does so for each round,
-        ``speedup_whole`` includes prefill. ``speedup_lookup`` compares with the faster of transformers' two prompt
-        lookups (None if neither ran), ``speedup_best`` and ``speedup_best_whole`` with the fastest of all baselines.
-        ``identical`` is the share of outputs equal to those of greedy decoding.
+        ``speedup`` is relative to greedy decoding, without the prefill; ``speedup_rounds`` is the same for each
+        round, and ``speedup_whole`` includes the prefill. ``speedup_lookup`` is relative to the faster of
+        transformers' two prompt lookups (None if neither ran). ``speedup_best`` and ``speedup_best_whole`` are
+        relative to the fastest baseline. ``identical`` is the share of outputs that equal those of greedy decoding.
         """
         greedy = self.methods[0]
         baselines = [each for each in self.methods if each is greedy or each.is_baseline]
@@ -139,14 +139,14 @@ def measure_speed(
 ) -> Speed:
     """Decode every job by every method in turn.
 
-    After KeyboardInterrupt, the figures of the complete rounds are returned, or those of the complete jobs of the
-    first one.
+    After KeyboardInterrupt it returns the figures of the complete rounds. If no round is complete, it returns the
+    figures of the jobs that ended in the first round.
 
     Args:
         methods: Methods to compare; the first one is transformers' greedy decoding.
         limit: Maximum number of new tokens per job.
-        rounds: How often everything is decoded.
-        warm_up: Number of jobs decoded once before, unmeasured.
+        rounds: How often each method decodes every job.
+        warm_up: Number of jobs that every method decodes once before the measurement.
 
     Raises:
         ValueError: ``rounds`` is not positive, ``warm_up`` is negative, or greedy decoding is missing.

@@ -1,6 +1,6 @@
 """The command line: parses arguments, calls the other packages, and prints their results.
 
-Names are imported when they are first used, so that a command's own files can be imported alone.
+Names are imported when they are first used, so that importing one command does not import the others.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def speed(
 def compare_speed(
     language_model: LanguageModel, jobs: Sequence[Job], methods: Sequence[Method], *, limit: int, **how: Any
 ) -> dict[str, Any]:
-    """Measure all methods with a progress bar; return their figures, and how many prompts and rounds there were.
+    """Measure all methods with a progress bar; return their figures and the number of prompts and rounds.
 
     Args:
         limit: Maximum number of new tokens per job.
@@ -125,7 +125,7 @@ def compare_speed(
 
 
 def show_speed(facts: Mapping[str, Any]) -> None:
-    """Print the tables of a measurement, and how it was made."""
+    """Print the tables of a measurement and its settings."""
     console.out.print(result_table(run_title(facts), SPEED, facts["methods"]))
     console.out.print(result_table("Per step, and all prefills", STEPS, facts["methods"]))
     how = "replayed" if facts["replayed"] else "the model's own outputs"
@@ -144,5 +144,5 @@ def best_baseline(methods: Iterable[Mapping[str, Any]]) -> str:
 
 
 def is_lossless(dtype: str, methods: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether all our outputs equal greedy decoding's, which is required in float32 only."""
+    """Return whether all outputs of Antiphon equal those of greedy decoding; true for other dtypes than float32."""
     return dtype != "float32" or all(method["identical"] == 1 for method in methods if not method["is_baseline"])

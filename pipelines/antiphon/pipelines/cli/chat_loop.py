@@ -23,7 +23,7 @@ FAREWELLS = frozenset({"exit", "quit", "/exit", "/quit", ":q", "bye"})
 
 
 def hold_conversation(chat: Chat, *, suggests: bool = False, **generation: Any) -> None:
-    """Answer questions until the end of input or one of `FAREWELLS`; continue after one that cannot be answered.
+    """Answer questions until the end of input or one of `FAREWELLS`; an error in one question does not end the loop.
 
     Args:
         suggests: Whether to suggest language models after the first answer.

@@ -1,4 +1,4 @@
-"""The command `antiphon config`: defaults of options, kept in a file of the user."""
+"""The command `antiphon config`: changes the user's defaults of options, which are kept in a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config(
 
 
 def settings_file() -> Path:
-    """Return the path of the file, which may not exist."""
+    """Return the path of the settings file, which may not exist."""
     return Path(user_config_dir("antiphon")) / "config.toml"
 
 

@@ -71,7 +71,7 @@ def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", eve
     """Show one progress bar per stage on standard error; yield the function that updates them.
 
     Args:
-        waiting: What is shown until the first stage, as by `status`; by default nothing.
+        waiting: Text shown until the first stage; by default nothing.
         every: Interval in seconds of printed lines if standard error is not a terminal.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -103,10 +103,10 @@ def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", eve
 
 
 def show_stream(stream: AnswerStream, stopwatch: Stopwatch | None = None) -> Answer:
-    """Print an answer while it streams; return it when it is complete.
+    """Print an answer while it streams; return the complete answer.
 
     Args:
-        stopwatch: Told about the first output.
+        stopwatch: Records the time of the first output.
     """
     show_pieces(stream, stopwatch)
     return stream.answer
@@ -120,7 +120,7 @@ def show_suggestion() -> None:
 
 
 def show_choice(language_model: TextModel) -> None:
-    """Print on standard error which drafter "auto" selects for a model of this process, and why."""
+    """Print on standard error which drafter "auto" selects for a local model, and why."""
     from antiphon.accel import LanguageModel, choose_drafter
 
     if not isinstance(language_model, LanguageModel):
@@ -132,12 +132,13 @@ def show_choice(language_model: TextModel) -> None:
 
 
 def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = None) -> None:
-    """Print a text while it streams; the model's thinking before it is one dim line on standard error.
+    """Print a text while it streams. The model's thinking is shown as one dim line on standard error.
 
-    Quotes that the text starts with are printed without markup. A stream with a ``quote`` shows it before the text.
+    Quotes at the start of the text are printed without markup. If the stream has a ``quote``, it is printed before
+    the text.
 
     Args:
-        stopwatch: Told about the first output.
+        stopwatch: Records the time of the first output.
     """
     quotes = getattr(getattr(stream, "plan", None), "response_prefix", "")
     reasoning, thinking, quote = "", err.status("Thinking"), _FirstQuote()
@@ -167,13 +168,13 @@ def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = Non
 
 
 class _FirstQuote:
-    """Prints the best quote of the passages, in another thread, unless the answer has begun before it is found."""
+    """Searches the best quote of the passages in a thread, and prints it if the answer has not begun by then."""
 
     def __init__(self) -> None:
         self._lock, self._has_ended = Lock(), False
 
     def show(self, stream: AnswerStream) -> None:
-        """Search the quote and print it with its place."""
+        """Search the quote and print it with its location."""
         quote = stream.quote
         with self._lock:
             if quote is not None and not self._has_ended:
@@ -181,7 +182,7 @@ class _FirstQuote:
                 out.print(Text(f"  “{sanitize(displayed_quote(quote.text))}”\n"))
 
     def end(self) -> None:
-        """Print no quote from now on."""
+        """Prevent any later printing of the quote."""
         with self._lock:
             self._has_ended = True
 
@@ -195,7 +196,7 @@ def _show_thinking(reasoning: str) -> str:
 
 
 def show_citations(answer: Answer, *, root: Path | None = None) -> None:
-    """Print one line per citation, or for a refusal per nearest passage.
+    """Print one line per citation; for a refusal, one line per nearest sentence.
 
     Args:
         root: Folder that sources are shown relative to.

@@ -1,4 +1,4 @@
-"""The demo command: index documents that ship with the package, ask, cite, and time whole answers of four programs."""
+"""The command `antiphon demo`: indexes bundled documents, answers questions about them, and compares four programs."""
 
 from __future__ import annotations
 
@@ -61,12 +61,13 @@ def run_demo(
     questions: Sequence[str] = QUESTIONS,
     engine: str = "auto",
 ) -> bool:
-    """Index, ask, cite and time on the terminal; return whether all programs generated the same tokens.
+    """Index, answer, cite and compare the programs; return whether all programs generated the same tokens.
 
     Args:
-        model: Name, folder or hub name of the model that is timed; questions are answered by quotes if it is `RACER`.
+        model: Name, folder or hub name of the model whose speed is compared. If it is `RACER`, the questions are
+            answered by the extractive model.
         paths: Documents; default the bundled tutorial of Python.
-        folder: Folder of the index; default in the user's cache. Passages embedded before are not embedded again.
+        folder: Folder of the index; default in the user's cache.
     """
     from antiphon.pipelines.extractive_model import ExtractiveModel
     from antiphon.pipelines.rag import Rag
@@ -122,8 +123,7 @@ def run_race(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> 
     """Decode the jobs with each program in turn, `ROUNDS` times.
 
     Args:
-        language_model: The model. Transformers runs the torch model as it is; our decoding uses the
-            engine of the language model.
+        language_model: The model. Transformers runs its torch module; Antiphon runs its selected engine.
     """
     from antiphon.accel.drafting.drafters import Blend, Nothing
     from antiphon.pipelines.benchmark.methods import AntiphonGenerate, TransformersGenerate
@@ -160,7 +160,7 @@ COLUMNS = {
 
 
 def race_table(measured: Speed) -> Table:
-    """Return a table with one line for each program; seconds are those of all tasks together."""
+    """Return a table with one line per program; seconds are summed over the tasks."""
     rows = [
         figures
         | {
@@ -175,12 +175,12 @@ def race_table(measured: Speed) -> Table:
 
 
 def whole_seconds(figures: MethodFigures) -> float:
-    """Return the seconds of all tasks with their prefills: the median over the rounds of each."""
+    """Return the seconds end to end: the median over the rounds for each task, summed over the tasks."""
     return figures.total(lambda run: run.seconds)
 
 
 def factors(measured: Speed) -> str:
-    """Return what the engine and the drafts contribute to the speed of whole answers, as factors."""
+    """Return a sentence with the end-to-end speed-up due to the engine and the one due to drafts."""
     greedy, lookup, plain, drafts = map(whole_seconds, measured.methods)
     return (
         f"Engine: {greedy / plain:.2f} times as fast as transformers' greedy decoding. Drafts: {plain / drafts:.2f} "

@@ -32,7 +32,7 @@ LEVELS = {
 
 
 def show_machine(*, as_json: bool) -> None:
-    """Print which models fit this machine, how fast they would be, and what else could answer or be installed."""
+    """Print the models that fit this machine with their estimated speeds, the local servers, and missing packages."""
     from antiphon.pipelines.models.suggestions import examine_machine
 
     with console.err.status("Measuring how fast memory is read"):
@@ -61,7 +61,7 @@ def show_machine(*, as_json: bool) -> None:
 
 
 def show_server(remote: RemoteLanguageModel, *, as_json: bool) -> None:
-    """Print what is known of a model on a server, and the speed of a short answer."""
+    """Print the properties of a model on a server, and its speed in a short answer."""
     server = remote.server
     with console.err.status("Asking the server for a short answer"):
         steps = remote.generate([{"role": "user", "content": PROBE}], max_new_tokens=64, thinking=False).steps
@@ -130,7 +130,7 @@ def _rope(rope: RopeSwitch | None) -> str:
 
 
 def cost_table(measured: Mapping[int, Mapping[int, float]]) -> Table:
-    """Return a table of forward passes' costs by number of rows, in ms and relative to one row.
+    """Return a table of the cost of a forward pass by number of rows, in ms and relative to one row.
 
     Args:
         measured: Seconds of a forward pass, by context length and number of rows.

@@ -1,4 +1,4 @@
-"""Typer commands that print errors about their input as one line on standard error and exit with code 2."""
+"""Command groups that print an error of the user's input as one line on standard error and exit with code 2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
 
 
 def exit_with_message(context: Any, error: Exception) -> None:
-    """Print an error of the input and exit with code 2."""
+    """Print an error of the user's input and exit with code 2."""
     # A closed pipe is not an error of the input: `head` closes it once it has enough lines.
     if isinstance(error, BrokenPipeError) or context.params.get("traceback"):
         raise error
@@ -25,7 +25,7 @@ def exit_with_message(context: Any, error: Exception) -> None:
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands. If the group has an option ``--traceback`` and it is set, errors are raised instead."""
+    """A group of commands. With the option ``--traceback``, errors are raised with their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""

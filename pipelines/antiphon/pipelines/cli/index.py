@@ -1,4 +1,4 @@
-"""The command `antiphon index`: indexes documents, changes, lists or describes an index."""
+"""The command `antiphon index`: creates, changes, lists or describes an index of documents."""
 
 from __future__ import annotations
 

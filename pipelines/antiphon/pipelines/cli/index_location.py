@@ -1,4 +1,4 @@
-"""Where commands find the index: at `--index`, or in the folder ``.antiphon`` here or in a folder above."""
+"""Finds the index of a command: the value of `--index`, or the nearest folder ``.antiphon`` from here upwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_INDEX = Path(".antiphon")
 
 
 def nearest_index() -> Path | None:
-    """Return the nearest folder ``.antiphon`` with an index, here or in a folder above; None if there is none."""
+    """Return the nearest folder ``.antiphon`` with an index, in the working directory or above it, or None."""
     from antiphon.retrieval.index_folder.generations import index_version
 
     here = Path.cwd()
@@ -22,7 +22,7 @@ def nearest_index() -> Path | None:
 
 
 def find_index(given: str | Path | None) -> str | Path:
-    """Return the index to answer from, before anything is loaded: a folder, or the address of a table.
+    """Return the index to answer from: a folder, or the address of a table. Nothing is loaded.
 
     Args:
         given: The value of `--index`; None: the nearest default index.

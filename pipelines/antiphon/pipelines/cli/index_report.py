@@ -1,4 +1,4 @@
-"""Runs indexing with progress bars, asks before documents are dropped, and prints what was indexed and skipped."""
+"""Index with progress bars, ask before documents are dropped, and print the indexed and the skipped files."""
 
 from __future__ import annotations
 

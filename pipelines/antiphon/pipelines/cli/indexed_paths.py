@@ -1,4 +1,4 @@
-"""The index of files and folders given with a question: built once, then kept up to date."""
+"""Indexes the files and folders given with a question: built once, then kept up to date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.pipelines.cli.index_report import index_documents, show_index, upd
 
 
 def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Path:
-    """Return the index to answer from; for ``paths``, index what is new or has changed there first.
+    """Return the index to answer from. If ``paths`` are given, their new and changed files are indexed first.
 
     Args:
         paths: Files and folders; None or empty: the index is found as by `find_index`.
@@ -22,7 +22,7 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
 
     Raises:
         FileNotFoundError: A path does not exist.
-        ValueError: Both are given, or nothing can be read.
+        ValueError: ``paths`` and ``index`` are both given, or no file can be read.
         IndexNotFound: Neither is given, and there is no default index.
     """
     if not paths:

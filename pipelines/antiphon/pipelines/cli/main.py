@@ -59,7 +59,7 @@ def main(
 
 
 def run() -> None:
-    """Run the program `antiphon`: warnings are one line for users, without places in the source."""
+    """Run the program `antiphon`; Python's warnings are printed as one line without their place in the source."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     codes: list[int] = []
     atexit.register(_leave, codes)  # the first one is called last, after all threads have ended

@@ -26,7 +26,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 def load_language_model(
     name: str, *, device: str | None = None, dtype: Any = "auto", engine: Any = "torch", **settings: Any
 ) -> LanguageModel:
-    """Load a language model that runs here by name; convert it first if it is bundled, a GGUF file, or must be.
+    """Load a local language model by name, and convert it first if needed, for example from a GGUF file.
 
     Args:
         name: Bundled model, folder, GGUF file or hub name.
@@ -64,11 +64,11 @@ def prepare_model(
 
     Args:
         name: ``extractive``, a bundled model, folder, GGUF file, hub name or address ("ollama/qwen3",
-            "http://host:8000/v1#model"). A server is asked at once.
+            "http://host:8000/v1#model"). The server at an address is contacted at once.
         weights: Quantization for OpenVINO: "int8", "int4", or None.
 
     Returns:
-        A function that takes ``drafter``: a drafter's factory, "blend" or "auto".
+        A function that loads the model; its argument ``drafter`` is a drafter's factory, "blend" or "auto".
 
     Raises:
         ValueError: there is no such model, or ``engine`` or ``weights`` was given for a server.
@@ -129,7 +129,7 @@ def _open_cached(opened: Future[LanguageModel | None], name: str, options: dict[
 
 
 def preload_encoders() -> None:
-    """In a thread, load the sentence encoders that choose quotes, while the index is opened."""
+    """Start loading the sentence encoders that select quotes, in a thread."""
     from antiphon.pipelines.relevance import bundled_encoders
 
     Thread(target=bundled_encoders, daemon=True).start()
@@ -164,10 +164,10 @@ def _checked_server(remote: RemoteLanguageModel, drafter: Any = "blend") -> Text
 
 
 def note_missing_switch(language_model: TextModel, thinking: bool | None) -> None:
-    """Print a note if thinking is to be turned on or off, and the model's chat template has no switch for it.
+    """Print a note if the user turned thinking on or off and the model's chat template cannot switch it.
 
     Args:
-        thinking: Whether thinking was turned on or off; None: neither, so there is no note.
+        thinking: True: turned on; False: turned off; None: the user set neither, so there is no note.
     """
     from antiphon.accel.text.thinking_switch import thinking_traits
 
@@ -185,10 +185,10 @@ def note_missing_switch(language_model: TextModel, thinking: bool | None) -> Non
 
 
 def read_template(file: Path | None, model: str) -> str | None:
-    """Return the text of a file that `template_prompt` takes; None without a file.
+    """Read a prompt template for `template_prompt`; None without a file.
 
     Raises:
-        ValueError: the file is not UTF-8, it has no place for the passages or the question, or the model takes none.
+        ValueError: the file is not UTF-8, a placeholder is missing, or the model does not accept a template.
     """
     from antiphon.pipelines.prompt import TAKES_NO_PROMPT, check_template
 

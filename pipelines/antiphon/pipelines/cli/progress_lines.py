@@ -11,7 +11,7 @@ from types import TracebackType
 class ProgressLines:
     """Prints the current stage at regular intervals while it is open.
 
-    It prints from a thread, so that a long step between two updates is reported too.
+    It prints from a thread, so that lines also appear when a step takes longer than the interval.
 
     Args:
         every: Interval in seconds.

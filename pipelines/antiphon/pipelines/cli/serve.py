@@ -158,7 +158,7 @@ def serve(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Disable garbage collection while hundreds of thousands of long-lived objects are created at start-up."""
+    """Disable garbage collection during start-up, which creates hundreds of thousands of long-lived objects."""
     gc.disable()
     try:
         yield
@@ -181,12 +181,12 @@ def load_service(
 
     Args:
         load_model: loads the model, see `prepare_model`.
-        model: the name that was given for it.
-        template: the prompt, see `template_prompt`; None: that of the model.
+        model: its name, as the user gave it.
+        template: the prompt template, see `template_prompt`; None: the model's own format.
         quote_first: as in `Rag`.
 
     Raises:
-        ValueError: the model needs documents and there are none, or it takes no prompt.
+        ValueError: the model needs documents and there are none, or it does not accept ``template``.
     """
     from antiphon.accel.remote_language_model import RemoteLanguageModel
     from antiphon.pipelines.extractive_model import ExtractiveModel
@@ -229,7 +229,7 @@ def _application(service: Service) -> FastAPI:
 
 
 def _show_addresses(service: Service, host: str, port: int) -> None:
-    """Print the models, and the addresses of the page, the API and MCP as this machine reaches them."""
+    """Print the models, and the URLs of the web page, the API and MCP on this machine."""
     reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
     address = f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
     console.err.print(f"Serving {', '.join(service.models)}", markup=False)

@@ -1,4 +1,4 @@
-"""The documents and API keys that `antiphon serve` is given: one index, a file of collections, or none."""
+"""Documents and API keys of `antiphon serve`: from one index, from a file of collections, or none."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ServedDocuments:
 
     Attributes:
         locations: the folders of the indexes, or the addresses of tables, by the name of the collection.
-        is_shared: there may be keys that may not read every collection.
+        is_shared: whether API keys may have different rights.
         read_only: the names of collections that clients may not change.
-        quotas: how much may be uploaded, by the name of the collection.
+        quotas: upload limits, by the name of the collection.
         retrievers: the opened indexes by the name of the collection.
     """
 
@@ -45,7 +45,7 @@ class ServedDocuments:
 
     @property
     def status(self) -> str:
-        """What `open` is doing, for the terminal."""
+        """The text to show on the terminal while `open` runs."""
         shown = ", ".join(map(shown_location, self.locations.values()))
         return f"Opening {shown}" if shown else "Loading libraries"
 
@@ -53,7 +53,7 @@ class ServedDocuments:
         """Open the indexes, and load the embedder of /v1/embeddings.
 
         Args:
-            embedder: its name; None: that of the first index.
+            embedder: its name; None: the embedder of the first index.
             device: where models run; None: a GPU if there is one.
 
         Raises:
@@ -70,7 +70,7 @@ class ServedDocuments:
     def reranker(self) -> Reranker | None:
         """The reranker of /v1/rerank.
 
-        If the API keys may have different rights, its scores reveal nothing about the documents.
+        If API keys may have different rights, it is one whose scores do not depend on the documents.
         """
         from antiphon.pipelines.server.collections import independent_reranker
 
@@ -83,8 +83,7 @@ class ServedDocuments:
         """Return the collections with their pipelines.
 
         Args:
-            language_model: the language model. If it is the bundled reader, the pipelines quote
-                answers without it.
+            language_model: the language model. If it is the bundled `reader`, the pipelines quote answers without it.
             **options: further options of `Rag`.
         """
         from antiphon.pipelines.rag import Rag
@@ -105,7 +104,7 @@ class ServedDocuments:
 def served_documents(
     index: str | Path | None, collections: Path | None, api_keys: Sequence[str], *, read_only: bool
 ) -> ServedDocuments:
-    """Return the documents and keys of a server; nothing is opened yet.
+    """Return the documents and keys of a server without opening them.
 
     Args:
         index: the folder of an index, or the address of a table; None: the nearest default index, unless there are

@@ -1,4 +1,4 @@
-"""Times as a user experiences them: from the start of a command, or of a question, to the first output and the end."""
+"""Measures times as users experience them: from the start of a command or question to its first output and its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Stopwatch:
     """Measures the seconds until the first output and until the end.
 
     Args:
-        before: Seconds that have passed before it is created, such as `seconds_since_process_start`.
+        before: Seconds to add for the time before its creation, such as `seconds_since_process_start`.
     """
 
     def __init__(self, before: float = 0.0) -> None:
@@ -33,7 +33,7 @@ class Stopwatch:
 
 
 def seconds_since_process_start() -> float:
-    """Return the age of this process, including Python's start-up; 0 if it is unknown, or this is a server."""
+    """Return the seconds since this process started; 0 if they are unknown or the process is a server."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         started = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc(5): ticks from the start of the system

@@ -25,7 +25,7 @@ _SHOWN = ("antiphon.", "gen_ai.usage.", "http.response.", "error.")
 
 
 def start_traces(exporter: str) -> None:
-    """Export traces until the process ends, unless opentelemetry-instrument started it.
+    """Export traces until the process ends; do nothing if opentelemetry-instrument started the process.
 
     Args:
         exporter: "otlp", "console" or "none"; OpenTelemetry's variables name the collector.
@@ -70,7 +70,7 @@ def start_traces(exporter: str) -> None:
 
 
 def span_line(span: ReadableSpan) -> str:
-    """Return a span as a line: the beginning of its trace's id, name, duration and attributes."""
+    """Return a span as one line: the start of its trace id, then its name, duration and attributes."""
     milliseconds = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
     shown = [
         f"  {name.removeprefix(prefix)}={value!r}"

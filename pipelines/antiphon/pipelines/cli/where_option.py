@@ -20,7 +20,7 @@ Where = Annotated[
 
 
 def where_filter(given: Sequence[str] | None) -> dict[str, Any] | None:
-    """Return the filter that the values of the option describe; None if there are none.
+    """Parse the values of the option; return the filter, or None if there are none.
 
     Raises:
         ValueError: a value has no "=", is invalid JSON, or has an unknown operator.
@@ -49,7 +49,7 @@ def _part(given: str) -> dict[str, Any]:
 
 
 def _value(given: str) -> Any:
-    """Return a number, a truth value, null or a quoted text of JSON as such, and anything else as text."""
+    """Parse a JSON number, boolean, null or string; return anything else as text."""
     try:
         value = json.loads(given, parse_constant=lambda _: given)
     except ValueError:

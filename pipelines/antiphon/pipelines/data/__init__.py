@@ -1,1 +1,1 @@
-"""Texts that ship with the package: documents, questions about them, recorded answers. Runs no language model."""
+"""Data that ships with the package: documents, questions about them, and recorded answers. Runs no language model."""

@@ -1,4 +1,4 @@
-"""The demo's bundled documents, their index, 40 questions, of which they answer 30, and three tasks that are timed."""
+"""The demo's data: documents, their index, 40 questions (30 of which the documents answer) and three tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def demo_questions(path: Path = QUESTIONS) -> list[DemoQuestion]:
 
 @dataclass(frozen=True, slots=True)
 class DemoTask:
-    """A task that a small model does by copying from a text: an edit, an extraction, or an answer that quotes.
+    """A task whose answer mostly copies from a text: an edit, an extraction, or an answer that quotes.
 
     Attributes:
         messages: Two worked examples, then the task.
@@ -58,7 +58,7 @@ class DemoTask:
 
 
 def demo_tasks() -> list[DemoTask]:
-    """Load the tasks, which the bundled `smollm2` does right."""
+    """Load the tasks; the bundled `smollm2` solves all of them."""
     rows = map(json.loads, TASKS.read_text(encoding="utf-8").splitlines())
     return [DemoTask(row["title"], tuple(row["messages"]), row["reference"], row["answer"]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Documents as resources: their URIs, pages of the list, and their texts."""
+"""Documents as MCP resources: their URIs, pages of the list, and their texts."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def document_uri(collection: str, source: str) -> str:
 def list_documents(
     collections: Mapping[str, Collection], cursor: Any, shown: Callable[[str], str]
 ) -> ListResourcesResult:
-    """Return a page of the documents of collections.
+    """Return one page of the list of documents.
 
     Args:
-        cursor: the number of documents on the pages before, as text; None: the first page.
+        cursor: the number of documents on earlier pages, as text; None: the first page.
         shown: returns the source of a document as the client may see it.
 
     Raises:
@@ -68,12 +68,12 @@ def list_documents(
 
 
 def read_document(collection: Collection, document: str, first: str) -> str:
-    """Return the text of a document's passages; a long document names its next part.
+    """Return the text of a document; a long document is returned in parts, each of which names the URI of the next.
 
-    Text between two passages that is in no passage, such as white space, is a blank line.
+    Text that is in no passage, such as white space, is replaced by a blank line.
 
     Args:
-        first: the number of the first character.
+        first: the number of the first character to return.
 
     Raises:
         ApiError: 404, the collection has no such document, or it has no text from there on.

@@ -22,7 +22,7 @@ MAX_SESSIONS = 1000
 
 
 class McpEndpoint:
-    """The endpoint of MCP; the key of every request is checked, also in an open session."""
+    """The MCP endpoint. It checks the API key of every request, also within an open session."""
 
     path = "/mcp"
 
@@ -30,7 +30,7 @@ class McpEndpoint:
         self._service, self._manager = service, manager
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request; a session can be used only with the key that opened it."""
+        """Handle a request; refuse a session that another key opened."""
         scope["route"] = self  # its path is a label of the metrics
         access = self._service.access(Headers(scope=scope).get("authorization"))
         scope[ACCESS] = access
@@ -41,7 +41,7 @@ class McpEndpoint:
 
 
 def add_mcp(app: FastAPI, service: Service) -> None:
-    """Serve MCP at /mcp of the application of a service."""
+    """Add the MCP endpoint at /mcp to an application."""
     server = make_mcp_server(lambda: service, is_local=False)
     limit = service.settings.max_body_bytes
     server.streamable_http_app(max_request_body_size=limit, max_sessions=MAX_SESSIONS, host="")

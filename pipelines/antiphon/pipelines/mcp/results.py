@@ -1,4 +1,4 @@
-"""The results of the tools; the JSON Schemas that clients receive are made of these classes."""
+"""Result types of the tools; their JSON Schemas are sent to clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Result(BaseModel, extra="forbid"):
 
 
 class PassageFields(Result):
-    """The fields of a passage."""
+    """A passage."""
 
     id: str = Field(description="Id for read_passage.")
     source: str = Field(description="The document.")

@@ -1,7 +1,7 @@
-"""The MCP server: search, answers and documents as tools and resources, with a key's rights.
+"""The MCP server: offers search, answers and documents as tools and resources, within the rights of the API key.
 
-Modules that import models are imported in functions, which run after the service is loaded: the
-server answers its client before.
+Modules that import model libraries are imported in functions, so that the server can answer its client before the
+service is loaded.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Call:
         self.is_local = ctx.lifespan_context.is_local
 
     async def load(self) -> None:
-        """Wait for the service, and take the rights of the request's own key, also in a session."""
+        """Wait for the service, and read the rights of the request's API key, even within a session."""
         loading = self._ctx.lifespan_context.loading
         while not loading.done():
             await self.report(LOADING)
@@ -116,7 +116,7 @@ class Call:
         self.access = self.service.access(None) if found is None else found
 
     async def report(self, message: str) -> None:
-        """Send a numbered progress notification, as the number of steps is not known before."""
+        """Send a progress notification with a running number, because the total is unknown."""
         self._reports += 1
         await self._ctx.session.report_progress(self._reports, None, message)
 
@@ -141,7 +141,7 @@ class Call:
 
 @asynccontextmanager
 async def open_call(ctx: RequestContext, *, of_tool: bool = False) -> AsyncIterator[Call]:
-    """Begin a request; errors become results of tools that say what to change, or protocol errors."""
+    """Yield the call of a request. Convert errors to tool results that say what to change, or to protocol errors."""
     try:
         call = Call(ctx)
         await call.load()
@@ -221,7 +221,7 @@ async def ask(
 
 
 async def _answer(call: Call, collection: Collection, question: str) -> Answer:
-    """Generate an answer; decoding stops after the current forward pass if this is cancelled."""
+    """Generate an answer; after a cancellation, decoding stops at the end of the current forward pass."""
     from antiphon.accel.text.messages import Conversation
     from antiphon.pipelines.answer import Answer
     from antiphon.pipelines.request_plan import default_max_new_tokens
@@ -297,7 +297,7 @@ async def list_for_client(ctx: RequestContext, call_next: CallNext) -> HandlerRe
 
 
 def _strict_tool(function: Callable[..., Any], title: str) -> Tool:
-    """Return a tool that refuses unknown arguments and wrong types, so that agents correct them."""
+    """Return a tool that refuses unknown arguments and wrong types with a message, so that agents can correct them."""
     tool = Tool.from_function(function, title=title, description=inspect.getdoc(function), annotations=_READ_ONLY)
     model = create_model(
         "Arguments",
@@ -309,7 +309,7 @@ def _strict_tool(function: Callable[..., Any], title: str) -> Tool:
 
 
 def make_mcp_server(load: Callable[[], Service], *, is_local: bool) -> MCPServer[ServerState]:
-    """Return the MCP server of a service, which is loaded when the server starts.
+    """Return an MCP server that loads its service when it starts.
 
     Args:
         load: loads the service, in a thread.

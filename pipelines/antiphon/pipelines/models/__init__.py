@@ -1,1 +1,1 @@
-"""Drafters from command-line options, suggested models, and the weights of the relevance encoders."""
+"""Drafters by command-line options, suggested models, and the weights of the relevance encoders."""

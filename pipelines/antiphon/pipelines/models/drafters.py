@@ -1,4 +1,4 @@
-"""Makes drafters from command-line options, with BiTA's weights from files."""
+"""Make drafters from command-line options, and load BiTA's weights from files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ SMOLLM2 = "smollm2"
 def resolve_drafter(
     name: str, *, bita: str | Path | None = None, window: WindowSize | None = None
 ) -> DrafterFactory | Literal["auto"]:
-    """Return the drafter of a name with these options; see `antiphon.accel.drafting.drafters.make_drafter`.
+    """Return the named drafter with these options; see `antiphon.accel.drafting.drafters.make_drafter`.
 
     Args:
         name: Name of the drafter. "auto" is returned as it is, because the choice depends on the model.
-        bita: File of BiTA's weights, or "smollm2" for the bundled file, which is the default of the drafter "bita".
+        bita: File of BiTA's weights, or "smollm2" for the bundled file. Default of the drafter "bita": the bundled
+            file.
 
     Raises:
         ValueError: there is no such drafter, it does not support an option, or the file does not hold such weights.

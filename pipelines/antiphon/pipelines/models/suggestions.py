@@ -1,4 +1,4 @@
-"""Language models that could write the answer: on a local server, or on the hub if they fit this machine's memory."""
+"""Suggests language models: those on local servers, and those on the hub that fit this machine's memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class HubModel(NamedTuple):
 
     Attributes:
         billions: Parameters in billions.
-        read: Those that a forward pass of one token reads; the others are looked up.
-        has_openvino: Whether the engine for CPUs runs its layers; torch runs recurrent and convolutional state, and
-            rotary frequencies that change with the length of the text.
+        read: Billions of parameters that a forward pass of one token reads; the others are looked up.
+        has_openvino: Whether the OpenVINO engine supports its layers. It does not support recurrent or convolutional
+            state, nor rotary frequencies that depend on the length of the text.
     """
 
     billions: float
@@ -64,10 +64,10 @@ def suggested_models() -> str:
 
 
 def examine_machine() -> dict[str, Any]:
-    """Return this machine's memory and memory bandwidth, the models that fit, servers, and what could be installed.
+    """Return this machine's memory and memory bandwidth, the models that fit, local servers and missing packages.
 
-    Decoding one token reads all weights once, so the bandwidth divided by their size is about the speed of plain
-    decoding on the CPU.
+    Decoding one token reads all weights once, so plain decoding on the CPU emits about bandwidth / size of the
+    weights tokens per second.
     """
     bandwidth = memory_bandwidth()
     models = [
@@ -96,10 +96,10 @@ def examine_machine() -> dict[str, Any]:
 
 
 def memory_bandwidth(seconds: float = 1.0, size: int = 1 << 28) -> float:
-    """Return the bytes per second that all processors together read from memory: the fastest of several passes.
+    """Return how many bytes per second all processors together read from memory: the fastest of several passes.
 
     Args:
-        size: Bytes that are read in each pass; more than the caches hold.
+        size: Bytes read in each pass; must exceed the size of the processor's caches.
     """
     import numpy as np
 
@@ -115,7 +115,7 @@ def memory_bandwidth(seconds: float = 1.0, size: int = 1 << 28) -> float:
 
 
 def _fitting() -> dict[str, float]:
-    """Return the bytes that each model needs of those that fit."""
+    """Return the memory in bytes of each model that fits, by name."""
     memory = available_memory()
     need = {
         name: _PACKED * _bytes_per_parameter() * model.billions * 1e9 + _OVERHEAD for name, model in HUB_MODELS.items()

@@ -1,1 +1,1 @@
-"""Shows answers and results in the terminal, as HTML in notebooks and as Markdown."""
+"""Render answers and results: in the terminal, as HTML in notebooks, and as Markdown."""

@@ -1,4 +1,4 @@
-"""Answers as HTML for notebooks: self-contained, without JavaScript, all text escaped."""
+"""Render answers as HTML for notebooks: self-contained, without JavaScript, all text escaped."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def answer_html(
     caption: str,
     nearest: Sequence[NearestSentence] = (),
 ) -> str:
-    """Return an answer with its citations in the colour of their passage, the passages, and a caption.
+    """Return an answer with citations in their passages' colours, lists of citations and passages, and a caption.
 
     Hovering over a citation shows its location, which is also in the list below the answer.
 
@@ -81,7 +81,7 @@ def answer_html(
 
 
 def trace_html(steps: Iterable[DecodingStep], caption: str) -> str:
-    """Return the text as it was decoded, with accepted draft tokens tinted and the model's own tokens bold."""
+    """Return the text step by step, with accepted draft tokens tinted and the model's own tokens bold."""
     content = "".join(_step(step) for step in steps)
     legend = (
         '<small>Each bar starts a forward pass. <span class="odd">Tinted</span>: accepted draft tokens. '

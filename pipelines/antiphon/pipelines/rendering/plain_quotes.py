@@ -1,6 +1,6 @@
-"""Removes the markup of Markdown, MyST, reStructuredText and HTML from quotes for display.
+"""Remove the markup of Markdown, MyST, reStructuredText and HTML from quotes for display.
 
-The text of an answer keeps it, so that citations can be verified character by character.
+The text of an answer keeps the markup, so that citations can be verified character by character.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TARGET = re.compile(r"^(.*\S)\s+<[^<>]+>$", re.DOTALL)
 
 
 def _role_text(match: re.Match[str]) -> str:
-    """Return what a role displays: its title without the target; the last part of a name after ``~``."""
+    """Return the displayed text of a role: its title without the target; for ``~a.b.c`` the last name."""
     text = match["text"].strip()
     if found := _TARGET.match(text):
         return found[1]

@@ -1,6 +1,7 @@
-"""Replaces control characters, which could steer a terminal or reorder a line, by visible signs.
+"""Replace control characters, which could control a terminal or reorder a line, by visible characters.
 
-Every text that is displayed passes through `sanitize`, in every medium. Each medium escapes its own markup in addition.
+Every displayed text passes through `sanitize`, in the terminal, in HTML and in Markdown. Each output format also
+escapes its own markup.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ESCAPED = {code: f"\\u{code:04x}" for code in _REPLACED if code >= 0x7F}
 
 
 def sanitize(text: str) -> str:
-    """Return the text, of the same length, with control, bidirectional and unpaired characters replaced."""
+    """Replace control characters, bidirectional controls and unpaired surrogates; the length stays the same."""
     return text.translate(_REPLACED)
 
 

@@ -1,4 +1,4 @@
-"""Parts shared by all output formats: texts split at citations, decoding steps, and the wording of locations."""
+"""Parts that all output formats share: texts split at citations, decoding steps, and the wording of locations."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class DecodingStep:
     """The text that one forward pass added.
 
     Attributes:
-        step: its number, from 1, the prefill.
+        step: the number of the forward pass; 1 is the prefill.
         tokens: the number of tokens, including those without text.
         drafted: the text of the accepted draft tokens.
-        own: the text of the model's own token after them; empty if the text ended before it.
+        own: the text of the model's own token after the accepted ones; empty if the text ended before it.
     """
 
     step: int
@@ -61,7 +61,7 @@ def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[s
 
 
 def displayed_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
-    """Split an answer at its citations, as it is displayed: quotes without markup.
+    """Split an answer at its citations for display: quotes have no markup.
 
     The number of a passage next to a quote is left out, because every format shows it after the quote.
     """
@@ -105,7 +105,7 @@ def quoted_segments(
 
 
 def short_source(source: str, root: Path | None = None) -> str:
-    """Return a source as a path relative to ``root``, or unchanged if it is not below it.
+    """Return a source as a path relative to ``root``, or unchanged if it is outside ``root``.
 
     Args:
         root: a folder; by default the working directory.
@@ -120,7 +120,10 @@ def file_name(source: str) -> str:
 
 
 def listed_citations(citations: Iterable[Citation]) -> Iterator[tuple[str, list[Citation]]]:
-    """Yield the heading and the citations of each kind that an answer has; markers of the same line only once."""
+    """Yield each kind of citation of an answer: its heading and its citations.
+
+    Markers with the same line are listed once.
+    """
     for heading, kind in ((CITED, "verbatim"), (NAMED, "marker")):
         if found := [each for each in citations if each.kind == kind]:
             lines = {(each.passage, each.source_start, each.unsupported): each for each in found}
@@ -144,7 +147,7 @@ def sentence_location(sentence: NearestSentence, root: Path | None = None) -> st
 
 
 def citation_location(citation: Citation, root: Path | None = None) -> str:
-    """Return the source and the place of the quoted text: its page, section or line, or else its characters.
+    """Return the source and the location of the quoted text: its page, section or line, or else its characters.
 
     Further documents with the same passage are listed after it.
     """
@@ -155,7 +158,7 @@ def citation_location(citation: Citation, root: Path | None = None) -> str:
 
 
 def place_of(location: str, section: str) -> str:
-    """Return the shortest text by which a reader finds a quote in its file; empty if nothing is known.
+    """Return the page or section or lines of a quote in its file; empty if none is known.
 
     Args:
         location: the place in the file, such as ``page 3`` or ``lines 5-6``.
@@ -182,7 +185,7 @@ def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
 
 
 def _split(text: str, spans: Iterable[tuple[int, int, Citation]]) -> Iterator[tuple[str, Citation | None]]:
-    """Yield the spans in order and the text between them; where two overlap, the earlier one gets the shared part."""
+    """Yield the spans in order and the text between them. If two spans overlap, the earlier one gets the overlap."""
     done = 0
     for start, end, citation in spans:
         if end <= done:

@@ -1,4 +1,4 @@
-"""Answers as rich text for the terminal, in its own colours, each accompanied by a number or a bar."""
+"""Render answers as rich text in the terminal's own colours; a number or a bar accompanies each colour."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLORS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 def answer_text(
     text: str, citations: Sequence[Citation], caption: str, nearest: Sequence[NearestSentence] = ()
 ) -> RenderableType:
-    """Return an answer with its citations in the colour and with the number of their passage, and a caption.
+    """Return an answer and a caption; each citation has the colour and the number of its passage.
 
     Args:
         nearest: the closest sentences, listed in place of citations if the answer is a refusal.
@@ -49,10 +49,10 @@ def answer_text(
 def citation_lines(
     citations: Sequence[Citation], nearest: Sequence[NearestSentence] = (), root: Path | None = None
 ) -> list[Text]:
-    """Return one line for each citation, by their kinds: passage number, source, characters and text.
+    """Return one line per citation, grouped by kind: passage number, location and text.
 
     Args:
-        nearest: the closest sentences, listed instead if there are any.
+        nearest: the closest sentences; if there are any, they are listed instead of citations.
         root: sources below this folder are shortened.
     """
     note = outdated_note([*citations, *nearest], root)
@@ -73,7 +73,7 @@ def citation_lines(
 
 
 def trace_text(steps: Iterable[DecodingStep], caption: str) -> RenderableType:
-    """Return the text as it was decoded, with accepted draft tokens coloured and the model's own tokens bold."""
+    """Return the text step by step, with accepted draft tokens coloured and the model's own tokens bold."""
     text = Text()
     for step in steps:
         _append(text, step)

@@ -17,14 +17,14 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rights of a request, which those of its API key are.
+    """The rights of a request, given by its API key.
 
     Attributes:
         key: the SHA-256 digest of the API key; "" if the server needs no key.
         name: the name of the key, for the server's operator; "" if it has none.
         read: the collections that it may read; "*" means all.
         write: the collections that it may change, which it may also read; "*" means all.
-        requests_per_minute: the requests that the key may send in a minute; None: the server's setting.
+        requests_per_minute: maximum requests of the key in a minute; None: the server's setting.
     """
 
     key: str = field(default="", repr=False)
@@ -45,7 +45,7 @@ class Access:
 def check_host_and_origin(headers: Headers, settings: ServerSettings) -> None:
     """Refuse a request that names a host or an origin that is not allowed.
 
-    The first check stops DNS rebinding, the second one requests from web pages of other sites.
+    Checking the host prevents DNS rebinding; checking the origin refuses requests from web pages of other sites.
 
     Raises:
         ApiError: 403.

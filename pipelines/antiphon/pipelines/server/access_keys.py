@@ -1,4 +1,4 @@
-"""The API keys that a server accepts, and how many requests each of them may send."""
+"""The API keys that a server accepts, and the rate limit of each key."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ logger = logging.getLogger("antiphon.server")
 
 
 class AccessKeys:
-    """The accepted API keys: given ones with every right, and those of a file, which is read again when it changes.
+    """The accepted API keys: given keys, which have every right, and those of a file, reloaded when it changes.
 
-    If there are no given keys, and the file has no table of keys or there is no file, no key is needed. Once a key was
-    needed, one is needed until the server ends, whatever becomes of the file.
+    No key is needed if none is given and there is no file, or the file has no table of keys. Once a key was needed,
+    requests need one until the server ends, even if the file changes.
 
     Raises:
         ValueError: the file is not valid.
@@ -96,7 +96,7 @@ class AccessKeys:
 
 
 def _version(file: Path) -> tuple[int, ...]:
-    """Return figures that differ after the file has changed; empty if there is no file."""
+    """Return inode, size and time of a file, which differ after a change; empty if there is no file."""
     try:
         status = file.stat()
     except OSError:
@@ -105,10 +105,10 @@ def _version(file: Path) -> tuple[int, ...]:
 
 
 class RateLimit:
-    """Limits the requests of each API key to a number in any 60 seconds.
+    """Limits how many requests each API key may send in any 60 seconds.
 
     Args:
-        default: the limit of keys that have none; None: they are not limited.
+        default: the limit of a key without a limit of its own; None: unlimited.
     """
 
     def __init__(self, default: int | None = None) -> None:
@@ -116,7 +116,7 @@ class RateLimit:
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
 
     def count(self, access: Access) -> None:
-        """Count a request.
+        """Count a request, and refuse it if its key has reached the limit.
 
         Raises:
             ApiError: 429, the key has sent as many requests as it may; ``Retry-After`` says when it may send the next.

@@ -79,7 +79,7 @@ def _add_operations(app: FastAPI) -> None:
 
     @app.get("/health", tags=["Operation"])
     async def health(request: Request) -> dict[str, Any]:
-        """Return that the process answers, and the number of running and waiting generations."""
+        """Return the status "ok", and the number of running and waiting generations."""
         queue = service_of(request).queue
         return {"status": "ok", "running": queue.running, "waiting": queue.waiting}
 

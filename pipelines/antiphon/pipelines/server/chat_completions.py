@@ -69,7 +69,7 @@ async def chat_completions(
 
 @dataclass(frozen=True, slots=True)
 class ChatResponse:
-    """Writes the response to a chat request, whole or as a stream.
+    """Makes the response to a chat request: one object, or the chunks of a stream.
 
     Attributes:
         conversation: the prompt.
@@ -92,7 +92,7 @@ class ChatResponse:
         return output.first_call_only() if self.body.parallel_tool_calls is False else output
 
     def finish_reason(self, text: str, completion: Completion) -> FinishReason:
-        """Return why a text ended: one that a schema completed within the limit was not cut off."""
+        """Return why a text ended: "stop" instead of "length" if the text is complete JSON of the requested schema."""
         if completion.finish_reason != "length" or self.json_schema is None:
             return completion.finish_reason
         try:
@@ -102,7 +102,7 @@ class ChatResponse:
         return "stop"
 
     def visible_text(self, text: str, sent: str) -> str:
-        """Return the start of a streamed text that can be sent as content because it cannot become a tool call."""
+        """Return the beginning of a streamed text that is certainly content and not part of a tool call."""
         if not self.tools:
             return text
         return visible_text(self.conversation.assistant_prefix + text, self.tools, len(sent))
@@ -126,7 +126,7 @@ def num_choices(service: Service, body: SamplingRequest) -> int:
 
 
 def choice_parameters(service: Service, body: SamplingRequest, served: ServedModel, index: int) -> dict[str, Any]:
-    """Return the parameters of `LanguageModel.stream` for one choice, whose seed is the request's plus its index."""
+    """Return the parameters of `LanguageModel.stream` for one choice; its seed is the request's seed plus ``index``."""
     parameters = sampling_parameters(body)
     if body.seed is not None:
         parameters["seed"] = (body.seed + index) % 2**63
@@ -134,7 +134,7 @@ def choice_parameters(service: Service, body: SamplingRequest, served: ServedMod
 
 
 def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[..., Started]:
-    """Return what starts the generation of one choice of a chat.
+    """Return the function that starts the generation of one choice of a chat.
 
     Raises:
         ApiError: two fields contradict each other, or a field is out of range.
@@ -196,7 +196,7 @@ def _choice_object(chat: ChatResponse, index: int, text: CollectedText) -> dict[
 
 
 def _quote_field(started: Started) -> dict[str, Any]:
-    """Return the field with the best quote of the passages, if it was found before the first text."""
+    """Return the field ``quote``, the best quote of the passages; empty if none was found before the first text."""
     search = started.quote
     if search is None or search.cancel() or not search.done() or (quote := search.result()) is None:
         return {}
@@ -211,7 +211,7 @@ def _logprobs(chat: ChatResponse, text: CollectedText) -> dict[str, Any] | None:
 
 
 def notices(chat: ChatResponse, finished: Finished | None) -> dict[str, Any]:
-    """Return the fields that say why there is no answer: thinking that did not end, or documents without one."""
+    """Return the field that says why there is no answer: the thinking did not end, or the answer is a refusal."""
     if finished is None:
         return {}
     if finished.completion.ended_in_thinking:
@@ -235,13 +235,13 @@ def tool_call_objects(output: ParsedOutput) -> list[dict[str, Any]]:
 
 
 def _arguments_text(call: ToolCall) -> str:
-    """Return the arguments as JSON; with escapes if they contain half a character, which UTF-8 cannot encode."""
+    """Return the arguments as JSON; escaped if they contain unpaired surrogates, which UTF-8 cannot encode."""
     text = json.dumps(dict(call.arguments), ensure_ascii=False)
     return json.dumps(dict(call.arguments)) if LONE_SURROGATE.search(text) else text
 
 
 async def _stream_lines(chat: ChatResponse, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
-    """Yield the stream: for each choice role, text and finish reason; then usage and metrics, and the end."""
+    """Yield the stream: role, text and finish reason of each choice; then usage, metrics and the end mark."""
     choices: dict[int, _ChoiceStream] = {}
     async for index, event in events:
         choice = choices.setdefault(index, _ChoiceStream(chat, index))

@@ -21,11 +21,11 @@ DocumentIndex = LocalIndex | PostgresIndex
 
 @dataclass(frozen=True, slots=True)
 class UploadQuota:
-    """How much may be uploaded to a collection.
+    """The limits of the uploads to a collection.
 
     Attributes:
-        max_bytes: the bytes that all uploaded files together may have; None: any.
-        max_documents: the number of uploaded documents, each file of an archive counted; None: any.
+        max_bytes: maximum size of all uploaded files together; None: unlimited.
+        max_documents: maximum number of uploaded documents, counting each file of an archive; None: unlimited.
     """
 
     max_bytes: int | None = None
@@ -34,7 +34,7 @@ class UploadQuota:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collection:
-    """Documents that are answered from under one name.
+    """A named set of documents, with the pipeline that answers from them.
 
     Attributes:
         uploads: the folder of uploaded files; None: the documents are read-only.
@@ -61,14 +61,14 @@ class Collection:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the locks of the documents: no other upload changes them, and no backup copies them meanwhile."""
+        """Hold the locks of the documents, so that no other upload changes them and no backup copies them."""
         index = self.index
         with self.lock, lock_uploads(index.folder) if isinstance(index, LocalIndex) else nullcontext():
             yield
 
 
 def open_retrievers(locations: Mapping[str, str | Path], device: str | None = None) -> dict[str, Retriever]:
-    """Open indexes; indexes of one embedder share it, and the model of the reranker.
+    """Open indexes. Indexes with the same embedder share the models of embedder and reranker.
 
     Args:
         locations: the folders of the indexes, or the addresses of tables, by the name of the collection.
@@ -101,7 +101,7 @@ def _open(location: str | Path, device: str | None, others: Iterable[Retriever])
 
 
 def independent_reranker(retriever: Retriever) -> Reranker | None:
-    """Return a reranker like the retriever's, but with scores that reveal nothing about the passages of the index.
+    """Return a reranker like the retriever's, but with scores that do not depend on the passages of the index.
 
     The scores of `MaxSimReranker` depend on how many passages contain a word.
     """

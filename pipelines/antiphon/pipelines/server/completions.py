@@ -55,7 +55,7 @@ async def text_completions(
 
 @dataclass(frozen=True, slots=True)
 class CompletionResponse:
-    """Writes the response to a completion request, whole or as a stream."""
+    """Makes the response to a completion request: one object, or the chunks of a stream."""
 
     body: CompletionRequest
     served: ServedModel
@@ -64,7 +64,7 @@ class CompletionResponse:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def echoed(self, index: int) -> str:
-        """Return the prompt of a choice if the request wants it before the completion, else an empty text."""
+        """Return the prompt of a choice if the request sets ``echo``, else an empty text."""
         prompt = self.prompts[index // (self.body.n or 1)]
         return prompt if self.body.echo and isinstance(prompt, str) else ""
 
@@ -75,7 +75,7 @@ class CompletionResponse:
 
 
 def _starts(service: Service, completion: CompletionResponse) -> list[Callable[..., Started]]:
-    """Return what starts ``n`` generations for each prompt."""
+    """Return the functions that start the generations, ``n`` for each prompt."""
     body, limit = completion.body, service.settings.max_choices
     n = num_choices(service, body)
     total = n * len(completion.prompts)
@@ -108,7 +108,7 @@ def _completion_object(completion: CompletionResponse, texts: Sequence[Collected
 
 
 def _usage(completion: CompletionResponse, finished: Sequence[Finished]) -> dict[str, Any]:
-    """Return the usage, in which each prompt counts once for all of its choices."""
+    """Return the usage; each prompt counts once, however many choices it has."""
     usage = usage_object(finished, is_predicted=completion.body.prediction is not None)
     prompt = sum(each.completion.usage.prompt_tokens for each in finished[:: completion.body.n or 1])
     return usage | usage_counts(prompt, usage["completion_tokens"])
@@ -130,7 +130,7 @@ def _choice_object(completion: CompletionResponse, index: int, text: CollectedTe
 
 
 async def _stream_lines(completion: CompletionResponse, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
-    """Yield a chunk for each event; then usage and metrics, and the end."""
+    """Yield a chunk for each event; then usage, metrics and the end mark."""
     finished: dict[int, Finished] = {}
     num_tokens: dict[int, int] = {}
     prompt_tokens: dict[int, int] = {}

@@ -65,9 +65,9 @@ def list_collections(request: Request, access: Annotated[Access, Depends(access_
 def list_documents(
     request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
 ) -> dict[str, Any]:
-    """List the documents of a collection with their numbers of passages; an uploaded archive or mailbox is one.
+    """List a collection's documents with their numbers of passages; an uploaded archive or mailbox is one document.
 
-    ``folder`` is the folder of an indexed document below the one that all of them share.
+    ``folder`` is the folder of a document, relative to the common folder of all documents.
     """
     service = service_of(request)
     if collection is None and not service.readable(access):
@@ -98,12 +98,12 @@ def _counts(collection: Collection) -> Counter[str]:
 
 
 def _uploaded_file(source: str) -> str:
-    """Return the uploaded file that a document was in; empty if it was not uploaded."""
+    """Return the uploaded file that contains a document; empty if the document was not uploaded."""
     return f"{UPLOADED}{source.removeprefix(UPLOADED).partition('/')[0]}" if source.startswith(UPLOADED) else ""
 
 
 def _folders(sources: Sequence[str]) -> dict[str, str]:
-    """Return the folder of each source below their common one; none if they share the root of a file system only."""
+    """Return each source's folder relative to their common folder; empty if that is the root of a file system."""
     parts = {source: source.replace("\\", "/").split("/")[:-1] for source in sources}
     depth = len(os.path.commonprefix(list(parts.values())))  # noqa: RUF071 - of lists, not of characters
     if depth < 2 and any(map(os.path.isabs, sources)):
@@ -112,13 +112,13 @@ def _folders(sources: Sequence[str]) -> dict[str, str]:
 
 
 def passage_ids(index: DocumentIndex, document: str) -> list[str]:
-    """Return the ids of the passages of a document that a client has chosen by its public id."""
+    """Return the ids of the passages of a document, given by its public id."""
     chosen = [each for each in index.sources() if _public_id(_uploaded_file(each) or each) == document]
     return [identifier for each in chosen for identifier in index.ids_of(each)]
 
 
 def _public_id(source: str) -> str:
-    """Return the id of a document for clients, which reveals no path of this machine."""
+    """Return the public id of a document; it reveals no path of this machine."""
     return source if source.startswith(UPLOADED) else f"indexed/{sha256(source.encode()).hexdigest()[:16]}"
 
 
@@ -131,8 +131,8 @@ async def upload_document(
 ) -> dict[str, Any]:
     """Add a file to a collection; it replaces an uploaded one of the same name.
 
-    Archives, mailboxes and messages with attachments give several documents. ``skipped`` has the files in them that
-    cannot be read, with reasons, and ``warnings`` what is missing in the others.
+    An archive, a mailbox or a message with attachments contains several documents. ``skipped`` lists their files that
+    cannot be read, with reasons; ``warnings`` says which content of the other files is missing.
     """
     chosen = service_of(request).collection(collection, access, write=True)
     retriever, folder = _writable_index(chosen)
@@ -197,7 +197,7 @@ def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, 
 
 
 def _check_quota(collection: Collection, folder: Path, source: str, size: int, documents: int) -> None:
-    """Refuse a file that exceeds the quota of a collection; an earlier file of the same source is replaced by it."""
+    """Refuse a file that exceeds the quota of a collection. An earlier file with the same source is not counted."""
     others = [
         each
         for each in ({} if collection.index is None else collection.index.sources())
@@ -219,7 +219,7 @@ def _check_quota(collection: Collection, folder: Path, source: str, size: int, d
 
 
 def _passages(documents: Sequence[Document], path: str, source: str, embedder: Embedder) -> list[Passage]:
-    """Return the passages of the documents of an uploaded file, whose sources begin with the name of the upload."""
+    """Return the passages of an uploaded file; the sources of its documents begin with the upload's name."""
     max_tokens = min(MAX_TOKENS, embedder.max_tokens)
     named = [replace(each, source=source + each.source.removeprefix(path)) for each in documents]
     return [passage for each in named for passage in chunk_document(each, embedder.count_tokens, max_tokens=max_tokens)]
@@ -265,7 +265,7 @@ def _remove(collection: Collection, retriever: Retriever, folder: Path, source: 
 
 
 def _write_error(error: OSError) -> ApiError:
-    """Return the error of a folder that cannot be written; its path is logged and not sent."""
+    """Return the error for a folder that cannot be written; the path is logged but not sent."""
     if isinstance(error, BlockingIOError):
         return ApiError(503, IN_USE, headers={"Retry-After": "5"})
     logger.error("the documents cannot be changed", exc_info=error)

@@ -60,7 +60,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 class ApiError(Exception):
-    """An error response to a request.
+    """An error that is sent to the client as a response.
 
     Args:
         param: the request parameter at fault, if there is one.
@@ -86,7 +86,7 @@ class ApiError(Exception):
 class BodyError(HTTPException):
     """An error while the body is read.
 
-    It derives from HTTPException because FastAPI turns any other exception at that point into a 400.
+    It derives from HTTPException because FastAPI would answer any other exception there with status 400.
     """
 
     def __init__(self, error: ApiError) -> None:
@@ -95,12 +95,12 @@ class BodyError(HTTPException):
 
 
 def unsupported_parameter(param: str, message: str) -> ApiError:
-    """Return the error of a parameter that is not supported, or not with this value."""
+    """Return the error (400) for a parameter, or a value of one, that this server does not support."""
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
 
 def shutdown_error() -> ApiError:
-    """Return the error of a request that is not finished when the server shuts down."""
+    """Return the error for requests that are unfinished when the server shuts down."""
     message = "The server is shutting down, and this answer is not finished; try again later."
     return ApiError(503, message, code="server_shutting_down")
 
@@ -121,8 +121,9 @@ def error_response(error: ApiError) -> JSONResponse:
 def to_api_error(error: BaseException) -> ApiError:
     """Convert an exception to the error that the client receives.
 
-    Messages of ValueError, TypeError, ImportError and of a model's server are passed on, without its address. A
-    RecursionError comes from a nested body. Others are logged and hidden.
+    Messages of ValueError, TypeError and ImportError are sent to the client. So are errors of a model's server,
+    without its address. A RecursionError means that the body is nested too deeply. Any other error is logged and its
+    message is not sent.
     """
     if isinstance(error, ApiError):
         return error
@@ -152,7 +153,7 @@ def to_api_error(error: BaseException) -> ApiError:
 
 
 def _parameter(location: Sequence[str | int]) -> str | None:
-    """Return the dotted name of the parameter at a location that pydantic reports, without union members."""
+    """Return the dotted name of a parameter from the location in pydantic's error, without the types of a union."""
     names = [str(part) for part in location[1:] if isinstance(part, int) or not _TYPE_NAME.fullmatch(part)]
     return ".".join(names) or None
 

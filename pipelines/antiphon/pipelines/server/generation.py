@@ -1,4 +1,4 @@
-"""Starts the generation of a request: of the model alone, or an answer from documents."""
+"""Starts generations: answers from documents, or text of the language model alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from antiphon.retrieval import MetadataFilter, Passage
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model name that clients can request.
+    """A model that clients can request by name.
 
     Attributes:
         rag: the pipeline that answers from documents; None: the language model alone.
@@ -40,15 +40,15 @@ class ServedModel:
 
     @property
     def model_id(self) -> str:
-        """The name without that of the collection."""
+        """The model's name without the collection's name."""
         return self.id if self.collection is None else self.id.removesuffix(f"+{self.collection}")
 
 
 class RequestStarter:
-    """Starts generations, each from the prefix cache of its tenant.
+    """Starts generations; each reuses the prefix cache of its tenant.
 
     Args:
-        settings: the longest prompt.
+        settings: limit of the prompt's length.
     """
 
     def __init__(self, settings: ServerSettings, tenants: Tenants) -> None:
@@ -71,12 +71,12 @@ class RequestStarter:
         """Plan a request and start its generation.
 
         Args:
-            references: passages of the client that are drafted from and may be cited.
-            predicted: texts that are drafted from only.
-            with_quote: search the best quote of the passages, while the model reads them.
+            references: the client's passages, which the answer may cite; references for drafting.
+            predicted: predicted texts; references for drafting that are not cited.
+            with_quote: search the best quote of the passages during the prefill.
 
         Raises:
-            ApiError: the prompt is too long for this server, or not a question to documents.
+            ApiError: the prompt is too long for this server, or it has no question for the documents.
             ValueError: `LanguageModel.stream` refuses the request, nothing was found, or not even one passage fits.
         """
         model = served.language_model
@@ -124,7 +124,7 @@ def _plan_answer(
     references: tuple[Passage, ...],
     where: MetadataFilter | None,
 ) -> RequestPlan:
-    """Plan an answer from documents: the last message is the question, earlier ones are its conversation."""
+    """Plan an answer from documents: the last message is the question, the earlier messages are the conversation."""
     if not isinstance(prompt, Conversation) or not prompt.messages:
         raise unsupported_parameter("messages", f"The model {served.id!r} answers questions; use /v1/chat/completions.")
     *earlier, last = prompt.messages

@@ -34,7 +34,7 @@ ADDRESS_IN_USE = (
 
 
 def listen_address(host: str, port: int) -> tuple[str, int]:
-    """Return the address that the server will listen at: that of a socket from systemd, or the given one.
+    """Return the address at which the server will listen: the address of systemd's socket, or else the given one.
 
     Raises:
         OSError: another program listens there, or the address does not belong to this machine.
@@ -49,7 +49,7 @@ def listen_address(host: str, port: int) -> tuple[str, int]:
 
 
 def check_port_is_free(host: str, port: int) -> None:
-    """Check that the server can listen at an address, before anything is loaded.
+    """Check that the server can listen at an address. Called before anything is loaded.
 
     Raises:
         OSError: another program listens there, or the address does not belong to this machine.
@@ -64,10 +64,13 @@ def check_port_is_free(host: str, port: int) -> None:
 
 
 def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain_delay: float = 0) -> None:
-    """Serve until SIGTERM or Ctrl-C, then finish the requests in progress. A socket from systemd has precedence.
+    """Serve until SIGTERM or Ctrl-C, then finish the requests in progress.
+
+    A socket passed by systemd replaces the address.
 
     Args:
-        drain_seconds: time for the requests in progress; after it the others receive the shutdown error.
+        drain_seconds: seconds in which requests in progress may finish; unfinished ones then receive the shutdown
+            error.
         drain_delay: seconds in which new requests are still accepted, while /ready answers 503.
 
     Raises:
@@ -101,7 +104,7 @@ def make_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, which becomes unready first and sends unfinished requests an error before it closes."""
+    """A uvicorn server that, before it closes, answers 503 at /ready and sends an error to unfinished requests."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, drain_delay: float) -> None:
         super().__init__(config)
@@ -110,14 +113,14 @@ class DrainingServer(uvicorn.Server):
         self._drain_delay = drain_delay
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, tell systemd, and let the garbage collector skip what was loaded."""
+        """Start listening, notify systemd, and exclude the loaded objects from garbage collection."""
         await super().startup(sockets)
         notify_service_manager("READY=1")
         gc.freeze()
         gc.enable()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Become unready, wait for the requests in progress, at most the drain time, and close."""
+        """Answer 503 at /ready, wait for the requests in progress for at most the drain time, and close."""
         loop = asyncio.get_running_loop()
         start_draining(self._app)
         until = loop.time() + self._drain_delay
@@ -132,7 +135,7 @@ class DrainingServer(uvicorn.Server):
 
 
 class HeaderTimeoutProtocol(H11Protocol):
-    """uvicorn's HTTP protocol with a timeout for the whole head of each request, not only for its first byte."""
+    """uvicorn's HTTP protocol with a time limit for receiving the headers of each request."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -142,13 +145,13 @@ class HeaderTimeoutProtocol(H11Protocol):
         self._start_timer()
 
     def handle_events(self) -> None:
-        """Stop the timer once the head of a request is complete."""
+        """Stop the timer if the headers of a request are complete."""
         super().handle_events()
         if self.conn.their_state is not h11.IDLE:
             self._stop_timer()
 
     def on_response_complete(self) -> None:
-        """Start the timer for the next request, or close if the client is still sending the last body."""
+        """Start the timer for the next request. Close the connection if the client is still sending the last body."""
         is_sending = self.conn.their_state is h11.SEND_BODY
         self._start_timer()
         super().on_response_complete()
@@ -176,14 +179,14 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 
 def _increase_file_limit() -> None:
-    """Increase the limit of open files, and so of connections, to the system's hard limit."""
+    """Increase the limit of open files, which limits connections, to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class JsonLogFormatter(JsonFormatter):
-    """A log formatter that writes each record as one line of JSON; a dict as message is merged."""
+    """A log formatter that writes each record as a line of JSON. If the message is a dict, its items become fields."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -193,7 +196,7 @@ class JsonLogFormatter(JsonFormatter):
         )
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
-        """Add the ids of the request and its trace, and leave out an empty message."""
+        """Add the ids of the request and its trace, and remove an empty message."""
         ids = current_ids()
         if (request := REQUEST_ID.get(None)) is not None:
             ids["request"] = request
@@ -201,7 +204,7 @@ class JsonLogFormatter(JsonFormatter):
 
 
 class ReadableFormatter(logging.Formatter):
-    """A log formatter for terminals: the time, and for a request method, path, status and seconds."""
+    """A log formatter for terminals: the time and the message; for a request its method, path, status and seconds."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(message)s", "%H:%M:%S")

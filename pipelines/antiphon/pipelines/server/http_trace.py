@@ -1,4 +1,4 @@
-"""The span of an HTTP request, below which are those of the texts that it generates."""
+"""The span of an HTTP request, the parent of the spans of its generations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def start_http_span(scope: Mapping[str, Any], headers: Mapping[str, str], request_id: str) -> Span | None:
-    """Start the span of an HTTP request, below the client's span if it sent a ``traceparent``.
+    """Start the span of an HTTP request, as a child of the client's span if the request has a ``traceparent``.
 
     The path is not recorded, because it may contain the name of a document.
 
@@ -34,7 +34,7 @@ def start_http_span(scope: Mapping[str, Any], headers: Mapping[str, str], reques
 
 
 def end_http_span(span: Span, method: str, route: str, status: int) -> None:
-    """End the span of a request; its name has the path of the endpoint, with parameters by name."""
+    """End the span of a request; its name has the endpoint's path, in which parameters are shown by name."""
     span.set({"http.route": route, "http.response.status_code": status})
     if span.span is not None:
         span.span.update_name(f"{_name(method)} {route}")

@@ -1,7 +1,7 @@
-"""The file of collections and API keys, in TOML: read by the server, changed by `antiphon keys`.
+"""The TOML file of collections and API keys: the server reads it, and `antiphon keys` changes it.
 
-It has the SHA-256 digest of each key and not the key. A key has 256 random bits, so its digest cannot be guessed, and a
-salt or a slow hash, which protect passwords that people choose, would add nothing.
+It contains the SHA-256 digest of each key instead of the key. A key has 256 random bits, so nobody can guess it from
+its digest; passwords that people choose would need a salt and a slow hash.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class CollectionEntry(_Entry):
     """A collection in the file.
 
     Attributes:
-        index: the folder of its index, where a relative path starts at the folder of the file; or the address of a
-            table of PostgreSQL.
-        max_upload_bytes: the bytes that all uploaded files together may have.
-        max_uploaded_documents: the number of uploaded documents, each file of an archive counted.
+        index: the folder of its index, or the address of a table of PostgreSQL. A relative path starts at the folder
+            of the file.
+        max_upload_bytes: maximum size of all uploaded files together.
+        max_uploaded_documents: maximum number of uploaded documents, counting each file of an archive.
     """
 
     index: Annotated[str, Field(min_length=1)]
@@ -55,7 +55,7 @@ class KeyEntry(_Entry):
 
     Attributes:
         write: the collections that it may change, which it may also read.
-        requests_per_minute: the requests that it may send in a minute; None: the server's setting.
+        requests_per_minute: maximum requests in a minute; None: the server's setting.
     """
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -97,7 +97,7 @@ def read_key_file(path: Path) -> KeyFile:
 
     Raises:
         ValueError: it is not valid TOML, or a table or a value in it is missing, unknown or out of range. The message
-            names the place, and not the value, which may be a key.
+            has the position but not the value, which may be a key.
         OSError: it cannot be read.
     """
     return _parsed(path, path.read_bytes())
@@ -120,12 +120,12 @@ def _parsed(path: Path, content: bytes) -> KeyFile:
 def add_key(
     path: Path, name: str, *, read: Sequence[str], write: Sequence[str], requests_per_minute: int | None = None
 ) -> str:
-    """Make an API key, write its digest to the file and return the key, which is stored nowhere.
+    """Make an API key, write its digest to the file, and return the key, which is not stored.
 
     Args:
         read: the collections that it may read; "*" means all.
         write: the collections that it may change, which it may also read; "*" means all.
-        requests_per_minute: the requests that it may send in a minute; None: the server's setting.
+        requests_per_minute: maximum requests in a minute; None: the server's setting.
 
     Raises:
         ValueError: the file has a key of this name, or no such collection.
@@ -150,7 +150,7 @@ def add_key(
 def remove_key(path: Path, name: str) -> None:
     """Remove an API key from the file; a running server refuses it from the next request on.
 
-    Comments between its table and the next one are removed with it, because they may be about the key.
+    Comments between the key's table and the next table are removed too, because they may describe the key.
 
     Raises:
         ValueError: the file has no key of this name.
@@ -166,7 +166,7 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _change_keys(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the table of keys and write the file, with its comments and owner, if it is still valid."""
+    """Change the table of keys and write the file if it is still valid; comments and owner are kept."""
     path = path.resolve()  # a link to the file stays a link
     with FileLock(path.with_name(f".{path.name}.lock"), timeout=10):
         document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))

@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens of a text in OpenAI's two formats; the tokens' bytes joined are the text."""
+"""Return log-probabilities of tokens in OpenAI's two formats; the joined bytes of the tokens are the text."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def _no_bytes(token: int) -> bytes:
 
 
 class LogprobReader:
-    """Returns the tokens whose text has been sent; tokens of a stop string and end tokens are none of them.
+    """Returns the tokens whose text has been sent, without end tokens and the tokens of a stop string.
 
     Args:
-        tokenizer: the model's tokenizer; None: there are no tokens.
+        tokenizer: the model's tokenizer; None: the text has no tokens.
 
     Attributes:
         bytes_of: returns the bytes of a token.
@@ -51,7 +51,7 @@ class LogprobReader:
         self._text = ""
 
     def push(self, delta: Delta) -> list[TextToken]:
-        """Return the tokens that are complete after a delta."""
+        """Add a delta; return the tokens whose text has now been sent."""
         first = len(delta.origins) - len(delta.logprobs)
         self._held += zip(delta.logprobs, delta.origins[first:], strict=True)
         self._text += delta.text
@@ -61,7 +61,7 @@ class LogprobReader:
         return self._take(ready)
 
     def finish(self, completion: Completion) -> list[TextToken]:
-        """Return the remaining tokens; the last one is cut where a stop string cut the text."""
+        """Return the remaining tokens. If a stop string cut the text within a token, that token is cut, too."""
         self._text = completion.text
         ready = sum(origin.start < len(self._text) for _, origin in self._held)
         return self._take(ready)
@@ -85,7 +85,7 @@ class LogprobReader:
         return TextToken(raw, origin.start + max(held, 0), logprob)
 
     def _visible(self, logprob: TokenLogprob, origin: Origin) -> bytes:
-        """Return the bytes that a token has in the text: none for end tokens, a part if a stop string cut it."""
+        """Return a token's bytes in the text: none for an end token, a part if a stop string cut the token."""
         raw = self.bytes_of(logprob.token)
         piece = self._text[origin.start : origin.end]
         try:
@@ -135,7 +135,7 @@ def completion_logprobs(tokens: Sequence[TextToken], bytes_of: Callable[[int], b
 
 
 def _spelling(raw: bytes) -> str:
-    """Return the text of a token, or its bytes in OpenAI's notation if it is a part of a character."""
+    """Return the text of a token; if the token is a part of a character, its bytes in OpenAI's notation."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -23,8 +23,8 @@ MAX_INTEGER = 2**63 - 1
 def check_filter(where: MetadataFilter | None) -> None:
     """Refuse a filter that an index cannot evaluate, or whose results would reveal the path of a document.
 
-    Clients see the names of indexed files and not their folders, which comparisons such as ``$gt`` would find letter by
-    letter.
+    Clients see the names of indexed files but not their folders. Comparisons of ``source`` such as ``$gt`` would
+    reveal a folder letter by letter.
 
     Raises:
         ApiError: 400.

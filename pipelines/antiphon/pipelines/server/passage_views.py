@@ -1,6 +1,6 @@
-"""Endpoints that show documents: the neighbours of a passage, its pages in a PDF file, all passages of a document.
+"""Endpoints that show documents: a passage with its neighbours, its pages in a PDF file, all passages of a document.
 
-The file of a passage is an upload or the source that the index names. A client chooses a passage, never a path.
+A client chooses a passage, never a path. The passage's file is an upload, or the source named in the index.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def passage_context(
     collection: str | None = None,
     around: Annotated[int, Query(ge=0, le=MAX_NEIGHBOURS)] = 2,
 ) -> dict[str, Any]:
-    """Return a passage between its neighbours in the document; ``before`` and ``after`` count the other passages."""
+    """Return a passage and its neighbours in the document; ``before`` and ``after`` are the numbers of neighbours."""
     index, passage = _passage(service_of(request).collection(collection, access), identifier)
     ids = index.ids_of(passage.source)
     if passage.id not in ids:  # it was removed meanwhile
@@ -79,7 +79,7 @@ def document_passages(
 ) -> dict[str, Any]:
     """Return the passages of a document in its order, at most 50, with the numbers of their pages.
 
-    ``next`` is the ``start`` of the following ones; null after the last one.
+    ``next`` is the ``start`` of the following page of passages; null after the last page.
     """
     index = service_of(request).collection(collection, access).index
     ids = [] if index is None else passage_ids(index, id)
@@ -95,7 +95,7 @@ def document_passages(
 def example_questions(
     request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
 ) -> dict[str, Any]:
-    """Return a few questions that headings of the documents ask, or that ask about a heading; no model makes them."""
+    """Return a few example questions, made from headings of the documents without a model."""
     index = service_of(request).collection(collection, access).index
     sources = [] if index is None else list(index.sources())
     some = sources[:: len(sources) // (3 * MAX_QUESTIONS) or 1][: 3 * MAX_QUESTIONS]
@@ -105,7 +105,7 @@ def example_questions(
 
 
 def _heading(index: DocumentIndex, source: str) -> str:
-    """Return one of some headings of a document, if possible a question or a section; empty if it has none."""
+    """Return a heading of a document, preferably a question or the heading of a section; empty if it has none."""
     ids = index.ids_of(source)
     found = map(index.passage, ids[:: len(ids) // MAX_HEADINGS or 1])
     titles = [str(each.metadata.get("title", "")) for each in found if each]
@@ -124,7 +124,7 @@ def passage_pages(
 ) -> dict[str, Any]:
     """Return the pages that show the characters ``start`` to ``end`` of a passage, with the boxes of these characters.
 
-    These are at most ten, the first ones. A box has left, top, right and bottom, from 0 to 1 of the page.
+    At most the first ten pages are returned. A box is left, top, right and bottom, as fractions of the page.
     """
     chosen = service_of(request).collection(collection, access)
     _, passage = _passage(chosen, identifier)
@@ -164,7 +164,7 @@ def passage_page_image(
 
 
 def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the number of each page of a part of a passage, and the text on it.
+    """Yield each page that a part of a passage is on: the page number, and the text of the part on that page.
 
     Args:
         start: the first character of the part in the passage.

@@ -16,9 +16,9 @@ router = APIRouter(tags=["Operation"])
 
 @router.get("/ready", responses={503: {"model": ErrorBody}})
 async def ready(request: Request) -> dict[str, Any]:
-    """Return 200 while the server accepts requests, and 503 from the moment in which it begins to shut down.
+    """Return 200 while the server accepts requests, and 503 as soon as it begins to shut down.
 
-    The server listens once its models are loaded; before, connections are refused.
+    The server starts to listen after its models are loaded; until then, connections are refused.
     """
     if request.app.state.is_draining:
         raise ApiError(503, DRAINING, code="server_shutting_down", headers={"Retry-After": "1"})

@@ -35,8 +35,8 @@ def chat_prompt(
 ) -> tuple[Conversation, Mapping[str, Any], Schema]:
     """Return the conversation of a chat request, the tools that may be called, and the schema of the answer.
 
-    Tools are given by name, with the schemas of their arguments. If a tool must be called, the conversation has the
-    beginning of the call as the beginning of the answer.
+    Tools are given by name, with the schemas of their arguments. If the model must call a tool, the answer in the
+    conversation already begins with the beginning of the call.
 
     Raises:
         ApiError: a part of a message is not text, or two fields contradict each other.
@@ -81,7 +81,7 @@ def template_options(request: ChatRequest) -> dict[str, Any]:
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[Message]:
-    """Return the messages as chat templates take them: content as text, arguments of tool calls as objects."""
+    """Return the messages in the form for chat templates: content as text, arguments of tool calls as objects."""
     return [_template_message(message, index) for index, message in enumerate(messages)]
 
 
@@ -173,7 +173,7 @@ def sampling_parameters(request: SamplingRequest) -> dict[str, Any]:
 
 
 def reference_passages(references: Sequence[str | Reference] | None) -> tuple[Passage, ...]:
-    """Return the references of a request as passages, which can be cited; empty ones are dropped."""
+    """Return the non-empty references of a request as passages, which the answer may cite."""
     given = [each if isinstance(each, Reference) else Reference(text=each) for each in references or ()]
     return tuple(_passage(reference, number) for number, reference in enumerate(given, start=1) if reference.text)
 
@@ -187,7 +187,7 @@ def _passage(reference: Reference, number: int) -> Passage:
 
 
 def predicted_texts(request: SamplingRequest) -> tuple[str, ...]:
-    """Return the predicted content of the answer, which is drafted from but not cited."""
+    """Return the predicted content of the answer: references for drafting that are not cited."""
     if request.prediction is None:
         return ()
     text = join_text(request.prediction.content, "prediction.content")

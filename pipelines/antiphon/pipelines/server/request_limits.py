@@ -1,8 +1,7 @@
 """Middleware that limits and logs every request before it reaches an endpoint.
 
-It refuses requests for reasons that do not depend on the endpoint: 403 for hosts and origins, 413 for bodies that are
-too large, and 408 for bodies that arrive too slowly. It is plain ASGI around the application and buffers nothing, so
-streams stay streams.
+It refuses hosts and origins with 403, bodies that are too large with 413, and bodies that arrive too slowly with 408.
+It is plain ASGI middleware and buffers nothing, so it does not delay streams.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class RequestBody:
     """The body of a request, limited in size and time.
 
     Args:
-        timeout: seconds in which it must arrive, plus one for each `MIN_RATE` bytes received.
+        timeout: seconds in which the body must arrive; each `MIN_RATE` received bytes add one second.
     """
 
     def __init__(self, headers: Headers, receive: Receive, *, max_bytes: int, timeout: float) -> None:
@@ -80,16 +79,16 @@ class RequestBody:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is no body, or all of it has been received."""
+        """Whether the whole body has been received, or there is none."""
         return self._is_complete
 
     @property
     def is_arriving(self) -> bool:
-        """Whether the client is sending more; one that asked for ``100 Continue`` is not sending yet."""
+        """Whether the client is sending more of the body. A client that waits for ``100 Continue`` is not sending."""
         return not self._is_complete and not self._waits_for_continue
 
     async def receive(self) -> Message:
-        """Return the next ASGI message: a piece of the body, or after the last one the client's disconnection.
+        """Return the next ASGI message: a piece of the body or, after the last piece, the client's disconnection.
 
         Raises:
             BodyError: the body is too large (413) or too slow (408).
@@ -105,13 +104,13 @@ class RequestBody:
         return message
 
     def abandon(self) -> None:
-        """Stop waiting for the rest."""
+        """Stop waiting for the rest of the body."""
         self._is_complete = True
 
     async def discard(self) -> None:
-        """Read and discard the rest, so that a client which is still sending receives the response.
+        """Read and discard the rest of the body, so that a client which is still sending receives the response.
 
-        It gives up if the client sends too much or too slowly.
+        Stops if the client sends too much or too slowly.
         """
         try:
             while self.is_arriving and self._received < MAX_DISCARDED:
@@ -129,12 +128,12 @@ class RequestBody:
 
 
 def too_large(max_bytes: int) -> ApiError:
-    """Return the error of a body of more than ``max_bytes`` bytes."""
+    """Return the error (413) for a body of more than ``max_bytes`` bytes."""
     return ApiError(413, f"The body is larger than {max_bytes} bytes, the limit of this server.", code="too_large")
 
 
 def too_slow(timeout: float) -> ApiError:
-    """Return the error of a body that did not arrive within ``timeout`` seconds, extended by its size."""
+    """Return the error (408) for a body that did not arrive in ``timeout`` seconds plus the time for its size."""
     message = (
         f"The body did not arrive within {timeout:g} s plus one second for each {MIN_RATE} bytes; send it at once."
     )
@@ -142,10 +141,10 @@ def too_slow(timeout: float) -> ApiError:
 
 
 class RequestLimits:
-    """Middleware that refuses requests beyond the limits, and numbers, counts and logs every request.
+    """Middleware that refuses requests beyond the limits, gives every request an id, and counts and logs it.
 
     Args:
-        keys: the accepted API keys; a body without one of them is not read.
+        keys: the accepted API keys; the body of a request without a valid key is not read.
     """
 
     def __init__(self, app: App, settings: ServerSettings, metrics: ServerMetrics, keys: AccessKeys) -> None:

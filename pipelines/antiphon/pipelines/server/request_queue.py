@@ -1,6 +1,6 @@
-"""The queue of generations: each is decoded in a thread and read from the event loop.
+"""The queue of generations: each is decoded in a thread; the event loop receives its events.
 
-A request that finds the queue full is refused with status 429.
+If the queue is full, requests are refused with status 429.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Started:
     """The first event of a generation.
 
     Attributes:
-        on_end: called once when decoding ends, for whatever reason.
+        on_end: called once when decoding ends, after an error or a cancellation, too.
         span: the span of the generation, which ends with it.
-        quote: the best quote of the passages, which is searched in another thread; None: there is none.
+        quote: future of the best quote of the passages, which another thread searches; None: no quote is searched.
     """
 
     stream: Stream | QuotedStream
@@ -52,10 +52,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text and tokens of a generation, with the tokens' origins and logprobs.
+    """New text and tokens of a generation, with the origins and log-probabilities of the tokens.
 
-    ``reasoning`` is new text of the thinking, whose tokens have no logprobs. ``num_tokens`` counts all tokens generated
-    so far, ``reasoning_tokens`` those of the thinking.
+    ``reasoning`` is new text of the thinking; its tokens have no log-probabilities. ``num_tokens`` is the number of
+    all tokens generated so far, ``reasoning_tokens`` the number of thinking tokens.
     """
 
     text: str
@@ -69,7 +69,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of a generation, with the seconds from the request to its start, first token and end.
+    """The last event of a generation, with the seconds from the request to the start, the first token and the end.
 
     ``cached_tokens`` are the prompt tokens that an earlier request prefilled.
     """
@@ -87,7 +87,7 @@ Report = Callable[[Finished | BaseException], None]
 
 @dataclass(eq=False, slots=True)
 class GenerationJob:
-    """One generation: decoded in a thread, its events read once from the event loop in which it was created.
+    """One generation. A thread decodes it; its events are read once, in the event loop that created it.
 
     Attributes:
         start: creates the stream; called in the decoding thread.
@@ -177,7 +177,7 @@ class GenerationJob:
                 started.on_end()
 
     def _send_started(self, _: object = None) -> None:
-        """Send the first event once: when its quote is known, or before the first text if that comes earlier."""
+        """Send the `Started` event, once: when its quote is found, but at the latest before the first text."""
         with self._lock:
             started, self._unsent = self._unsent, None
             if started is not None:
@@ -220,7 +220,7 @@ class CollectedText:
 
 
 class RequestQueue:
-    """Decodes several jobs at a time and queues others: tenants take turns, each first come, first served.
+    """Decodes several jobs at a time and queues the others. Tenants take turns; the jobs of one tenant run in order.
 
     Jobs that run at the same time share forward passes through the language model's scheduler.
 
@@ -245,12 +245,12 @@ class RequestQueue:
 
     @property
     def waiting(self) -> int:
-        """The number of jobs that wait and are not cancelled."""
+        """The number of waiting jobs, without cancelled ones."""
         with self._lock:
             return sum(not job.is_cancelled for jobs in self._waiting.values() for job in jobs)
 
     def submit(self, jobs: Sequence[GenerationJob]) -> None:
-        """Queue all of these jobs, or none.
+        """Queue all jobs, or none if there is not enough room.
 
         Raises:
             ApiError: 429, the queue is full (with ``Retry-After``); 503, the server is shutting down.
@@ -305,7 +305,7 @@ class RequestQueue:
         self._waiting = OrderedDict((name, deque(jobs)) for name, jobs in remaining.items() if jobs)
 
     def _next(self) -> GenerationJob | None:
-        """Move the first job of the next tenant from waiting to running, and that tenant to the end."""
+        """Move the first job of the next tenant from waiting to running, and that tenant to the end of the turn."""
         with self._lock:
             while self._waiting:
                 tenant, jobs = self._waiting.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Schemas of the request bodies: OpenAI's fields, some of vLLM's and our own. Unknown fields are ignored."""
+"""Schemas of the request bodies: OpenAI's fields, some of vLLM's, and Antiphon's own. Unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ class Prediction(BaseModel):
 class TextRequest(BaseModel):
     """Fields of all requests that generate text.
 
-    ``references``, ``collection`` and ``where`` are our own: texts to draft from and cite, the collection to answer
-    from, and a filter of its passages.
+    Antiphon's own fields are ``references`` (texts to draft from and cite), ``collection`` (the collection to answer
+    from) and ``where`` (a filter of its passages).
     """
 
     model_config = ConfigDict(extra="allow")
@@ -193,7 +193,7 @@ class TextRequest(BaseModel):
 
 
 class SamplingRequest(TextRequest):
-    """Fields of chat and text completions; ``plain`` is our own: decoding without drafts."""
+    """Fields of chat and text completions; Antiphon's own field ``plain`` turns drafts off."""
 
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1)] | None = None

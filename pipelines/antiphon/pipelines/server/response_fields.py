@@ -17,7 +17,7 @@ def usage_counts(prompt: int, completion: int, reasoning: int = 0) -> dict[str, 
     """Return the token counts of a ``usage`` object.
 
     Args:
-        completion: completion tokens, with those of the thinking.
+        completion: completion tokens, including thinking tokens.
     """
     counts: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
     details = {"completion_tokens_details": {"reasoning_tokens": reasoning}} if reasoning else {}
@@ -33,10 +33,10 @@ def usage_object(finished: Sequence[Finished], *, is_predicted: bool) -> dict[st
     """Return the ``usage`` object of a request.
 
     Prompt tokens count once for all choices. Unlike OpenAI's, ``completion_tokens`` excludes rejected draft tokens.
-    The tokens that an answer starts with without generating them are prompt tokens (``response_prefix_tokens``).
+    The tokens of a response prefix count as prompt tokens (``response_prefix_tokens``).
 
     Args:
-        is_predicted: whether the request had a ``prediction``, so that accepted and rejected tokens are counted.
+        is_predicted: whether the request had a ``prediction``; if so, accepted and rejected draft tokens are counted.
     """
     completions = [each.completion for each in finished]
     prompt = completions[0].usage.prompt_tokens

@@ -48,7 +48,7 @@ async def create_response(
 
 @dataclass(frozen=True, slots=True)
 class ResponseObject:
-    """Writes the response to a request, with the equivalent chat."""
+    """Makes the response object and its items; ``chat`` is the equivalent chat response."""
 
     body: ResponseRequest
     chat: ChatResponse
@@ -118,7 +118,7 @@ class ResponseObject:
         return entries
 
     def finished_object(self, text: str, started: Started, finished: Finished) -> dict[str, Any]:
-        """Return the complete response: its message, unless there are only tool calls, and its tool calls."""
+        """Return the complete response: message and tool calls. If there are only tool calls, it has no message."""
         output, completion = self.chat.parse(text), finished.completion
         is_complete = self.chat.finish_reason(output.content, completion) == "stop"
         status = "completed" if is_complete else "incomplete"
@@ -171,7 +171,7 @@ def _usage(finished: Finished) -> dict[str, Any]:
 
 
 def _text_options(options: Any) -> dict[str, Any]:
-    """Return the request's text options with the defaults that clients expect."""
+    """Return the request's text options, with defaults for fields that clients require."""
     found: dict[str, Any] = options.model_dump(by_alias=True, exclude_none=True)
     text_format = found.setdefault("format", {"type": "text"})
     if text_format["type"] == "json_schema":
@@ -196,9 +196,9 @@ async def _stream_lines(response: ResponseObject, events: AsyncIterator[tuple[in
 
 
 class _ResponseStream:
-    """Converts the events of a generation to those of the protocol.
+    """Converts the events of a generation to events of the Responses API.
 
-    Each item is added once it starts; the message item only if there is content.
+    An item is added when it starts. The message item is added only if there is content.
     """
 
     def __init__(self, response: ResponseObject) -> None:
@@ -214,7 +214,7 @@ class _ResponseStream:
         self._has_finished_reasoning = False
 
     def push(self, event: Event) -> list[dict[str, Any]]:
-        """Return the protocol's events for an event of the generation."""
+        """Return the API's events for an event of the generation."""
         match event:
             case Started():
                 self._started = event

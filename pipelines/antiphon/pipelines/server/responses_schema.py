@@ -45,7 +45,7 @@ class InputItem(BaseModel):
 
 
 class ResponseTool(FunctionTool):
-    """A function that the model may call; unlike in chat requests, its name is next to its type."""
+    """A function that the model may call; unlike in a chat request, its fields are not nested under ``function``."""
 
     type: str = "function"
 
@@ -136,7 +136,7 @@ def to_chat_request(body: ResponseRequest) -> ChatRequest:
 
 
 def _with_reasoning(items: list[InputItem]) -> list[ChatMessage]:
-    """Return the items as messages; a reasoning item becomes a part of the assistant's message after it."""
+    """Return the items as messages; a reasoning item is merged into the assistant's message after it."""
     messages: list[ChatMessage] = []
     thought = ""
     for index, item in enumerate(items):

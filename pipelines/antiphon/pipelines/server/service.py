@@ -1,4 +1,4 @@
-"""The parts of one server: models, settings, tenants, request queue and metrics."""
+"""The state of one server: models, settings, tenants, request queue and metrics."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ NO_COLLECTIONS = "This server has no index for documents; start it with --index.
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The parts that endpoints use.
+    """The state of a server that its endpoints share.
 
     Attributes:
-        models: the models by name, the language model alone and with each collection.
+        models: the models by name: the language model alone, and the language model with each collection.
         tenants: prefix caches and draft statistics of each tenant.
         starter: starts generations.
         rate_limit: limits the requests of each key.
@@ -58,7 +58,7 @@ class Service:
     reranker: Reranker | None = None
 
     def access(self, authorization: str | None) -> Access:
-        """Return the rights of a request by its ``Authorization`` header, and count the request.
+        """Return the rights that the ``Authorization`` header gives a request, and count the request.
 
         Raises:
             ApiError: 401, the header is missing or its key is not accepted; 429, the key has sent as many requests as
@@ -76,11 +76,11 @@ class Service:
         """Return a collection.
 
         Args:
-            name: its name; None: the only one that the request may read.
+            name: its name; None: the only collection that the request may read.
 
         Raises:
-            ApiError: 404, there is no such collection, or the request may not read it, which looks the same; 403, the
-                request may not change it; 400, there are several, and no name is given.
+            ApiError: 404, there is no such collection or the request may not read it (the message is the same); 403,
+                the request may not change it; 400, no name is given and there are several.
         """
         readable = self.readable(access)
         names = ", ".join(map(repr, readable))
@@ -97,7 +97,7 @@ class Service:
         return found
 
     def readable_models(self, access: Access) -> Mapping[str, ServedModel]:
-        """Return the models that a request may use: the language model, and those of collections it may read."""
+        """Return the models that a request may use: the language model, and the models of collections it may read."""
         return {
             name: each
             for name, each in self.models.items()
@@ -112,8 +112,8 @@ class Service:
             collection: the collection to answer from, if it is not in the name.
 
         Raises:
-            ApiError: 404, there is no such model, or the request may not use it, which looks the same; the message
-                lists the models that it may use.
+            ApiError: 404, there is no such model or the request may not use it (the message is the same, and lists
+                the models that it may use).
         """
         readable = self.readable_models(access)
         full = f"{name}+{collection}" if collection is not None and not name.endswith(f"+{collection}") else name
@@ -124,7 +124,7 @@ class Service:
         return readable[full]
 
     def max_new_tokens(self, request: SamplingRequest, served: ServedModel) -> int:
-        """Return the maximum number of tokens of the completion; more than the server's limit is reduced to it."""
+        """Return the maximum number of tokens of the completion, at most the server's limit."""
         completion = request.max_completion_tokens if isinstance(request, ChatRequest) else None
         requested, limit = completion or request.max_tokens, self.settings.max_output_tokens
         default = limit if served.rag is None else default_max_new_tokens(served.language_model)
@@ -136,7 +136,7 @@ class Service:
         """Queue generations and return their jobs.
 
         Args:
-            starts: start the generations, in the threads that decode them; see `RequestStarter.start`.
+            starts: functions that start the generations, called in the decoding threads; see `RequestStarter.start`.
             key: the digest of the API key, from `Access`.
             user: the request's ``user`` field.
 
@@ -161,7 +161,7 @@ def access_of(request: Request) -> Access:
 
 
 def _answering(rag: Rag, language_model: TextModel) -> TextModel:
-    """Return the model of answers from documents: the served one, unless the pipeline quotes without it."""
+    """Return the model that answers from documents: `ExtractiveModel` if the pipeline has it, else the served model."""
     return rag.language_model if isinstance(rag.language_model, ExtractiveModel) else language_model
 
 
@@ -179,15 +179,15 @@ def make_service(
     collections: Sequence[Collection] = (),
     keys: AccessKeys | None = None,
 ) -> Service:
-    """Make the service of a language model, and of its answers from documents.
+    """Make the service for a language model and for answers from documents.
 
     Args:
         rag: the pipeline that answers from documents, served as ``name+docs``; None: the model alone.
         embedder: the embedder of /v1/embeddings; None: the endpoint answers 404.
-        reranker: the reranker of /v1/rerank; None: the embedder ranks.
+        reranker: the reranker of /v1/rerank; None: passages are ranked by the embedder.
         uploads: the folder of uploaded files; None: uploads are refused.
         collections: further documents, each served as ``name+collection``.
-        keys: the accepted API keys; None: those of the settings, with every right.
+        keys: the accepted API keys; None: the keys in the settings, with every right.
     """
     # A model with a prompt format of its own answers from documents alone.
     models = {name: ServedModel(name, language_model)} if language_model.prompt_format is None else {}

@@ -13,7 +13,7 @@ class ServerSettings:
 
     Attributes:
         api_keys: accepted API keys; if empty, no key is needed.
-        requests_per_minute: requests that an API key may send in a minute, if it has no limit of its own; None: any.
+        requests_per_minute: maximum requests in a minute of an API key without a limit of its own; None: unlimited.
         max_running: generations that are decoded at the same time.
         max_waiting: further generations that may wait in the queue.
         max_prompt_tokens: longest prompt in tokens; None: the model's context window.
@@ -23,7 +23,7 @@ class ServerSettings:
         max_upload_bytes: largest body of an upload in bytes.
         body_timeout: seconds in which a body must arrive; large bodies get more (see `request_limits.MIN_RATE`).
         prefix_cache_tokens: prompt tokens whose KV cache is kept for later prompts with the same beginning.
-        max_tenants: tenants whose prefix caches and draft statistics are kept, the most recent ones.
+        max_tenants: number of most recent tenants whose prefix caches and draft statistics are kept.
         allowed_origins: origins of other web pages that may send requests from a browser.
         allowed_hosts: host names that the server answers to; if empty, any.
         read_only: refuse uploads and deletions of documents.

@@ -41,7 +41,7 @@ def sse_event(body: Any, name: str | None = None) -> str:
 
 
 async def run_in_thread(function: Callable[..., Result], *args: Any) -> Result:
-    """Call a function that may take long, such as tokenization, in a thread.
+    """Call a possibly slow function, such as tokenization, in a thread.
 
     Raises:
         ApiError: the function raised an error.
@@ -53,7 +53,7 @@ async def run_in_thread(function: Callable[..., Result], *args: Any) -> Result:
 
 
 async def collect(request: Request, jobs: Sequence[GenerationJob]) -> list[CollectedText]:
-    """Read jobs to their ends and return their texts; cancel them if the client disconnects or one fails.
+    """Read all jobs to their end and return their texts; cancel all jobs if one fails or the client disconnects.
 
     Raises:
         ApiError: the client disconnected, or a job failed.
@@ -70,12 +70,12 @@ async def collect(request: Request, jobs: Sequence[GenerationJob]) -> list[Colle
 
 
 async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[GenerationJob]) -> StreamingResponse:
-    """Return a response that sends the lines as they come, and comments while there are none.
+    """Return a response that sends each line as soon as it is there, and comments while there is none.
 
     An error in the first `FIRST_SECONDS` becomes an error response with its own status; a later error becomes an event.
 
     Args:
-        jobs: the jobs that produce them; cancelled when the response ends.
+        jobs: the jobs that produce the lines; cancelled when the response ends.
 
     Raises:
         ApiError: a job failed or the client disconnected before the response began.
@@ -110,7 +110,7 @@ async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[Gen
 
 
 async def _wait(line: asyncio.Future[str | None], seconds: float) -> bool:
-    """Wait for a line; return whether it has come, or raise its error."""
+    """Wait for a line for at most ``seconds``; return whether it has arrived. Raises the error of the line."""
     await asyncio.wait({line}, timeout=seconds)
     if line.done():
         line.result()

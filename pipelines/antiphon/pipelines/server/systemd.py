@@ -1,4 +1,4 @@
-"""What systemd and the server tell each other: the state of the service, and a socket that systemd listens at."""
+"""Report the state of the server to systemd, and use the socket at which systemd listens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger("antiphon.server")
 
 
 def notify_service_manager(state: str) -> None:
-    """Send a state such as ``READY=1`` to systemd, which names its socket in ``NOTIFY_SOCKET``; else do nothing."""
+    """Send a state such as ``READY=1`` to systemd's ``NOTIFY_SOCKET``; do nothing if that is not set."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -26,12 +26,12 @@ def notify_service_manager(state: str) -> None:
 
 
 def inherited_socket() -> socket.socket | None:
-    """Return the socket that systemd listens at for this process, or None.
+    """Return the socket at which systemd listens for this process, or None.
 
-    systemd keeps it open while the service restarts, so clients wait for the new process and are not refused.
+    systemd keeps the socket open while the service restarts, so clients wait instead of being refused.
 
     Raises:
-        ValueError: systemd passes several sockets, or one that is not of TCP.
+        ValueError: systemd passes several sockets, or one that is not a TCP socket.
     """
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None

@@ -1,4 +1,4 @@
-"""Tenants: for each key, user and collection, the prefix caches and draft statistics that speed up later requests."""
+"""Tenants: one for each key, user and collection, with prefix caches and draft statistics for later requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECYCLING_ENTRIES = 16_384
 
 @dataclass(slots=True)
 class _CachedPrompt:
-    """A prompt and the KV cache that the model kept of it."""
+    """A prompt and its KV cache."""
 
     tokens: tuple[int, ...]
     cache: PrefixCache
@@ -29,7 +29,7 @@ class _CachedPrompt:
 
 @dataclass(eq=False, slots=True)
 class Tenant:
-    """One tenant. Its caches speed up its own requests and are never used for another tenant.
+    """One tenant. Its caches are used for its own requests only.
 
     Attributes:
         name: a digest of its API key and user, the same for all collections.
@@ -49,12 +49,12 @@ class Tenant:
             return sum(prompt.cache.size for prompt in self._prompts)
 
     def take(self, tokens: Sequence[int]) -> PrefixCache | None:
-        """Remove and return the prefix cache that shares the longest prefix with a prompt, or a new one.
+        """Remove and return the prefix cache that shares the longest prefix with a prompt, or return a new one.
 
-        None if the prompt has no tokens, because its model runs on another server or quotes.
+        Returns None if the prompt has no tokens, because its model runs on another server or only quotes.
 
-        The caller returns it with `keep`. In an engine with one KV cache, a new one shares prefixes with this tenant
-        only.
+        The caller gives it back with `keep`. If the engine has a prefix cache for all requests, the new one restricts
+        sharing to this tenant.
         """
         if not tokens:
             return None
@@ -70,7 +70,8 @@ class Tenant:
     def keep(self, tokens: Sequence[int], cache: PrefixCache) -> None:
         """Keep the prefix cache of a prompt.
 
-        An empty one is dropped: an engine that caches prefixes itself finds the tenant's blocks without it.
+        An empty prefix cache is dropped, because an engine with its own prefix cache finds the tenant's blocks
+        without it.
         """
         if not cache.size:
             return
@@ -84,7 +85,7 @@ class Tenant:
 
 
 class Tenants:
-    """All tenants, most recent last; the least recent ones are dropped.
+    """All tenants; beyond `max_tenants`, the least recently used are dropped.
 
     Args:
         prefix_cache_tokens: prompt tokens whose KV cache is kept for all tenants together; 0: none.
@@ -100,11 +101,12 @@ class Tenants:
     def of(self, key: str, user: str | None, collection: str | None = None) -> Tenant:
         """Return the tenant of a request, created if it is new.
 
-        A key that may no longer read a collection does not reach what was kept of its requests to it.
+        Each collection has a tenant of its own, so a key that loses access to a collection also loses access to its
+        caches.
 
         Args:
             key: the digest of the API key, from `Access`.
-            collection: the collection that is answered from; None: the language model alone.
+            collection: the collection of the request; None: the language model alone.
         """
         name = sha256(f"{key}\0{user or ''}".encode("utf-8", "surrogatepass")).hexdigest()
         with self._lock:
@@ -115,7 +117,7 @@ class Tenants:
         return tenant
 
     def keep(self, tenant: Tenant, tokens: Sequence[int], cache: PrefixCache | None) -> None:
-        """Keep the prefix cache of a prompt, and drop the oldest ones until all fit the limit."""
+        """Keep the prefix cache of a prompt, and drop the oldest prefix caches until the rest fits the limit."""
         if not self._prefix_cache_tokens or cache is None:
             return
         tenant.keep(tokens, cache)

@@ -1,4 +1,4 @@
-"""Segments of an answer with the passage that each was copied from, for pages that show it while it streams."""
+"""Split a streamed answer into segments, each with the passage from which it was copied, for display."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PIECE = regex.compile(r"\s+|\X")
 
 @dataclass(frozen=True, slots=True)
 class _FoldedPassage:
-    """The text of a passage with single spaces and plain characters, and for each the span that it comes from."""
+    """A passage's text with single spaces and plain characters, and each character's span in the original."""
 
     text: str
     starts: tuple[int, ...]
@@ -36,7 +36,7 @@ class _FoldedPassage:
 class SegmentTracker:
     """Splits a growing text into segments: the drafted tokens and the model's own tokens of each forward pass.
 
-    A drafted segment is attributed to the passage that contains it together with the longest context before it.
+    A drafted segment is attributed to the passage that contains it with the most text before it.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
@@ -50,8 +50,8 @@ class SegmentTracker:
 
         Returns:
             For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also ``passage`` (from 1)
-            and the characters ``start`` to ``end`` of that passage. Text that was not generated, with which an answer
-            starts, has the step None and ``quoted``; ``display`` is a quote without its markup, if it has any.
+            and the characters ``start`` to ``end`` of that passage. The response prefix has the step None and
+            ``quoted``; if a quote has markup, ``display`` is the quote without it.
         """
         begin = len(self._text)
         self._text += text
@@ -87,7 +87,7 @@ class SegmentTracker:
         return segment if source is None else segment | source
 
     def _find_source(self, start: int, end: int) -> dict[str, Any] | None:
-        """Return the passage that contains the segment after the longest common context, and the offsets in it."""
+        """Return the passage that contains the segment with the most text before it, and the offsets there."""
         with_context = _plain(self._text[max(start - MAX_CONTEXT, 0) : end])
         segment = _plain(self._text[start:end])
         best: tuple[int, int, int] | None = None
@@ -111,7 +111,7 @@ def _append_or_extend(segments: list[tuple[int, int, int, bool]], start: int, en
 
 
 def _longest_suffix(source: str, text: str, min_length: int) -> tuple[int, int]:
-    """Return the length of the longest suffix of ``text`` that occurs in ``source``, and its end there."""
+    """Return the length of the longest suffix of ``text`` that occurs in ``source``, and its end in ``source``."""
     found = source.find(text[-min_length:]) if min_length <= len(text) else -1
     if found < 0:
         return 0, -1

@@ -16,7 +16,7 @@ KNOWN = ("auto", "minilm", "bge-m3", "hash")
 
 
 def chosen_embedder(name: str, device: str | None = None) -> str:
-    """Return the name of the embedder that ``auto`` stands for; other names are returned as they are.
+    """Replace ``auto`` by the name of the default embedder; return other names unchanged.
 
     Args:
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.

@@ -14,7 +14,7 @@ from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 
 class HashEmbedder:
-    """Deterministic vectors without a model: the sum of one sign pattern per word, derived from a hash.
+    """Deterministic vectors without a model: the sum of a sign pattern for each word, derived from the word's hash.
 
     Two texts are similar if they share words.
 
@@ -51,7 +51,7 @@ class HashEmbedder:
         return [np.array([_digest(word)[0] for word in _words(text)[: self.max_tokens]], np.int64) for text in texts]
 
     def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
-        """Return each word's own vector, which does not depend on the context."""
+        """Return a vector for each word, independent of the words around it."""
         vectors = [np.array([self._vector(word) for word in _words(text)[: self.max_tokens]]) for text in texts]
         return [TokenVectors(*pair) for pair in zip(self.token_ids(texts), map(normalized, vectors), strict=True)]
 

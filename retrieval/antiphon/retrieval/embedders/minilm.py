@@ -36,12 +36,13 @@ _PEFT_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
 class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (Apache-2.0): mean pooling over 256 tokens, some thousand words per second on a CPU.
+    """all-MiniLM-L6-v2 (Apache-2.0): mean pooling over 256 tokens, thousands of words per second on a CPU.
 
     Args:
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
-        adapter: A folder with a LoRA adapter in peft's format to merge into the weights. It changes the fingerprint.
+        adapter: A folder with a LoRA adapter in peft's format to merge into the weights. The adapter changes the
+            fingerprint.
 
     Raises:
         ValueError: The weights have another checksum, the adapter does not fit, or OpenVINO is requested and cannot run
@@ -95,7 +96,7 @@ class MiniLMEmbedder:
         return [np.array(ids[1:-1], np.int64) for ids in self.input_ids(texts)]
 
     def input_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the model's input for each text: its word pieces between [CLS] and [SEP], cut off after 256."""
+        """Return the model's input for each text: its word pieces between [CLS] and [SEP], truncated to 256 tokens."""
         return [_cut(encoding) for encoding in self._tokenizer.encode_batch(list(check_texts(texts)))]
 
     def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
@@ -117,7 +118,7 @@ class MiniLMEmbedder:
     def _forward(
         self, model: Any, texts: Sequence[str]
     ) -> Iterator[tuple[list[int], NDArray[np.float32], NDArray[np.int64]]]:
-        """Run the model on batches of texts of similar length, which minimizes padding.
+        """Run the model on batches of texts of similar length, to minimize padding.
 
         Yields the positions of the texts, the last layer's states (texts, tokens, dim) and the mask (texts, tokens).
         """

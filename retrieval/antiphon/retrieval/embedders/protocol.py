@@ -20,7 +20,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """The name for `load_embedder`; any text if users always pass the embedder itself."""
+        """The name by which `load_embedder` finds it; any text if users pass the embedder object."""
 
     @property
     def dim(self) -> int:
@@ -28,7 +28,10 @@ class Embedder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies weights, pooling and length limit. Only vectors with equal fingerprints are comparable."""
+        """A text that identifies weights, pooling and length limit.
+
+        Vectors are comparable only if their fingerprints are equal.
+        """
 
     @property
     def max_tokens(self) -> int:
@@ -46,7 +49,7 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """The tokens of one text, without special tokens: ids, shape (tokens,), and unit vectors, shape (tokens, dim)."""
+    """Ids, shape (tokens,), and unit vectors, shape (tokens, dim), of one text's tokens without special tokens."""
 
     ids: NDArray[np.int64]
     vectors: Vectors
@@ -64,7 +67,7 @@ class TokenEmbedder(Embedder, Protocol):
         """Return the token ids of each text, without special tokens, up to the length limit."""
 
     def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
-        """Return the tokens of each text, with their vectors in context."""
+        """Return the tokens of each text with their contextual vectors."""
 
 
 def check_texts(texts: Sequence[str]) -> Sequence[str]:

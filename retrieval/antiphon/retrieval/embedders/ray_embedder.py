@@ -29,16 +29,16 @@ _CONNECT_SECONDS = 60.0
 class RayEmbedder:
     """An embedder that distributes documents over the workers of a Ray cluster.
 
-    Questions, and fewer than two batches of documents, are embedded in this process. Vectors and fingerprint are those
-    of the plain embedder, so an index made with one is searched with the other. A process that is connected to a
-    cluster already (``ray.init``) uses that one.
+    Questions, and fewer than two batches of documents, are embedded in this process. Vectors and fingerprint equal
+    those of the plain embedder, so an index made with one can be searched with the other. If ``ray.init`` has already
+    connected the process to a cluster, that cluster is used.
 
     Args:
         address: The cluster: ``HOST:PORT`` of its head node or ``auto``, on one of its machines; ``ray://HOST:PORT``
             of its Ray Client server, from any machine; or ``local``, which starts Ray on this machine. All machines
             of the cluster need Antiphon and the model.
-        workers: The number of workers, each of which loads the model once. None: one for each GPU of the cluster, or
-            if it has none one for each core.
+        workers: The number of workers, each of which loads the model once. None: one for each GPU of the cluster;
+            without GPUs, one for each core.
         batch: The number of texts that a worker embeds at a time.
 
     Attributes:
@@ -70,7 +70,7 @@ class RayEmbedder:
         return self.plain.count_tokens(text)
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """Return the embedder's vectors, in the order of the texts."""
+        """Embed the texts on the workers; return the vectors in the order of the texts."""
         check_texts(texts)
         if len(texts) < 2 * self._batch:
             return self.plain.embed_documents(texts)
@@ -89,12 +89,12 @@ class RayEmbedder:
         return vectors
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """Return the embedder's vectors, computed in this process."""
+        """Embed the texts in this process."""
         return self.plain.embed_queries(texts)
 
 
 class _Worker:
-    """A process of Ray that has loaded the model."""
+    """A Ray worker process that has loaded the model."""
 
     def __init__(self, name: str) -> None:
         self._embedder = load_embedder(name)
@@ -105,7 +105,7 @@ class _Worker:
 
 
 def _connect(address: str) -> dict[str, float]:
-    """Connect this process to a cluster, unless it is connected; return the resources of the cluster.
+    """Connect this process to a cluster if it is not connected; return the resources of the cluster.
 
     Raises:
         ConnectionError: The cluster cannot be reached, or does not answer in time.
@@ -131,7 +131,7 @@ def _connect(address: str) -> dict[str, float]:
 
 
 def _join(init: Callable[[], object], address: str) -> None:
-    """Connect to a running cluster with a time limit; Ray itself would go on trying for minutes."""
+    """Connect to a running cluster with a time limit, because Ray itself would retry for minutes."""
     if address != "auto":
         host, _, port = address.removeprefix("ray://").rpartition(":")
         socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS).close()

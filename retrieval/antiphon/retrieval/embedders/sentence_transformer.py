@@ -38,8 +38,8 @@ _PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
 class SentenceTransformerEmbedder:
     """A sentence-transformers model with its own pooling and prompts, in half precision if that is faster.
 
-    A cached model is used even if the hub has a newer version. Texts are cut off after the model's limit, at most 8,192
-    tokens with the special ones, or 512 for BGE-M3.
+    A cached model is used even if the hub has a newer version. Texts are truncated to the model's limit, at most
+    8,192 tokens including special tokens; for BGE-M3 to 512.
 
     Args:
         model: ``bge-m3``, a name on the hub, or a folder.

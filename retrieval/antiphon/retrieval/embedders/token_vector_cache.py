@@ -16,7 +16,7 @@ class TokenVectorCache:
     """Keeps the token vectors of the most recently used texts in half precision. Thread-safe.
 
     Args:
-        size: How many texts to keep; 0 for none.
+        size: Number of texts to keep; 0: none.
 
     Raises:
         ValueError: ``size`` is negative.

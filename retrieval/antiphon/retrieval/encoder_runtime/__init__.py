@@ -1,1 +1,1 @@
-"""How encoder models are loaded and run: device, precision, model hub, and torch or OpenVINO as the engine."""
+"""Load and run encoder models: device, precision, model hub, and torch or OpenVINO as the engine."""

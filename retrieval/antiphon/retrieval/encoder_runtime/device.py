@@ -29,7 +29,7 @@ def pick_device(device: str | None) -> str:
 
 @cache
 def _may_have_gpu() -> bool:
-    """Return False if there is surely no GPU for torch, found without importing torch."""
+    """Return False if torch certainly has no GPU, without importing torch."""
     if sys.platform != "linux":
         return True
     devices = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
@@ -37,7 +37,7 @@ def _may_have_gpu() -> bool:
 
 
 def pick_precision(device: str) -> str:
-    """Return "float16" on a GPU; on a CPU "bfloat16" if it has instructions for it, else "float32".
+    """Return "float16" for a GPU; for a CPU "bfloat16" if it has bfloat16 instructions, else "float32".
 
     Float16 would be several times slower on a CPU.
     """
@@ -47,5 +47,8 @@ def pick_precision(device: str) -> str:
 
 
 def batch_size(device: str) -> int:
-    """Return the number of texts in a forward pass; small on a CPU, so that a batch fits into its cache."""
+    """Return the number of texts in a forward pass.
+
+    On a CPU it is small, so that a batch fits the processor's cache.
+    """
     return 16 if device.startswith("cpu") else 128

@@ -55,13 +55,13 @@ def choose_encoder_engine(
     precision: str,
     vectors: Callable[[Any], Vectors],
 ) -> tuple[Any, EngineChoice]:
-    """Choose what computes an encoder's output: the model in torch, or its OpenVINO graph.
+    """Choose the engine for an encoder: the torch model, or its OpenVINO graph.
 
     The graph is chosen if its vectors for `COMPARISON_TEXTS` are close to those of torch in float32: within `CLOSE`, or
     at least as close as torch in the precision in use. The comparison is made once per graph, and its result is saved.
 
     Args:
-        output: The name of its output, a key of `OUTPUTS`.
+        output: The name of the encoder's output, a key of `OUTPUTS`.
         folder: Folder of the graph in the cache, see `graph_folder`.
         vectors: A function that computes the vectors of `COMPARISON_TEXTS` with a model or graph; one row per text.
 
@@ -69,7 +69,7 @@ def choose_encoder_engine(
         The model or its graph, and the reason.
 
     Raises:
-        ValueError: ``wanted`` is not an engine, or it is "openvino", which cannot run this model here.
+        ValueError: ``wanted`` is not an engine, or it is "openvino" and OpenVINO cannot run this model here.
     """
     if wanted in ENGINES and wanted != "torch":
         graph, reason = _agreeing_graph(model, output, folder, device, precision, vectors)
@@ -80,7 +80,7 @@ def choose_encoder_engine(
 def choose_module_engine(
     wanted: Engine, transformer: Any, output: str, *, key: str, device: str, vectors: Callable[[], Vectors]
 ) -> EngineChoice:
-    """Choose the engine of a transformer module of sentence-transformers, and let the module use it.
+    """Choose the engine for a sentence-transformers module, and make the module use it.
 
     Args:
         transformer: The module; its attribute ``model`` is replaced if OpenVINO is chosen.
@@ -88,7 +88,7 @@ def choose_module_engine(
         vectors: A function that computes the vectors of `COMPARISON_TEXTS` with the module's current model.
 
     Raises:
-        ValueError: ``wanted`` is not an engine, or it is "openvino", which cannot run this model here.
+        ValueError: ``wanted`` is not an engine, or it is "openvino" and OpenVINO cannot run this model here.
     """
 
     def with_model(candidate: Any) -> Vectors:
@@ -119,7 +119,7 @@ def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
 def _agreeing_graph(
     model: PreTrainedModel, output: str, folder: Path, device: str, precision: str, vectors: Callable[[Any], Vectors]
 ) -> tuple[Any, str]:
-    """Return the model's graph and why it can be used, or None and why it cannot."""
+    """Return the model's graph and the reason for it; None and the reason against it if the graph cannot be used."""
     if (obstacle := openvino_obstacle(device, precision)) is not None:
         return None, obstacle
     from antiphon.retrieval.encoder_runtime.openvino_encoder import OpenVINOEncoder
@@ -134,7 +134,7 @@ def _agreeing_graph(
 
 
 def stored_graph(folder: Path, device: str, precision: str) -> tuple[EncoderGraph, EngineChoice] | None:
-    """Return a graph of the cache that agreed with torch in an earlier process; None if there is none."""
+    """Return a cached graph that agreed with torch in an earlier comparison; None if there is none."""
     if openvino_obstacle(device, precision) is not None or not is_intact(folder):
         return None
     try:
@@ -146,9 +146,9 @@ def stored_graph(folder: Path, device: str, precision: str) -> tuple[EncoderGrap
 
 
 def saved_agreement(path: Path) -> tuple[bool, str] | None:
-    """Return whether a graph agreed with torch in an earlier comparison, and the distances as a sentence.
+    """Read an earlier comparison: whether the graph agreed with torch, and a sentence with the distances.
 
-    None if there is no comparison, or its file is damaged.
+    Returns None if there is no comparison or its file is damaged.
     """
     try:
         return _agreement(**{name: float(distance) for name, distance in json.loads(path.read_bytes()).items()})
@@ -157,11 +157,11 @@ def saved_agreement(path: Path) -> tuple[bool, str] | None:
 
 
 def _agreement(graph: float, torch: float) -> tuple[bool, str]:
-    """Return whether the distances allow the graph, and the reason.
+    """Decide from the distances whether the graph may be used; return the decision and the reason.
 
     Args:
         graph: The largest cosine distance of the graph's vectors from those of torch in float32.
-        torch: That of torch's vectors in the precision in which the encoder would run.
+        torch: The same for torch's vectors in the precision in which the encoder would run.
     """
     reason = f"its vectors are {graph:.1e} from torch's in float32, in cosine"
     allowed = max(CLOSE, torch)
@@ -169,7 +169,7 @@ def _agreement(graph: float, torch: float) -> tuple[bool, str]:
 
 
 def _compare(model: PreTrainedModel, encoder: Any, vectors: Callable[[Any], Vectors]) -> tuple[bool, str]:
-    """Measure the distances, and save them for the next process if possible."""
+    """Compare graph and model; save the result for the next process if possible."""
     exact = vectors(copy.deepcopy(model).float())
     distances = {
         "graph": max_cosine_distance(exact, vectors(encoder)),

@@ -38,7 +38,7 @@ MULTIPLE = 8
 
 
 def openvino_obstacle(device: str, precision: str) -> str | None:
-    """Return why OpenVINO cannot run an encoder here, or None if it can be tried."""
+    """Return why OpenVINO cannot run an encoder here; None if nothing is known to prevent it."""
     if device.partition(":")[0] != "cpu":
         return f"it is for CPUs, and the model runs on {device}"
     if platform.machine() not in MACHINES:
@@ -49,7 +49,7 @@ def openvino_obstacle(device: str, precision: str) -> str | None:
 
 
 class EncoderGraph:
-    """A converted encoder in the cache. Thread-safe; computes one call at a time.
+    """A converted encoder, read from the cache. Thread-safe; it computes one call at a time.
 
     Args:
         folder: Folder of the graph, see `graph_folder`.
@@ -81,7 +81,7 @@ class EncoderGraph:
         """Return the output in float32: of shape (texts, tokens, dim), or (texts, classes).
 
         Args:
-            arrays: Inputs by name, each of shape (texts, tokens); those that are missing are zeros.
+            arrays: Inputs by name, each of shape (texts, tokens); missing inputs are zeros.
         """
         import openvino
 
@@ -98,9 +98,9 @@ class EncoderGraph:
 
 
 def load_or_convert(folder: Path, precision: str, convert: Callable[[], openvino.Model]) -> EncoderGraph:
-    """Return the graph of a folder; if there is none or it is damaged, convert the model and write it.
+    """Return the graph in a folder. If it is missing or damaged, convert the model and write the graph.
 
-    If the cache is not writable, the converted model is used all the same.
+    If the cache is not writable, the converted graph is used without being saved.
     """
     if is_intact(folder):
         with suppress(RuntimeError):
@@ -123,13 +123,13 @@ def graph_folder(*identity: str) -> Path:
 
 
 def comparison_file(folder: Path, precision: str, processor: str) -> Path:
-    """Return the path of the result of comparing a graph with torch on a processor."""
+    """Return the path of the saved comparison of a graph with torch on a processor."""
     described = hashlib.sha256(f"{processor} {PRECISIONS[precision]}".encode()).hexdigest()
     return folder.with_suffix(f".{described[:8]}.json")
 
 
 def num_threads() -> int:
-    """Return the number of threads that torch has or would have: OMP_NUM_THREADS, or this process's physical cores."""
+    """Return torch's number of threads: OMP_NUM_THREADS, or the physical cores of this process."""
     if "torch" in sys.modules:
         return int(sys.modules["torch"].get_num_threads())
     given = os.environ.get("OMP_NUM_THREADS", "")
@@ -140,7 +140,7 @@ def num_threads() -> int:
 
 
 def _save(graph: openvino.Model, folder: Path) -> None:
-    """Save both files of a graph, and check their size, because OpenVINO does not report a full disk."""
+    """Save both files of a graph and check their sizes, because OpenVINO does not report a full disk."""
     import openvino
 
     try:

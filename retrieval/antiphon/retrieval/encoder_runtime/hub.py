@@ -30,12 +30,12 @@ OWN_CODE = (
 
 
 def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cached: bool) -> Model:
-    """Load a model from the cache if it is there, else from the hub.
+    """Load a model from the cache, or from the hub if it is not cached.
 
     Args:
         kind: The kind of model, such as "embedder", for the error message.
-        load: Loads the model; its argument is True if it must not access the hub.
-        is_cached: The cache contains the model, possibly only a part of it.
+        load: Function that loads the model; its argument is True if it must not access the hub.
+        is_cached: Whether the cache contains the model or a part of it.
 
     Raises:
         ValueError: The model cannot be loaded.
@@ -61,17 +61,17 @@ def loading_options(device: str, local_files_only: bool) -> dict[str, Any]:
     """Return the arguments with which transformers loads a model.
 
     Args:
-        device: The device, which decides the precision.
+        device: The device; it determines the precision.
         local_files_only: Do not access the hub, not even to look for an adapter.
     """
     return {"dtype": pick_precision(device), "adapter_kwargs": {"local_files_only": local_files_only}}
 
 
 def download_models(names: Sequence[str], report: hub_download.Report) -> None:
-    """Download the weights of hub models that are not in the cache yet, with progress in megabytes.
+    """Download the weights of hub models that are not cached, with progress in megabytes.
 
     Args:
-        report: Called with a stage, the megabytes that are done, and those in all.
+        report: Called with a stage, the megabytes done, and the total megabytes.
 
     Raises:
         DiskTooSmallError: The disk has too little space. Other errors are left to `load_model`.

@@ -1,4 +1,4 @@
-"""Convert an encoder of transformers to an OpenVINO graph, and let the graph take its place."""
+"""Convert an encoder of transformers to an OpenVINO graph, and use the graph in its place."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class OpenVINOEncoder(nn.Module):
 
 
 class _Traced(nn.Module):
-    """The model as a function of tensors only, which torch can trace."""
+    """Wraps the model as a function of tensors only, so that torch can trace it."""
 
     def __init__(self, model: nn.Module, output: str, names: tuple[str, ...]) -> None:
         super().__init__()

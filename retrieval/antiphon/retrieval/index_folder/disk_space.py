@@ -1,4 +1,4 @@
-"""Checks the free disk space before an index is written, and raises a clear error if the disk becomes full."""
+"""Check the free disk space before an index is written, and raise a clear error if the disk becomes full."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SQLITE_DISK_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 
 
 def require_free_space(folder: Path, needed: int) -> None:
-    """Raise an error before any work starts if the result cannot fit on the disk.
+    """Raise an error if the result cannot fit on the disk. Called before any work starts.
 
     Args:
         folder: The folder that will be written; it need not exist.

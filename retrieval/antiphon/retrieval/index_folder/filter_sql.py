@@ -1,4 +1,4 @@
-"""Filters of metadata as SQL conditions for SQLite."""
+"""Convert metadata filters to SQL conditions for SQLite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generations of a folder: every change writes a complete new subfolder, then a pointer file is replaced.
+"""Generations of an index folder: every change writes a complete new subfolder and then replaces a pointer file.
 
 Each generation has a manifest with checksums. If a writer is killed at any time, the previous generation stays valid.
 """
@@ -48,8 +48,8 @@ def write_generation(
     Args:
         folder: The index folder, which the caller has locked with `lock_for_writing`. Files and subfolders get its
             permissions.
-        write: Writes the files into the empty folder that it is given.
-        after: The generation that the new one was derived from. If it is not current any more, an error is raised.
+        write: Function that writes the files into the given empty folder.
+        after: The generation from which the new one was derived. An error is raised if it is no longer current.
 
     Returns:
         The subfolder of the new generation.
@@ -96,7 +96,7 @@ def read_generation(folder: Path) -> Generation:
 
 
 def index_version(folder: Path) -> tuple[str, str]:
-    """Return the name of the current generation and its checksum, unchecked; both are empty if there is none."""
+    """Return the name and the checksum of the current generation without verifying them; empty if there is none."""
     try:
         name, _, digest = (folder / POINTER).read_text("ascii", "replace").partition(" ")
     except OSError:
@@ -135,7 +135,7 @@ def _read_manifest(folder: Path, path: Path, digest: str) -> dict[str, Any]:
 
 
 def _unreadable(folder: Path, found: Any) -> str:
-    """Return the message of an index in a format that this version cannot read."""
+    """Return the error message for an index in a format that this version cannot read."""
     again = f"make the index again: antiphon index PATH... --out {folder}"
     is_newer = isinstance(found, int) and found > FORMAT
     advice = f"it was made by a newer version of Antiphon. Update Antiphon, or {again}" if is_newer else again
@@ -177,7 +177,7 @@ def _remove_stale(folder: Path) -> None:
 
 
 def _set_current(folder: Path, generation: Path, digest: str) -> None:
-    """Replace the pointer: before, the old generation is current; afterwards, the new one is."""
+    """Replace the pointer file atomically, so that the new generation becomes the current one."""
     try:
         write_file(folder / POINTER, f"{generation.name} {digest}\n".encode(), mode=file_mode(folder))
     except BaseException:  # nothing refers to this generation, so it is removed

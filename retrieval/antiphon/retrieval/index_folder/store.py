@@ -60,7 +60,7 @@ class StoredIndex:
     Attributes:
         vectors: Row ``i`` belongs to passage ``i``; of shape (passages, dim), float32 if search is exact, else float16.
             A large array is memory-mapped.
-        token_counts: For each token id the number of passages that contain it, if the embedder has tokens.
+        token_counts: For each token id, the number of passages that contain it, if the embedder has tokens.
         description: How the vectors are searched.
         files: The subfolder of this generation.
     """
@@ -160,8 +160,8 @@ class PassageTable:
     def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[tuple[int, float]]:
         """Return at most ``k`` rows that share words with a question, with their BM25 scores, best first.
 
-        Words in titles, names of files and texts are compared by their Porter stems, for English. See `keywords` for
-        other scripts, and for tokens such as ``3.1.0`` and ``--no-cache-dir``.
+        Words are compared by their Porter stems, which are made for English. See `keywords` for other scripts, and
+        for tokens such as ``3.1.0`` and ``--no-cache-dir``.
         """
         words = search_terms(question)
         if not words:
@@ -195,7 +195,7 @@ def write_index(
         description: How the vectors are searched.
         embedder: The name of the embedder that made the vectors.
         token_counts: For each token id the number of passages that contain it.
-        after: The index that this one was derived from. If it is not current any more, an error is raised.
+        after: The generation from which this index was derived. An error is raised if it is no longer current.
 
     Raises:
         ValueError: The numbers of passages and vectors differ, or the folder contains other things than an index.

@@ -1,4 +1,4 @@
-"""The vectors of an interrupted run: the next run into the same folder goes on from them."""
+"""Save the vectors of an interrupted run, so that the next run into the same folder reuses them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY_BYTES = 16
 
 
 def save_unfinished(folder: Path, fingerprint: str, vectors: Mapping[str, Vectors]) -> None:
-    """Save the vectors of texts; nothing if there are none, or if the disk is full.
+    """Save the vectors of texts; do nothing if there are none or the disk is full.
 
     Args:
         folder: The index folder, which is locked for writing.

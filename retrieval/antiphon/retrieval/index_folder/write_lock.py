@@ -1,6 +1,6 @@
-"""The locks of an index folder: one writer at a time, and a new folder that only its owner can read.
+"""Lock an index folder for one writer at a time; a new folder can only be read by its owner.
 
-A backup holds both locks with ``flock(1)`` while it copies, as the page on operation shows.
+A backup holds the locks `LOCK` and `UPLOADS_LOCK` with ``flock(1)`` while it copies; see docs/operations.md.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _UPLOADS_SECONDS = 60
 
 @contextlib.contextmanager
 def lock_for_writing(folder: Path) -> Iterator[None]:
-    """Lock a folder against other writers; the system releases the lock of a process that dies.
+    """Lock a folder against other writers. If a process dies, the system releases its lock.
 
-    A missing folder is created so that only its owner can read it. If nothing is written into it, folder and lock are
+    A missing folder is created, readable by its owner only. If nothing is written into it, folder and lock are
     removed again.
 
     Raises:
-        ValueError: It is a file, or a folder that contains other things than an index.
+        ValueError: The path is a file, or a folder with unrelated files.
         BlockingIOError: Another process is writing to the folder.
         OSError: The folder or the lock cannot be created.
     """
@@ -63,7 +63,7 @@ def lock_for_writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_uploads(folder: Path) -> Iterator[None]:
-    """Hold the lock of an index folder and its uploaded files; other processes and threads wait, at most a minute.
+    """Hold the lock of an index folder and its uploaded files; others wait for it, at most a minute.
 
     Raises:
         BlockingIOError: Another process has held the lock for too long.
@@ -83,7 +83,7 @@ def lock_uploads(folder: Path) -> Iterator[None]:
 
 
 def folder_mode(folder: Path) -> int:
-    """Return the permissions of an index folder, which subfolders get as well."""
+    """Return the permissions of an index folder, which are also used for its subfolders."""
     return stat.S_IMODE(folder.stat().st_mode) & 0o777 | _PRIVATE
 
 
@@ -93,10 +93,10 @@ def file_mode(folder: Path) -> int:
 
 
 def require_index_folder(folder: Path) -> None:
-    """Refuse a path if writing an index there would touch unrelated files.
+    """Raise an error if writing an index at a path would affect unrelated files.
 
     Raises:
-        ValueError: It is a file, or a folder that contains other things than an index.
+        ValueError: The path is a file, or a folder with unrelated files.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; an index needs a folder of its own.")
@@ -110,9 +110,9 @@ def _is_ours(name: str) -> bool:
 
 
 def _create(folder: Path) -> list[Path]:
-    """Create a private folder, and its parents with usual permissions; return the missing ones, innermost first.
+    """Create a private folder, and its parents with default permissions; return the created ones, innermost first.
 
-    The order lets `_remove` delete them one after the other.
+    `_remove` deletes them in this order.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def _create(folder: Path) -> list[Path]:
 
 
 def _remove(created: list[Path], lock: Path) -> None:
-    """Remove the lock and the folders that were created for it, unless they contain other files."""
+    """Remove the lock, and the created folders that contain no other files."""
     with contextlib.suppress(OSError):
         lock.unlink()
         for path in created:

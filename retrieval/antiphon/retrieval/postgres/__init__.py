@@ -1,1 +1,1 @@
-"""Indexes in tables of PostgreSQL with pgvector, which several servers share. psycopg is imported at first use."""
+"""Indexes in tables of PostgreSQL with pgvector, which several servers can share. psycopg is imported at first use."""

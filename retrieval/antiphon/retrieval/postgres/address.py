@@ -1,4 +1,4 @@
-"""Addresses of tables: ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE?table=NAME``, shown without passwords."""
+"""Parse addresses of tables, ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE?table=NAME``; hide passwords."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PostgresAddress:
     """The address of a table.
 
     Attributes:
-        url: The database, as libpq reads it; it may hold a password.
+        url: The database's address for libpq; may contain a password.
         shown: The address for messages: without user and password.
     """
 
@@ -34,11 +34,10 @@ class PostgresAddress:
 
     @classmethod
     def parse(cls, address: str) -> PostgresAddress:
-        """Parse an address. The table is ``passages`` if it is not named.
+        """Parse an address. The default table is ``passages``.
 
         Raises:
-            ValueError: The address is malformed. The message does not repeat it, because it may
-                hold a password.
+            ValueError: The address is malformed. The message does not repeat it, because it may contain a password.
         """
         base, mark, query = address.partition("?")
         match = _ADDRESS.fullmatch(base)
@@ -62,7 +61,7 @@ def is_postgres(location: str | Path) -> bool:
     """Return whether an index is a table of PostgreSQL and not a folder.
 
     Raises:
-        ValueError: It is an address of something else, or a mistyped one; it is not repeated.
+        ValueError: The address is of something else, or mistyped; the message does not repeat it.
     """
     text = str(location)
     match = _SCHEME.match(text)
@@ -77,13 +76,13 @@ def shown_location(location: str | Path) -> str:
     """Return the location of an index for messages: a folder, or the address of a table without password.
 
     Raises:
-        ValueError: It is a malformed address.
+        ValueError: The address is malformed.
     """
     return PostgresAddress.parse(str(location)).shown if is_postgres(location) else str(location)
 
 
 def malformed() -> ValueError:
-    """Return the error of an address that cannot be read; it does not repeat the address."""
+    """Return the error for a malformed address; its message does not repeat the address."""
     return ValueError(
         f"The address of the index cannot be read; an index is a folder, or a table of PostgreSQL: {FORM}, with "
         "special characters percent-encoded, such as %40 for @ and %2F for / (the address is not repeated here, since "

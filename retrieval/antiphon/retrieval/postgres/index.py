@@ -117,10 +117,10 @@ class PostgresIndex:
     Raises:
         ImportError: psycopg is not installed; the message has the command.
         ValueError: The address is malformed; the message does not repeat it.
-        DatabaseUnavailable: The server does not answer or refuses the connection, now or later.
-        DatabaseError: It refuses a statement, or the extension pgvector is missing.
+        DatabaseUnavailable: The server does not answer or refuses the connection; later calls raise this, too.
+        DatabaseError: The server refuses a statement, or the extension pgvector is missing.
         IndexNotFound: The table does not exist.
-        IndexMismatch: Another embedder made its vectors, or it contains something else.
+        IndexMismatch: Another embedder made the table's vectors, or the table contains something else.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class PostgresIndex:
         return [_passage(*row) for row in rows]
 
     def vectors_of(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
-        """Return the stored vectors of the passages whose text is stored, by the text that was embedded."""
+        """Return the stored vectors of passages that have equal texts in the table, by the text that was embedded."""
         wanted = {passage.text_with_headings for passage in passages}
         texts = list(dict.fromkeys(passage.text for passage in passages))
         known: dict[str, Vectors] = {}
@@ -195,7 +195,7 @@ class PostgresIndex:
         return known
 
     def sample(self) -> list[Passage]:
-        """Return at most 2,000 passages: those with the first ids, which are digests and thus random."""
+        """Return at most 2,000 passages, those with the smallest ids; ids are digests, so the sample is random."""
         rows = self._rows(f"select {_FIELDS} from {{table}} order by id limit {_SAMPLE}")
         return [_passage(*row) for row in rows]
 
@@ -218,14 +218,14 @@ class PostgresIndex:
     def replace_documents(
         self, sources: Sequence[str], passages: Sequence[Passage], vectors: Vectors, *, unchanged: Sequence[str] = ()
     ) -> None:
-        """Insert or replace passages, and remove all others of some documents, in one transaction.
+        """In one transaction, insert or replace passages, and remove all other passages of ``sources``.
 
         Args:
             vectors: Their vectors, of shape (passages, dim).
-            unchanged: The ids of passages of the documents that stay as they are.
+            unchanged: The ids of passages of ``sources`` to keep unchanged.
 
         Raises:
-            BlockingIOError: Another process has removed one of these meanwhile.
+            BlockingIOError: Another process has removed one of the unchanged passages.
         """
         passages, vectors = keep_last_of_each_id(passages, normalized(vectors, dim=self.dim))
         rows = [_record(passage, vector) for passage, vector in zip(passages, vectors.tolist(), strict=True)]
@@ -249,13 +249,13 @@ class PostgresIndex:
         self._run(write)
 
     def close(self) -> None:
-        """Close the connection; a later call opens another."""
+        """Close the connection; a later call opens a new one."""
         with self._lock:
             if self._open is not None:
                 self._open.close()
 
     def _facts(self, connection: Connection[Any]) -> Mapping[str, Any] | None:
-        """Return what the table's comment says about its vectors; None if there is no table."""
+        """Return the facts about the vectors in the table's comment; None if there is no table."""
         from psycopg.sql import Identifier
 
         name = Identifier(self._address.table).as_string(connection)
@@ -314,7 +314,7 @@ class PostgresIndex:
         return SQL(text).format(table=Identifier(self._address.table), **parts)
 
     def _run(self, work: Callable[[Connection[Any]], Result]) -> Result:
-        """Run a query or a transaction, one at a time; if the open connection is broken, on a new one."""
+        """Run a query or a transaction, one at a time; if the connection is broken, run it on a new one."""
         import psycopg
 
         with self._lock, self._translated_errors():
@@ -389,7 +389,7 @@ def _record(passage: Passage, vector: list[float]) -> tuple[Any, ...]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error's message, without names and passwords of addresses."""
+    """Return the first line of an error's message, without user names and passwords of addresses."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"://[^/?#\s]*@", "://", line).rstrip(".")
 

@@ -1,4 +1,4 @@
-"""Index documents into a table of PostgreSQL: embed what is new, and change the table in one transaction."""
+"""Index documents into a table of PostgreSQL: embed new texts, and change the table in one transaction."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class PostgresTarget:
         yield self._before
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
-        """Replace the documents of the table; return how many passages were not embedded again.
+        """Replace the documents of the table; return how many passages reused stored vectors.
 
-        If this is interrupted, or the server goes away, the new vectors are saved for the next run.
+        If the run is interrupted or the server stops answering, the new vectors are saved for the next run.
 
         Args:
-            kept: The sources of the documents that stay as they are; all others are dropped.
+            kept: The sources of the documents to keep unchanged; all others are dropped.
             report: Called with the stages ``embed`` and ``save``.
         """
         require_distinct(passages)

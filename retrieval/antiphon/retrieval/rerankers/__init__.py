@@ -1,1 +1,1 @@
-"""Rerankers: a better order for the candidates of a search. To add one, see `protocol.Reranker` and `by_name`."""
+"""Rerankers improve the order of the candidates of a search. To add one, see `protocol.Reranker` and `by_name`."""

@@ -39,8 +39,8 @@ def load_reranker(
         name: ``auto`` (bge-reranker-v2-m3 if BGE-M3 runs on a GPU, else ``maxsim`` if the embedder has token vectors,
             else none), ``maxsim``, ``bge-reranker-v2-m3``, ``none``, a folder, or ``owner/model`` on the hub. A
             reranker or None is returned unchanged.
-        token_counts: For each token id the number of passages that contain it, for ``maxsim``.
-        passages: The number of passages in the index, for ``maxsim``.
+        token_counts: For ``maxsim``: the number of passages that contain each token id.
+        passages: For ``maxsim``: the number of passages in the index.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
 
     Raises:
@@ -69,7 +69,7 @@ def bundled_reranker() -> Reranker:
 
 
 def hub_models(embedder: str, device: str | None = None) -> list[str]:
-    """Return the names on the hub of the models that an index needs: its embedder, and the reranker of ``auto``.
+    """Return the hub names of the models that an index needs: its embedder and the default reranker.
 
     Bundled models and folders are left out.
 

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 
 class CrossEncoderReranker:
-    """A model that reads question and passage together. It gives the best order, but is slow on a CPU.
+    """A cross-encoder, a model that reads question and passage together.
+
+    Its order is the best, but it is slow on a CPU.
 
     Passages are sorted by the model's logits. Their scores are the sigmoids of the logits, between 0 and 1.
 
@@ -40,7 +42,7 @@ class CrossEncoderReranker:
         model: ``bge-reranker-v2-m3``, a name on the hub, or a folder.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         depth: The number of candidates to rerank. None: 20 on a CPU, 100 on a GPU.
-        max_length: The longest pair of question and passage, in tokens; longer ones are cut off.
+        max_length: Maximum tokens of a question and a passage together; longer pairs are truncated.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
 
     Raises:
@@ -91,7 +93,7 @@ class CrossEncoderReranker:
         return values
 
     def _choose_engine(self, wanted: Engine, weights: str) -> EngineChoice:
-        """Choose the engine of the first module, by comparing the logits of all pairs of texts as one vector."""
+        """Choose the engine of the first module; the vectors compared are the logits of all pairs of texts."""
         pairs = [(one, other) for one in COMPARISON_TEXTS for other in COMPARISON_TEXTS]
 
         def vectors() -> Vectors:

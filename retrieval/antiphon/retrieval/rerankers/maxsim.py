@@ -20,13 +20,13 @@ _CACHED = 512  # passages whose token vectors are kept
 class MaxSimReranker:
     """Late interaction (MaxSim): every token of the question is matched with the most similar token of the passage.
 
-    Passages are sorted by the search score plus ``weight`` times the IDF-weighted mean similarity of the matches. Both
-    terms are standardized over the candidates. The new score is the mean similarity, from 0 to 1, or that of a passage
-    below if it is higher, so that scores never rise.
+    Passages are sorted by the search score plus ``weight`` times the IDF-weighted mean similarity of the matches.
+    Both terms are standardized over the candidates. The new score is the mean similarity, from 0 to 1. If a
+    lower-ranked passage has a higher similarity, its value is used, so that scores never rise in the ranking.
 
     Args:
-        token_counts: For each token id the number of passages that contain it, for the IDF. None: equal weights.
-        passages: The number of passages in the index, for the IDF.
+        token_counts: For the IDF: the number of passages that contain each token id. None: equal weights.
+        passages: For the IDF: the number of passages in the index.
         weight: The weight of the mean similarity.
     """
 
@@ -72,7 +72,7 @@ class MaxSimReranker:
 
 
 def _standardized(scores: Sequence[float]) -> NDArray[np.float64]:
-    """Return how many standard deviations each score is from the mean, or zeros if all are equal."""
+    """Return the number of standard deviations of each score from the mean; zeros if all scores are equal."""
     values = np.asarray(scores, np.float64)
     spread = float(values.std()) if len(values) else 0.0
     return (values - values.mean()) / spread if spread else np.zeros_like(values)

@@ -11,7 +11,7 @@ from antiphon.retrieval.passage import Passage
 
 
 class Reranker(Protocol):
-    """Puts the candidates of a search into a better order."""
+    """Improves the order of the candidates of a search."""
 
     @property
     def name(self) -> str:
@@ -36,8 +36,8 @@ def sort_by_score(passages: Sequence[Passage], keys: Sequence[float], scores: Se
 
 
 def falling(scores: Sequence[float]) -> list[float]:
-    """Return the scores of a ranking, changed so that they never rise from one place to the next.
+    """Raise scores of a ranking so that they never increase from one place to the next.
 
-    Each score becomes the highest score at its own place or a later one.
+    Each score becomes the maximum of itself and all later scores.
     """
     return list(accumulate(reversed(scores), max))[::-1]

@@ -13,10 +13,10 @@ LocalVectorIndex = FlatIndex | FaissIndex
 
 
 def build_vector_index(vectors: Vectors, setting: str | IndexSetting = "auto") -> LocalVectorIndex:
-    """Build an index over vectors.
+    """Build an index of vectors.
 
     Args:
-        vectors: Of shape (n, dim); they are normalized.
+        vectors: Of shape (n, dim); normalized by this function.
         setting: ``auto``, ``flat`` or ``compact``; see `choose_setting`.
 
     Raises:
@@ -29,12 +29,12 @@ def build_vector_index(vectors: Vectors, setting: str | IndexSetting = "auto") -
 
 
 def build_from_normalized(vectors: Vectors, setting: IndexSetting) -> LocalVectorIndex:
-    """Build an index of vectors from `normalized` with a setting from `check_setting`."""
+    """Build an index. Arguments: the results of `normalized` and of `check_setting`."""
     return FlatIndex(vectors, are_normalized=True) if setting.is_flat else train_index(vectors, setting)
 
 
 def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting) -> LocalVectorIndex:
-    """Build an index of other vectors with the same setting; it is trained again only if it would have more lists.
+    """Build an index of new vectors; it is trained again only if the new setting has more inverted lists.
 
     Args:
         old: The index whose training is reused.
@@ -50,7 +50,7 @@ def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting
 
 
 def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSetting:
-    """Return the setting of `choose_setting`, after checking that it can be built here, without training anything.
+    """Return the result of `choose_setting` if an index with this setting can be created; train nothing.
 
     Raises:
         ValueError: The setting is unknown or needs more vectors.
@@ -63,7 +63,7 @@ def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSet
 
 
 def describe_index(index: LocalVectorIndex, setting: IndexSetting) -> IndexDescription:
-    """Return the description of an index: the one from its training, or one of the setting of an exact search."""
+    """Return the description of an index: made by its training or, for exact search, from the setting."""
     if isinstance(index, FaissIndex):
         return index.description
     return IndexDescription(setting.name, "Flat", setting.why, len(index), index.dim, 4.0 * index.dim)

@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
-    """How a vector index searches, and its measured recall.
+    """The search parameters of a vector index, and its measured recall.
 
     Attributes:
         setting: The name of the setting; see `IndexSetting`.
         factory: FAISS's factory string; "Flat" is exact search.
-        disk_bytes_per_vector: Bytes for each vector in a file that is read on demand.
+        disk_bytes_per_vector: Bytes per vector in a file that is read on demand.
         rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
         lists: The number of inverted lists; 0: exact search.
         probes: The number of lists that a query searches.
         probes_why: The reason for the number of probes.
-        rescored: ``rescored * k`` candidates are rescored with their stored vectors; 0 for none.
+        rescored: ``rescored * k`` candidates are rescored with their stored vectors; 0: none.
         trained_on: The number of training vectors.
         recall_10: The share of the exact 10 nearest vectors among the first 10 results, on queries not used for tuning.
         recall_100: The same at 100.
@@ -46,7 +46,7 @@ class IndexDescription:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> IndexDescription:
-        """Return a saved description; fields that are not known any more are left out."""
+        """Return a saved description; fields that this version does not know are left out."""
         return cls(**{field.name: facts[field.name] for field in fields(cls) if field.name in facts})
 
     def lines(self) -> list[str]:

@@ -34,7 +34,7 @@ class FaissIndex:
     """A trained FAISS index. Several threads may search it at once.
 
     Args:
-        vectors: The vectors in it, of shape (n, dim), which are read only to rescore the best hits.
+        vectors: The indexed vectors, of shape (n, dim); only read to rescore the best hits.
     """
 
     def __init__(self, index: Any, vectors: StoredVectors, description: IndexDescription) -> None:
@@ -51,10 +51,10 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     def search(self, queries: Vectors, k: int, allowed: RowMask | None = None) -> list[Hits]:
-        """Return approximately the ``k`` best rows for each query; fewer if the probed lists contain fewer.
+        """Return the approximately best ``k`` rows for each query; fewer if the probed lists contain fewer.
 
-        Scores are cosines if the setting rescores, else FAISS's estimates of them. If few rows are allowed, the search
-        is exact. See `FlatIndex.search`.
+        Scores are cosines if candidates are rescored, else FAISS's estimates of cosines. If few rows are allowed, the
+        search is exact. See `FlatIndex.search`.
         """
         k = check_k(k, len(self))
         queries = normalized(queries, dim=self.dim)
@@ -107,11 +107,11 @@ class FaissIndex:
 
 
 def read_faiss_index(path: Path, vectors: StoredVectors, description: IndexDescription) -> FaissIndex:
-    """Read an index of these vectors that `FaissIndex.save` wrote.
+    """Read the file of `FaissIndex.save` for the given vectors.
 
     Raises:
-        IndexMismatch: The installed version of FAISS cannot read it.
-        IndexCorrupt: It contains another number of vectors, or of another dimension.
+        IndexMismatch: The installed version of FAISS cannot read the file.
+        IndexCorrupt: The number or the dimension of the vectors differs.
     """
     faiss = import_faiss()
     try:
@@ -131,10 +131,10 @@ def read_faiss_index(path: Path, vectors: StoredVectors, description: IndexDescr
 def search_parameters(index: Any, probes: int, allowed: RowMask | None = None) -> Any:
     """Return FAISS's parameters for one search.
 
-    They are passed with each call, because setting them on the index would change the searches of other threads.
+    Parameters are passed with each call, because setting them on the index would affect other threads.
 
     Args:
-        index: An inverted file, possibly behind a rotation.
+        index: An inverted-file index (IVF), possibly with a rotation before it.
         probes: The number of lists to search.
         allowed: Of shape (n,): the rows that may be found. None: all.
     """

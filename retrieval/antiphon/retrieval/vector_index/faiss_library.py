@@ -1,4 +1,4 @@
-"""Import FAISS in the order that works next to torch."""
+"""Import FAISS in an order that works together with torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a vector index: float32 vectors for exact search, else a FAISS index and float16 vectors."""
+"""Files of a vector index: float32 vectors for exact search, else a FAISS index and float16 vectors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_vectors(folder: Path, *, in_memory: int = FLAT_NUMBERS) -> StoredVector
     """Return the vectors that `write_vectors` wrote, of shape (n, dim).
 
     Args:
-        in_memory: A file with more numbers than this is memory-mapped; another one is read into memory.
+        in_memory: A file with more numbers than this is memory-mapped; a smaller file is read into memory.
 
     Raises:
         IndexCorrupt: The folder contains no vectors.
@@ -45,10 +45,10 @@ def read_vectors(folder: Path, *, in_memory: int = FLAT_NUMBERS) -> StoredVector
 
 
 def open_vectors(folder: Path, vectors: StoredVectors, description: IndexDescription) -> LocalVectorIndex:
-    """Open the index that `write_vectors` wrote, without building it again, for the vectors of `read_vectors`.
+    """Open the index that `write_vectors` wrote, for the vectors of `read_vectors`.
 
     Raises:
-        IndexMismatch: The installed version of FAISS cannot read it.
+        IndexMismatch: The installed version of FAISS cannot read the file.
         IndexCorrupt: The files do not belong together.
     """
     if description.factory == "Flat":
@@ -57,7 +57,7 @@ def open_vectors(folder: Path, vectors: StoredVectors, description: IndexDescrip
 
 
 def write_array(path: Path, array: NDArray[np.generic], dtype: DTypeLike) -> None:
-    """Write an array as ``.npy``, converted block by block, because a converted copy of the whole needs more memory.
+    """Write an array as ``.npy``. It is converted block by block, to save memory.
 
     Unlike `numpy.save`, a full disk raises an ``OSError`` with its errno.
     """

@@ -22,7 +22,7 @@ _BLOCK = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """The rows nearest to one query, best first, and their inner products, both of shape (hits,)."""
+    """The nearest rows of one query, best first, and their inner products; both of shape (hits,)."""
 
     rows: NDArray[np.int64]
     scores: Vectors
@@ -32,7 +32,7 @@ class FlatIndex:
     """Exact search in numpy. Equal scores are sorted by row; row ``i`` is the ``i``-th vector.
 
     Args:
-        vectors: Of shape (n, dim), in memory or memory-mapped; not copied unless they have to be normalized.
+        vectors: Of shape (n, dim), in memory or memory-mapped; copied only if they have to be normalized.
         are_normalized: The vectors have length 1 and need no check.
     """
 
@@ -52,7 +52,7 @@ class FlatIndex:
 
         Args:
             queries: Of shape (queries, dim).
-            k: How many rows to return, from 1.
+            k: Number of rows to return, at least 1.
             allowed: Of shape (vectors,): only these rows are searched. None: all.
         """
         k = check_k(k, len(self))
@@ -122,7 +122,7 @@ def top_k(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
 
 
 def drop_padding(rows: NDArray[np.int64], scores: Vectors) -> Hits:
-    """Return the hits of one query without the rows -1 with which FAISS fills up its result.
+    """Return the hits of one query without the rows -1 with which FAISS pads its result.
 
     Args:
         rows: Of shape (k,).

@@ -18,12 +18,12 @@ Search = Callable[[Vectors, int], list[Hits]]
 
 @dataclass(frozen=True, slots=True)
 class GroundTruth:
-    """Queries, and the rows that exact search finds for each.
+    """Queries, and the rows that exact search finds for each query.
 
     Attributes:
         queries: Of shape (n, dim).
-        own: Of shape (n,): the row of a query that is itself one of the searched vectors, else -1. It is excluded from
-            the results of that query.
+        own: Of shape (n,): the query's own row if the query is one of the searched vectors, else -1. That row is
+            excluded from the query's results.
         nearest: For each query its nearest rows, best first.
     """
 
@@ -32,19 +32,19 @@ class GroundTruth:
     nearest: tuple[NDArray[np.int64], ...]
 
     def recalls(self, search: Search, *depths: int) -> list[float]:
-        """Return the recall at each of several depths ``k``, at most `DEPTH`, with one search.
+        """Return the recall at each of several depths ``k`` (at most `DEPTH`), computed with one search.
 
-        It is the mean share of the exact ``k`` nearest rows in the first ``k`` results.
+        Recall is the mean share of the exact ``k`` nearest rows among the first ``k`` results.
 
         Args:
-            search: Called with queries of shape (n, dim) and the number of hits.
+            search: Function that takes queries of shape (n, dim) and the number of hits.
         """
         hits = search(self.queries, DEPTH + 1)
         rows = [_others(hit.rows, own) for hit, own in zip(hits, self.own, strict=True)]
         return [_recall(rows, self.nearest, k) for k in depths]
 
     def halves(self) -> tuple[GroundTruth, GroundTruth]:
-        """Return the queries with even numbers, and those with odd numbers."""
+        """Split the queries into those with even numbers and those with odd numbers."""
         return self._some(slice(0, None, 2)), self._some(slice(1, None, 2))
 
     def _some(self, which: slice) -> GroundTruth:
@@ -52,7 +52,7 @@ class GroundTruth:
 
 
 def ground_truth(vectors: Vectors, count: int, *, queries: Vectors | None = None, seed: int = 0) -> GroundTruth:
-    """Return queries with the exact results that they should have.
+    """Return queries with their exact results.
 
     Vectors of the corpus are closer to their neighbours than questions are, so recall measured with them is slightly
     too high.

@@ -1,4 +1,4 @@
-"""Settings of vector search by name: exact, or approximate with parameters that suit the number of vectors."""
+"""Choose the settings of vector search: exact, or approximate with parameters for the number of vectors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _RESCORED = 3
 
 @dataclass(frozen=True, slots=True)
 class IndexSetting:
-    """One way to search vectors.
+    """The parameters of one way to search vectors.
 
     Attributes:
         factory: FAISS's factory string of an inverted file; "Flat" is exact search.
-        lists: The number of its inverted lists.
+        lists: The number of inverted lists.
         rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
-        probes: The number of lists that a query searches. None: as many as the target recall needs on a sample.
-        rescored: ``rescored * k`` candidates are rescored with their stored vectors, or more if no number of probes
-            reaches the target recall. 0: none, scores are FAISS's estimates.
+        probes: The number of lists that a query searches. None: the number that reaches the target recall on a
+            sample.
+        rescored: ``rescored * k`` candidates are rescored with their stored vectors; more if no number of probes
+            reaches the target recall. 0: none are rescored, and scores are FAISS's estimates.
     """
 
     name: str
@@ -50,8 +51,8 @@ class IndexSetting:
 def choose_setting(name: str | IndexSetting, count: int, dim: int) -> IndexSetting:
     """Return the setting with this name for a number of vectors.
 
-    ``auto`` is ``flat`` up to 50 million numbers, and ``compact`` above. ``flat`` is exact search. ``compact`` keeps 64
-    bytes of each vector in memory and rescores the best candidates from disk.
+    ``auto`` is ``flat`` up to 50 million numbers in all vectors, and ``compact`` above. ``flat`` is exact search.
+    ``compact`` keeps 64 bytes of each vector in memory and rescores the best candidates from disk.
 
     Args:
         name: The name, or a setting, which is returned unchanged.
@@ -75,7 +76,7 @@ def choose_setting(name: str | IndexSetting, count: int, dim: int) -> IndexSetti
 
 
 def _compact(name: str, count: int, dim: int, why: str) -> IndexSetting:
-    """Rotation by principal axes, inverted lists, a product quantizer with 64 bytes, rescoring with float16 vectors."""
+    """Return a setting with PCA rotation, inverted lists, product quantization to 64 bytes, and float16 rescoring."""
     lists = _power_of_two(4 * sqrt(count), at_most=count / PER_LIST)
     rotated = min(_DIMS, dim - dim % 2) or 1
     graph = "_HNSW32" if lists >= _GRAPH_LISTS else ""

@@ -1,4 +1,4 @@
-"""Train a FAISS index: create it from a setting, train it on a sample, add vectors, choose the number of probes."""
+"""Train a FAISS index: create it, train it on a sample, add the vectors, and choose the number of probes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _PER_LIST, _TRAINED = 64, 65_536  # numbers of training vectors: for each invert
 
 
 def train_index(vectors: Vectors, setting: IndexSetting) -> FaissIndex:
-    """Train the index of a setting, with as many probes as `TARGET` needs. The result is deterministic.
+    """Train the index of a setting; choose the fewest probes that reach the recall `TARGET`. Deterministic.
 
-    Recall is measured with a sample of the vectors as queries, and the target is raised by 0.02 because their
-    neighbours are easier to find than those of questions.
+    The queries for measuring recall are a sample of the vectors. Their neighbours are easier to find than those of
+    questions, so the target is raised by 0.02.
 
     Args:
         vectors: Of shape (n, dim) and length 1.
@@ -83,9 +83,9 @@ def untrained_index(setting: IndexSetting, count: int, dim: int) -> Any:
 def pca_rotation(vectors: Vectors, dims: int, *, seed: int = 0) -> Vectors:
     """Return a projection onto the principal axes of the vectors, followed by a random rotation.
 
-    The axes are the eigenvectors of the *uncentred* second moment, because subtracting a mean would change the order of
-    inner products. The random rotation spreads the variance over all dimensions, so that all pieces into which a
-    product quantizer cuts a vector matter alike.
+    The axes are the eigenvectors of the *uncentred* second moment, because subtracting a mean would change the order
+    of inner products. The random rotation spreads the variance evenly over all dimensions, and so over all
+    sub-vectors of the product quantizer.
 
     Args:
         vectors: Of shape (n, dim).
@@ -102,7 +102,7 @@ def pca_rotation(vectors: Vectors, dims: int, *, seed: int = 0) -> Vectors:
 
 
 def _train(index: Any, vectors: Vectors, setting: IndexSetting) -> int:
-    """Train an index on a sample, and return the size of the sample."""
+    """Train an index on a sample; return the sample's size."""
     wanted = max(_TRAINED, _PER_LIST * setting.lists)
     chosen = vectors
     if wanted < len(vectors):
@@ -117,10 +117,11 @@ def _train(index: Any, vectors: Vectors, setting: IndexSetting) -> int:
 
 
 def _tuned(made: FaissIndex, exact: GroundTruth, aim: float) -> FaissIndex:
-    """Return the index with the fewest probes, a power of two, whose recall at 100 reaches ``aim``.
+    """Return the index with the fewest probes (a power of two) whose recall at 100 reaches ``aim``.
 
-    If even a search of all lists does not reach it, the number of rescored candidates is doubled once or twice, which
-    needs no additional memory. If that does not help either, the fewest probes with nearly the best recall are taken.
+    If even a search of all lists does not reach ``aim``, the number of rescored candidates is doubled once or twice,
+    which needs no additional memory. If that does not suffice either, the fewest probes with nearly the best recall
+    are used.
     """
     rough = made.description
     curve: list[tuple[float, FaissIndex]] = []

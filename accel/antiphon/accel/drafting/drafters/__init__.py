@@ -1,4 +1,4 @@
-"""Drafters: one file each. They propose draft trees from references, prompt and answer, or from the model's logits."""
+"""Drafters propose draft trees from references, prompt and answer, or from the model's logits. One file per drafter."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def make_drafter(
     bita: MaskWeights | None = None,
     window: WindowSize | None = None,
 ) -> DrafterFactory:
-    """Return the factory of a drafter by its name.
+    """Return the factory of the named drafter.
 
     Args:
         name: One of `DRAFTERS`, or "bita".
-        bita: Weights of BiTA: required for "bita", and adds its masks to "blend".
+        bita: Weights of BiTA: required for "bita"; with "blend" they add BiTA's masks.
         window: Lookahead's W, N and G (columns, tokens of an n-gram, guesses), for "lookahead" and "blend".
 
     Raises:
-        ValueError: There is no such drafter, or it does not take a given option.
+        ValueError: There is no such drafter, or it does not support a given option.
     """
     if name != BITA and name not in DRAFTERS:
         raise ValueError(f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, or {BITA}.")

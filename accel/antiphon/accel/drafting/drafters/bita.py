@@ -1,4 +1,4 @@
-"""BiTA: trained mask tokens behind every draft row predict the tokens after the next one (Lin et al. 2024).
+"""BiTA: trained mask tokens behind every draft row predict further tokens (Lin et al. 2024).
 
 This module handles drafts and logits only; the engine feeds the trained weights to the model.
 """
@@ -31,7 +31,10 @@ _Guesses = list[tuple[int, float]]
 
 
 class MaskWeights(Protocol):
-    """The trained weights of BiTA for one model. The engine uses them; a drafter needs only the number of masks."""
+    """The trained weights of BiTA for one model.
+
+    The drafter only needs the number of masks; the engine uses the weights.
+    """
 
     @property
     def masks(self) -> Sized:
@@ -39,19 +42,18 @@ class MaskWeights(Protocol):
 
 
 class Bita:
-    """A `Drafter` of the guesses of trained mask tokens. Masks follow every row of its draft.
+    """A `Drafter` that drafts the predictions of trained mask tokens, which follow every row of its drafts.
 
-    Level d of the tree contains the best guesses of the d-th mask behind the last accepted row. Only the best guess of
-    a level has children: the guesses of the next level. The root and every row have a group of mask tokens (probes) of
-    their own behind them, so the next draft is available whichever row is accepted: one forward pass verifies this
-    draft and produces the next one. With m masks a full draft has 1 + m rows for every guess and m more, as in the
-    paper (section 3.3, "efficient tree-based decoding"). A smaller budget keeps the rows of the
-    highest value. The value of a guess is its chance. The value of a mask is the chance that the
-    accepted path ends at the row before the masks, times the acceptance rate of that mask's
+    Level d of the tree contains the best guesses of the d-th mask behind the last accepted row. Only the best guess
+    of a level has children, the guesses of the next level. A group of mask tokens (probes) follows the root and every
+    row. So one forward pass verifies this draft and produces the next one, whichever row is accepted. With m masks a
+    full draft has 1 + m rows for every guess, and m for the root (section 3.3 of the paper, "efficient tree-based
+    decoding"). A smaller budget keeps the rows of the highest value. The value of a guess is its chance. The value of
+    a mask is the chance that the accepted path ends at the row before it, times the acceptance rate of the mask's
     guesses.
 
     Args:
-        weights: Trained weights. They belong to one model and are refused by any other.
+        weights: Trained weights for one model; other models refuse them.
         k: Number of guesses of the first mask.
         shape: Number of guesses of the other masks, see `Shape`.
 
@@ -71,7 +73,7 @@ class Bita:
 
     @property
     def max_rows(self) -> int:
-        """Largest number of rows of a draft: all guesses, and a group of masks behind each of them and the root."""
+        """Largest number of rows of a draft: all guesses, and a group of masks behind the root and each guess."""
         return (1 + sum(self.level_widths)) * (1 + self.masks) - 1
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
@@ -81,7 +83,7 @@ class Bita:
         return self.with_masks(EMPTY, self.masks)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Return at most ``budget`` rows: guesses of the masks in the last forward pass, and new masks behind them."""
+        """Return at most ``budget`` rows: the guesses from the last forward pass's masks, and new masks behind them."""
         return self.with_masks(self.guesses(), budget)
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
@@ -111,7 +113,7 @@ class Bita:
         return Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
 
     def with_masks(self, draft: Draft, budget: int) -> Draft:
-        """Return the most valuable rows among those of a draft and the masks behind them."""
+        """Return the most valuable rows of a draft and of the masks behind its rows."""
         rows = [(-chance, row, 0) for row, chance in enumerate(draft.chances)]
         for row, end in _end_chances(draft).items():
             acceptance = accumulate(self._acceptance, min, initial=1.0)
@@ -126,7 +128,7 @@ class Bita:
 
 
 def initial_acceptance(masks: int) -> list[float]:
-    """Return `INITIAL_ACCEPTANCE` extended or cut to ``masks`` entries: entry i is for paths of i + 1 guesses."""
+    """Return `INITIAL_ACCEPTANCE` for ``masks`` masks; entry i is the acceptance rate of paths of i + 1 guesses."""
     return [*INITIAL_ACCEPTANCE, *[INITIAL_ACCEPTANCE[-1]] * masks][:masks]
 
 
@@ -151,9 +153,9 @@ def _end_chances(draft: Draft) -> dict[int, float]:
 
 
 def _masked(draft: Draft, kept: list[tuple[int, int, float]]) -> Draft:
-    """Return a draft of the kept rows and masks.
+    """Return a draft with only the rows and masks in ``kept``.
 
-    ``kept`` has ascending tuples (row, place, chance). Place 0 means the row itself, place p the p-th mask behind it.
+    ``kept`` has ascending tuples (row, place, chance). Place 0 is the row itself; place p is the p-th mask after it.
     """
     rows = [row for row, place, _ in kept if place == 0]
     whole = take_rows(draft, rows)
@@ -168,7 +170,7 @@ def _masked(draft: Draft, kept: list[tuple[int, int, float]]) -> Draft:
 
 
 def _masks_behind(draft: Draft, row: int) -> list[int]:
-    """Return the masks behind a row, the first one first."""
+    """Return the masks after a row, in their order."""
     group: list[int] = []
     for probe in range(len(draft) - draft.num_probes, len(draft)):
         if draft.parents[probe] == row and draft.tokens[probe] == -1 - len(group):

@@ -31,10 +31,10 @@ WindowSize = tuple[int, int, int]
 class Blend:
     """A `Drafter` that merges the drafts of its parts into one tree, whose rows share one budget.
 
-    Equal paths become one row. Rows are selected by their chance, and masks by the worth of their logits, no matter
-    which part proposed them. Masks also follow rows that were copied from a reference. The window is used only for
-    requests without references (with references it lowered the tokens per step of SmolLM2), and only if its rows are
-    worth more than the rows that they displace.
+    Equal paths become one row. Rows are selected by their chance, and masks by the expected tokens from their logits,
+    whichever part proposed them. Masks also follow rows that were copied from a reference. The window is used only
+    for requests without references, because with references it lowered the tokens per step of SmolLM2. It is also
+    left out if its rows are worth less than the rows that they displace.
 
     Args:
         bita: BiTA weights; if given, the masks are added.
@@ -63,12 +63,12 @@ class Blend:
         self.lookahead: Lookahead | None = None
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share a recycling table with other requests, or use none, unless ``recycling`` was given."""
+        """Share a recycling table with other requests, or use no table; ignored if ``recycling`` was given."""
         self.drafter.use_table(table)
 
     @property
     def recycling_table(self) -> RecyclingTable | None:
-        """The table of the suffix match."""
+        """The recycling table of the suffix match."""
         return self.drafter.recycling_table
 
     @property
@@ -77,7 +77,7 @@ class Blend:
         return tuple(type(part) for part in (self.drafter, self.head, self.bita, self._window) if part is not None)
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
-        """Begin a request in all parts; return masks and window for the first forward pass."""
+        """Begin a request in all parts; return the masks and window rows for the first forward pass."""
         self.drafter.begin(prompt, references)
         if self.head:
             self.head.begin(prompt, references)
@@ -87,7 +87,7 @@ class Blend:
         return merge(masks, window) if window else masks
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Return one tree of at most ``budget`` rows, masks and window included."""
+        """Return one tree of at most ``budget`` rows, including masks and window."""
         tree = self.drafter.propose(context, budget)
         if self.head:
             tree = self.head.extend(tree, budget)

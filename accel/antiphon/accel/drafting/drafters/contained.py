@@ -8,7 +8,7 @@ from antiphon.accel.drafting.draft import Tokens
 
 
 class Contained:
-    """The contiguous runs of a token sequence, for tests by ``tokens in Contained(text)``."""
+    """Tests whether tokens occur contiguously in a text: ``tokens in Contained(text)``."""
 
     def __init__(self, text: Tokens) -> None:
         self._text = array("q", text).tobytes()

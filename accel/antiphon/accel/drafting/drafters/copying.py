@@ -9,14 +9,14 @@ from antiphon.accel.drafting.drafters.token_index import END, TokenIndex
 
 
 class Copying:
-    """A `Drafter` of one chain: the ``k`` tokens after the longest match of the answer's last tokens in a reference.
+    """A `Drafter` that copies the ``k`` tokens after the longest match of the answer's last tokens in a reference.
 
-    Of several longest matches the first one is copied. A copy ends with its reference and never runs into the next one.
-    A match at the very end of a reference is skipped. As in the paper, only generated tokens are looked up.
+    If several matches are equally long, the first one is used. A copy ends at the end of its reference, and a match
+    there is skipped. As in the paper, only generated tokens are looked up.
 
     Args:
         n: Minimum number of matching tokens.
-        k: Number of tokens to copy, as in the paper: the root is not counted.
+        k: Number of tokens to copy, not counting the root, as in the paper.
         max_n: Maximum number of tokens to match.
 
     Raises:
@@ -32,7 +32,7 @@ class Copying:
         self.begin((), ())
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Index the references, and store the prompt's length, where the answer begins."""
+        """Index the references, and store the length of the prompt."""
         self._start = len(prompt)
         self._index = TokenIndex()
         for reference in references:
@@ -51,15 +51,15 @@ class Copying:
         return chain(copy, _chances(len(matches), len(copy)))
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Ignore the step: `propose` gets the whole context."""
+        """Ignore the step, because `propose` gets the whole context."""
 
 
 def _chances(matched: int, rows: int) -> list[float]:
     """Return the chances of a copy: its first token is right with m / (m + 2) after m matching tokens.
 
-    Each later token is right with m / (m + 1.5), where m counts the tokens before it. Both are fits to recorded answers
-    to four kinds of questions: first tokens 0.22 to 0.34 at m = 1, 0.5 at 2, 0.6 at 3; later ones 0.33 to 0.72 at
-    m = 2, 0.66 to 0.84 at 5, 0.82 to 0.9 at 8, 0.78 to 0.94 at 12.
+    Each later token is right with m / (m + 1.5), where m is the number of tokens before it. Both are fits to recorded
+    answers to four kinds of questions: first tokens 0.22 to 0.34 at m = 1, 0.5 at 2, 0.6 at 3; later ones 0.33 to
+    0.72 at m = 2, 0.66 to 0.84 at 5, 0.82 to 0.9 at 8, 0.78 to 0.94 at 12.
     """
     chances: list[float] = []
     for m in range(matched, matched + rows):

@@ -15,9 +15,9 @@ WINDOW_WORTH = 0.3
 
 
 class NGramPool:
-    """N-grams by their first token, at most ``capacity`` of each: the n-gram pool of the paper (section 3.2).
+    """N-grams by their first token, at most ``capacity`` per token: the n-gram pool of the paper (section 3.2).
 
-    An n-gram that is added again becomes the newest one of its token; looking it up does not change the order.
+    An n-gram that is added again becomes the newest one of its first token. A lookup does not change the order.
 
     Args:
         capacity: Maximum number of n-grams per first token.
@@ -28,7 +28,7 @@ class NGramPool:
         self._followers: dict[int, dict[tuple[int, ...], None]] = {}
 
     def add(self, ngram: Tokens) -> None:
-        """Add an n-gram as the newest of its first token; beyond the capacity the oldest one is dropped."""
+        """Add an n-gram as the newest of its first token; above the capacity, drop the oldest."""
         first, *rest = ngram
         followers = self._followers.setdefault(first, {})
         followers.pop(tuple(rest), None)
@@ -53,20 +53,20 @@ class NGramPool:
 class Window:
     """The lookahead window: ``width`` columns of guesses, the first one below the root, ``size`` - 1 levels deep.
 
-    Level 0 runs along the text: its tokens are guesses at the next 1, 2, ... positions, and each attends to those
-    before it. Column j starts below the j-th of them (column 0 below the root) and goes down level by level; a token
-    attends to the tokens above it in its column and to their ancestors. So the window is a tree of rows: row (0, i)
-    follows (0, i - 1), and row (l, j) follows (l - 1, j), where (0, j - 1) is the start of column j and the root is
-    that of column 0.
+    The tokens of level 0 are guesses at the next 1, 2, ... positions of the text, and each attends to those before
+    it. Column j starts below the j-th token of level 0 (column 0 below the root). A token attends to the tokens above
+    it in its column and to their ancestors. So the window is a tree of rows: row (0, i) follows (0, i - 1), and row
+    (l, j) follows (l - 1, j). Row (1, j) follows the start of column j, which is (0, j - 1), or the root.
 
-    The model's token after the deepest one of a column is the next token of the column: one Jacobi iteration for every
-    level at once (section 3.1). At first only level 0 exists, and each forward pass adds a level. Once there are all
-    levels, each forward pass also drops the oldest. Either way the window advances by one token.
+    The model's prediction after the deepest token of a column becomes the next token of the column: one Jacobi
+    iteration for all levels at once (section 3.1). At first only level 0 exists, and each forward pass adds a level.
+    When all levels exist, each forward pass also drops the oldest level. In both cases the window advances by one
+    token.
 
     Args:
         width: Number of columns of the full window (the paper's W).
         size: Tokens of an n-gram (the paper's N).
-        prompt: Tokens to draw level 0 from. Level 0 starts with ``size`` - 2 tokens more than it has in the end.
+        prompt: Tokens from which level 0 is drawn. It begins with ``size`` - 2 more tokens than in a full window.
     """
 
     def __init__(self, width: int, size: int, prompt: Tokens, random: Random) -> None:
@@ -84,7 +84,7 @@ class Window:
         return len(self.levels) == self.size - 1
 
     def draft(self, columns: range) -> Draft:
-        """Return these columns as probes, with the part of level 0 that they attend to."""
+        """Return the given columns as probes, with the part of level 0 to which they attend."""
         above = self.levels[0][: columns[-1]] if columns else []
         tokens, parents, tips = list(above), list(range(ROOT, len(above) - 1)), [ROOT, *range(len(above))]
         for level in self.levels[1:]:
@@ -96,7 +96,7 @@ class Window:
         return Draft.unchecked(tuple(tokens), tuple(parents), (worth,) * len(tokens), num_probes=len(tokens))
 
     def path(self, column: int) -> list[int]:
-        """Return the tokens from the root down to the deepest one of a column."""
+        """Return the tokens on the path from the root to a column's last token."""
         return [*self.levels[0][:column], *(level[column] for level in self.levels[1:])]
 
     def ngrams(self, root: int, answers: Tokens) -> list[tuple[int, ...]]:
@@ -108,7 +108,7 @@ class Window:
         ]
 
     def advance(self, answers: Tokens) -> None:
-        """Advance by one token, with the model's token after each column as the newest level."""
+        """Advance by one token: the model's token after each column becomes the newest level."""
         if self.is_full:
             self.levels = [*self.levels[1:], list(answers)]
             self.levels[0] = self.levels[0][1:]
@@ -122,21 +122,20 @@ def window_rows(width: int, size: int) -> int:
 
 
 class Lookahead:
-    """A `Drafter` of n-grams that the model itself generated in earlier forward passes.
+    """A `Drafter` that drafts n-grams which the model generated in earlier forward passes.
 
-    Every draft contains a `Window`, whose rows are probes: each forward pass extends all columns by one token, and
-    columns of ``ngram`` tokens go into an `NGramPool`. When the text reaches the first token of pooled n-grams, the
-    newest of them are drafted. No training and no reference is needed.
+    Every draft contains a `Window`, whose rows are probes. Each forward pass extends all columns by one token, and
+    columns of ``ngram`` tokens are added to an `NGramPool`. If the last token of the text is the first token of
+    pooled n-grams, the newest of these are drafted. No training and no references are needed.
 
-    A row of the window is accepted like any other if it is right: it attends exactly to the tokens above it at their
-    positions, as a draft of the same tokens would. The window always continues with the model's best tokens, even if
-    the text is sampled.
+    A row of the window can be accepted like any other row, because it attends to exactly the same tokens and
+    positions. The window always continues with the model's most likely tokens, even if the text is sampled.
 
     Args:
         window: Number of columns of the window (the paper's W).
         ngram: Tokens of an n-gram (the paper's N).
         guesses: Maximum number of n-grams per first token in the pool and in a draft (the paper's G).
-        prompt_as_reference: Whether the n-grams of references, prompt and answer go into the pool, too.
+        prompt_as_reference: Whether the n-grams of references, prompt and answer are added to the pool, too.
 
     Raises:
         ValueError: A parameter is out of range.
@@ -156,9 +155,9 @@ class Lookahead:
 
     @property
     def max_rows(self) -> int:
-        """Largest number of rows of a draft: W - 1 + W (N - 2) of the window and (N - 1) G of n-grams.
+        """Largest number of rows of a draft: W - 1 + W (N - 2) rows of the window, and (N - 1) G of n-grams.
 
-        If W < N, the window has more rows than that before all its levels exist; the result includes this case.
+        If W < N, the window has more rows before all of its levels exist; the result includes this case.
         """
         longest = self.width + self.ngram - 2
         window = max((level + 1) * (longest - level) for level in range(self.ngram - 1)) - 1
@@ -188,7 +187,7 @@ class Lookahead:
         self.advance(self.answers(draft, logits, self.columns), accepted.tokens)
 
     def share(self, root: int, columns: range, guesses: slice, budget: int) -> Draft:
-        """Return a part of the draft, for devices that verify one part each.
+        """Return one device's part of the draft, if several devices share the verification.
 
         Args:
             guesses: Slice of the pooled n-grams after ``root``, newest first.
@@ -199,12 +198,12 @@ class Lookahead:
         return merge(_ngram_tree(ngrams, budget), window)
 
     def answers(self, draft: Draft, logits: Logits | None, columns: range) -> list[int]:
-        """Return the model's best token after each column; empty if their rows were not verified.
+        """Return the model's most likely token after each column; empty if the window was not verified.
 
-        Rows are found by their paths, so neither other rows of the draft nor merged duplicates matter.
+        Rows are found by their paths, so that other rows and merged duplicates do not matter.
 
         Args:
-            logits: Its logits, or None.
+            logits: Logits of the draft, or None.
         """
         if not self.window or logits is None:
             return []
@@ -220,12 +219,13 @@ class Lookahead:
         return [logits.argmax(row) for row in rows]
 
     def advance(self, answers: Tokens, emitted: Tokens) -> None:
-        """Pool the n-grams of the columns and advance the window by one token, however many were emitted.
+        """Add the n-grams of the columns to the pool, and advance the window by one token, however many were emitted.
 
-        After several emitted tokens the window is a few positions behind the text, until its next levels are computed.
+        If several tokens were emitted, the window is a few positions behind the text until its next levels are
+        computed.
 
         Args:
-            answers: The model's best token after each column; empty if the window was not verified.
+            answers: The model's most likely token after each column; empty if the window was not verified.
         """
         if self.window and answers:
             for ngram in self.window.ngrams(self._tail[-1], answers) if self.window.is_full else ():
@@ -238,7 +238,7 @@ class Lookahead:
 
 
 def _ngram_tree(ngrams: Sequence[tuple[int, ...]], budget: int) -> Draft:
-    """Return the first ``budget`` rows of the n-grams as one tree; all n-grams count as equally likely."""
+    """Return the first ``budget`` rows of the n-grams as one tree; all n-grams are considered equally likely."""
     rows: dict[tuple[int, ...], int] = {(): ROOT}
     counts: list[int] = []
     for ngram in ngrams:

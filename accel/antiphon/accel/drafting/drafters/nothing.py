@@ -1,4 +1,4 @@
-"""Plain decoding: the drafter that never drafts. It is the baseline of every comparison."""
+"""Plain decoding, the baseline of every comparison: a drafter that never drafts."""
 
 from __future__ import annotations
 

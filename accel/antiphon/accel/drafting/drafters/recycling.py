@@ -11,15 +11,15 @@ from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, con
 
 
 class Recycling:
-    """A `Drafter` of the model's top tokens from the last time that the same two tokens, or the last one, occurred.
+    """A `Drafter` that drafts the model's top tokens from the last time when the last two tokens (or one) occurred.
 
-    Rows are taken best first by the product of the chances on their path, so the tree is deep along paths of which the
-    model was certain; the tree of the paper always has the same shape. Every row of every forward pass updates the
-    table, accepted or not.
+    Rows are taken in the order of the product of the chances on their path. So the tree is deep along paths of which
+    the model was certain, unlike the tree of the paper, which has a fixed shape. Every row of every forward pass
+    updates the table, even if it is not accepted.
 
     Args:
-        table: Table to use and update; requests of the same model can share it. By default the drafter has a table of
-            its own, which each request clears.
+        table: Table to use and update; requests to the same model can share it. By default the drafter has its own
+            table, which each request clears.
     """
 
     def __init__(self, table: RecyclingTable | None = None) -> None:
@@ -28,7 +28,7 @@ class Recycling:
         self.begin((), ())
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share a recycling table with other requests, unless the constructor was given one; None changes nothing."""
+        """Share a recycling table with other requests; ignored if it is None or the constructor was given a table."""
         if self._clears_table and table is not None:
             self.recycling_table, self._clears_table = table, False
 

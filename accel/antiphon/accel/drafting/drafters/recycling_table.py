@@ -33,7 +33,7 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Bigrams:
-    """A model's ``TOP_K`` best tokens after each of the first tokens of its vocabulary, best first.
+    """A model's ``TOP_K`` most likely next tokens for each of the first token ids, best first.
 
     Attributes:
         tokens: Token ids, shape (tokens, TOP_K).
@@ -44,25 +44,25 @@ class Bigrams:
     chances: NDArray[np.float32]
 
     def lookup(self, last: int) -> dict[int, float]:
-        """Return the tokens after this token alone, with their chances; empty if this token is unknown."""
+        """Return the most likely tokens after a single token, with their chances; empty if the token is unknown."""
         return _entry(self.tokens, self.chances, last) if 0 <= last < len(self.tokens) else {}
 
 
 class RecyclingTable:
-    """The model's ``TOP_K`` best next tokens by the last two tokens, and by the last one alone.
+    """The model's ``TOP_K`` best next tokens for the last two tokens, and for the last token alone.
 
     This is the table of Token Recycling (Luo et al. 2024, arXiv 2408.08696) with a longer context: every row of every
-    forward pass, accepted or not, overwrites the entry of its context, and drafts use the entry when the context comes
-    again. When the table is full, the entry that was written the longest ago is replaced. An entry takes 64 bytes in
-    two arrays and about 250 bytes in the index: some 20 MB for a full table of the default size. Thread-safe.
+    forward pass overwrites the entry of its context, and drafts use the entry when the context occurs again. If the
+    table is full, the entry that was written longest ago is replaced. An entry takes 64 bytes in two arrays and about
+    250 bytes in the index; a full table of the default size takes some 20 MB. Thread-safe.
 
     Args:
         entries: Maximum number of contexts, at least 2.
 
     Attributes:
         vocabulary: Vocabulary size of the model; None before the first update.
-        prior: The model's best tokens after the last token alone, for contexts without an entry. It depends on no
-            request; `clear` keeps it.
+        prior: The model's best tokens after a single token, for contexts without an entry. It does not depend on
+            requests; `clear` keeps it.
 
     Raises:
         ValueError: ``entries`` is below 2.
@@ -92,7 +92,8 @@ class RecyclingTable:
             before: The second to last token.
 
         Returns:
-            The entry of both tokens, else that of the last token, else that of ``prior``, else an empty dict.
+            The entry of both tokens, else the entry of the last token, else the entry in ``prior``, else an empty
+            dict.
         """
         with self._lock:
             slot = self._slots.get((before, last))
@@ -103,7 +104,7 @@ class RecyclingTable:
         return {} if self.prior is None else self.prior.lookup(last)
 
     def update(self, tail: Tokens, draft: Draft, logits: Logits | None) -> None:
-        """Store the model's best tokens after a context and after each row of a draft below it.
+        """Store the model's most likely next tokens after a text and after each row of its draft.
 
         Args:
             logits: The model's logits; None changes nothing.
@@ -122,7 +123,7 @@ class RecyclingTable:
         self.record([keys[row] for row in order], tokens[order], chances[order])
 
     def record(self, keys: Sequence[_Key], tokens: NDArray[np.integer[Any]], chances: NDArray[np.float32]) -> None:
-        """Overwrite the entries of the given contexts; if a context occurs twice, the last entry is stored.
+        """Store the entries of the given contexts. If a context occurs twice, its last entry is stored.
 
         Args:
             keys: The last two tokens of each context.
@@ -175,7 +176,7 @@ def recycling_table_of(drafter: object) -> RecyclingTable | None:
 
 
 def context_keys(tail: Tokens, draft: Draft) -> list[_Key]:
-    """Return the last two tokens after a context and after each row of a draft below it.
+    """Return the last two tokens of the text and of the path to each row of a draft below it.
 
     Returns:
         One pair for the root, then one for each row.

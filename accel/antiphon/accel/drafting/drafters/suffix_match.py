@@ -1,4 +1,4 @@
-"""Suffix match: all earlier occurrences of the last tokens vote for the next token, longer matches with more weight."""
+"""Suffix match: draft the tokens that followed earlier occurrences of the last tokens; longer matches weigh more."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ matching positions, their total weight, depth."""
 
 
 class SuffixMatch:
-    """A `Drafter` of one tree from references, prompt and the answer itself, completed by the model's own top tokens.
+    """A `Drafter` that copies a tree from references, prompt and answer, and adds the model's own top tokens.
 
-    Every position after an earlier occurrence of the last token votes for the token there. Its weight is `BASE` to the
-    power of the number of tokens before it that match the context. The children of a row share the weight of the
-    positions that still match. Rows are taken best first by the product of these shares, each times the probability
-    that one of the known positions is right: m / (m + `ESCAPE`) after m matching tokens. The product is the chance of
-    the row. It is a low estimate: on recorded answers, a share of 1.1 c to 1.5 c of the rows with chance c was
-    accepted.
+    Every position after an earlier occurrence of the last token votes for the token there. The weight of a vote is
+    `BASE` to the power of the number of matching tokens before the position. The children of a row share the weight
+    of the positions that still match. Each share is multiplied by the probability that one of the positions is right:
+    m / (m + `ESCAPE`) after m matching tokens. The chance of a row is the product over its path. The most likely rows
+    are taken first. Chances are low estimates: on recorded answers, a share of 1.1 c to 1.5 c of the rows with chance
+    c was accepted.
 
-    Below every row, the remaining probability goes to the tokens of the recycling table. Below the root, the rest of it
-    goes to the ``common`` tokens that follow the most different tokens (lower-order distribution of Kneser and Ney).
+    Below every row, the recycling table's tokens get the remaining probability. Below the root, what then remains is
+    given to the ``common`` tokens that follow the most different tokens (lower-order distribution of Kneser and Ney).
 
     Args:
         common: Number of common tokens to guess below the root.
-        recycling: Table of the model's top tokens by context. True for a table of this request alone, False for none.
-        branching: Whether to draft a tree. False drafts a chain of the most likely child of each row, for engines that
-            verify chains only: cutting a tree of as many rows to its most likely path would give a shorter chain.
+        recycling: Table of the model's top tokens by context. True: a table for this request alone; False: no table.
+        branching: Whether to draft a tree. False: draft the chain of the most likely children, for engines that can
+            verify only chains. (The most likely path of a tree with as many rows would be shorter.)
 
     Raises:
         ValueError: A parameter is out of range.
@@ -76,12 +76,12 @@ class SuffixMatch:
         self.begin((), ())
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share a recycling table with other requests, or use none, unless the constructor was given ``recycling``."""
+        """Share a recycling table with other requests, or use no table; ignored if ``recycling`` was given."""
         if self._clears_table:
             self.recycling_table, self._clears_table = table, False
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Index the prompt, which the answer continues, and each reference that the prompt does not contain."""
+        """Index the prompt, and each reference that the prompt does not contain."""
         self._index = TokenIndex()
         in_prompt = Contained(prompt)
         for reference in references:
@@ -110,13 +110,16 @@ class SuffixMatch:
             self._tail = (*self._tail, *accepted.tokens)[-2:]
 
     def _rank_common_tokens(self) -> None:
-        """Rank the common tokens; done again when the texts have doubled in length, which bounds the cost per token."""
+        """Rank the common tokens.
+
+        This is repeated when the texts have doubled in length, which bounds the cost per token.
+        """
         self._ranked = len(self._index.tokens)
         ranked = self._index.kneser_ney_unigrams(self.common) if self.common else []
         self._common_tokens = {token: COMMON_SHARE * share for token, share in ranked}
 
     def _weigh(self, context: Tokens) -> dict[int, float]:
-        """Return the weight of each position after an occurrence of the last token: BASE ** (length of its match)."""
+        """Return the weight of each position after a match: BASE ** (number of matching tokens)."""
         weights: dict[int, float] = {}
         matches = self._index.find_matches(context[-MAX_MATCH:], MAX_MATCH, MAX_OCCURRENCES)
         for matched, positions in enumerate(matches, 1):
@@ -125,7 +128,7 @@ class SuffixMatch:
         return weights
 
     def _grow(self, weights: dict[int, float], context: Tokens, rows: int) -> Draft:
-        """Return the ``rows`` most likely rows, best first; of equally likely rows the one that was found first."""
+        """Return the ``rows`` most likely rows, best first; equally likely rows in the order of discovery."""
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
@@ -147,7 +150,7 @@ class SuffixMatch:
     def _trust(self, weight: float, depth: int) -> float:
         """Return the probability that one of the known positions is right: m / (m + ESCAPE).
 
-        m is computed from the positions' total weight, as if a single position had all of it.
+        m is the number of matching tokens at which one position alone would have this ``weight``.
         """
         matched = log(weight) / _LOG_BASE + depth
         return matched / (matched + ESCAPE)
@@ -169,7 +172,7 @@ class SuffixMatch:
         return branches if self.branching else [min(branches)] if branches else []
 
     def _guesses(self, row: int, before: int, last: int) -> dict[int, float]:
-        """Return guesses in case that no position is right: recycled tokens, and below the root also common tokens."""
+        """Return guesses in case no position is right: recycled tokens and, below the root, common tokens."""
         guesses = {} if self.recycling_table is None else self.recycling_table.lookup(before, last)
         if row == ROOT:
             left = 1 - sum(guesses.values())

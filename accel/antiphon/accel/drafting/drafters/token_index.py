@@ -1,4 +1,4 @@
-"""Index over token sequences (references, prompt, answer): for every token the positions right after it."""
+"""An index of token sequences (references, prompt, answer): for every token, the positions right after it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ END = -1
 
 
 class TokenIndex:
-    """Token sequences in one list, and for every token the positions that follow it.
+    """Token sequences in one list, with the positions after each occurrence of every token.
 
-    A position is an index into ``tokens``: that of the token right after an occurrence, so every position has a
-    continuation. The last sequence can be extended until it is closed. Adding a token costs O(1). ``tokens`` begins and
-    ends with ``END``, so a text can be read on from any position until it ends.
+    A position is the index in ``tokens`` of the token right after an occurrence. The last sequence can be extended
+    until it is closed. Adding a token costs O(1). ``tokens`` begins and ends with ``END``, so that reading from any
+    position stops at the end of its text.
 
     Attributes:
         tokens: All sequences, each followed by ``END``.
@@ -44,11 +44,11 @@ class TokenIndex:
         self.tokens.append(END)
 
     def find_matches(self, tail: Tokens, longest: int, newest: int | None = None) -> list[list[int]]:
-        """Return the positions that follow earlier occurrences of the last token, of the last two tokens, and so on.
+        """Return the positions after earlier occurrences of the last token, of the last two tokens, and so on.
 
         Args:
             tail: The text, or its last tokens.
-            newest: Consider only this many of the newest occurrences of the last token; all by default.
+            newest: Number of newest occurrences of the last token to consider; None: all.
 
         Returns:
             Entry m - 1 has the positions after matches of m tokens, oldest first. The list ends with the longest
@@ -68,11 +68,11 @@ class TokenIndex:
         return matches
 
     def continuations(self, positions: Iterable[int], ahead: int) -> dict[int, list[int]]:
-        """Group positions by the token that is ``ahead`` tokens after them; positions whose sequence ended are omitted.
+        """Group positions by the token ``ahead`` tokens after them. Positions whose sequence has ended are omitted.
 
         Args:
-            positions: Positions that the call with ``ahead - 1`` returned. Other positions
-                could extend into the next sequence.
+            positions: Positions that the call with ``ahead - 1`` returned; from others, ``ahead`` tokens could reach
+                into the next sequence.
             ahead: Distance in tokens; 0 is the token at the position itself.
 
         Returns:

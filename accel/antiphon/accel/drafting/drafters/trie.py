@@ -1,4 +1,4 @@
-"""N-gram trie (Chen et al. 2025): all known continuations of the last tokens as one tree, the most frequent first."""
+"""N-gram trie (Chen et al. 2025): draft the known continuations of the last tokens as a tree, most frequent first."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from antiphon.accel.drafting.drafters.token_index import TokenIndex
 
 
 class Trie:
-    """A `Drafter` of the tree of everything that followed the longest known suffix of the context.
+    """A `Drafter` that drafts all continuations of the longest known suffix of the context as a tree.
 
-    The last ``prefix`` tokens are looked up, then one fewer, down to one; the first lookup with a continuation is used.
-    Rows are sorted by frequency, then by depth, then by first occurrence, so drafts are reproducible. Each
-    reference is a separate text; prompt and answer are one text. The draft is the same as if the trie were rebuilt
-    with the answer at every step.
+    The last ``prefix`` tokens are looked up, then one fewer, down to one; the first lookup with a continuation is
+    used. Rows are sorted by frequency, then by depth, then by first occurrence, so drafts are reproducible. Each
+    reference is a separate text; prompt and answer are one text. Every draft includes the answer so far, as if the
+    trie were rebuilt at every step.
 
     Args:
         n: Window size of the paper, in tokens.
@@ -52,7 +52,7 @@ class Trie:
         return EMPTY
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Ignore the step: `propose` gets the whole context."""
+        """Ignore the step, because `propose` gets the whole context."""
 
     def _grow(self, positions: Sequence[int], matched: int, rows: int) -> Draft:
         """Return the ``rows`` most frequent paths from these positions, parents before children."""

@@ -14,7 +14,7 @@ from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 
 
 class OutOfBlocksError(MemoryError):
-    """Raised if fewer blocks are free or idle than are needed."""
+    """Fewer blocks are free or idle than are needed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -25,7 +25,7 @@ class CachedBlock:
         block: Block number; -1 for the root of a tree.
         tokens: The `BLOCK_SIZE` tokens of the block; empty for the root.
         parent: The node of the block before it in the text; None for the root.
-        tenant: The tenant of the tree; set for the root only.
+        tenant: The tenant of the tree; only set for the root.
         children: Nodes of the blocks that continue the text, by the tokens of the block.
     """
 
@@ -39,9 +39,9 @@ class CachedBlock:
 class BlockPool:
     """A fixed number of blocks. A block is free, in use by one or more sequences, or idle.
 
-    An idle block has no user, but its contents are cached as a prefix; it is evicted when no block is free, the least
-    recently used first. Cached blocks hold confirmed tokens and are never written to again. Only the
-    tenant that computed a prefix can find it.
+    An idle block has no user, but its contents are cached as a prefix. If no block is free, the least recently used
+    idle block is evicted. Cached blocks hold confirmed tokens and are never written to again. Only the tenant that
+    computed a prefix can find it.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -63,7 +63,7 @@ class BlockPool:
         return len(self._roots)
 
     def allocate(self, count: int) -> list[int]:
-        """Return ``count`` blocks with one user each; evict idle blocks if there are too few free ones.
+        """Return ``count`` blocks with one user each; evict idle blocks if too few are free.
 
         Raises:
             OutOfBlocksError: Fewer than ``count`` blocks are available; none is allocated.
@@ -96,7 +96,7 @@ class BlockPool:
                     self._free.append(block)
 
     def is_writable(self, block: int) -> bool:
-        """Return whether the block's user may write to it: it has exactly one user and is not cached."""
+        """Return whether a block may be written to, because it has exactly one user and is not cached."""
         return self._users[block] == 1 and block not in self._cached
 
     def is_free(self, block: int) -> bool:
@@ -126,7 +126,7 @@ class BlockPool:
     def find_prefix(self, tenant: Hashable, text: Tokens) -> tuple[list[int], int]:
         """Return the blocks of the longest cached prefix of a text, and its number of tokens.
 
-        The last block may be used in part only: it can hold other tokens after the prefix.
+        The prefix may end inside the last block, which then holds other tokens after the prefix.
         """
         node = self._roots.get(tenant)
         blocks: list[int] = []
@@ -149,7 +149,10 @@ class BlockPool:
             self._uncache(list(root.children.values()))
 
     def _evict(self, block: int) -> None:
-        """Free an idle block. Blocks that continue its text cannot be found any more, so they are uncached too."""
+        """Free an idle block.
+
+        The blocks that continue its text leave the cache, because they can no longer be found.
+        """
         cached = self._cached[block]
         if (parent := cached.parent) is not None:
             del parent.children[cached.tokens]

@@ -1,4 +1,4 @@
-"""Stored results of self-test and speed comparison, so that a model is tested once per machine and setting.
+"""Store the results of self-test and speed comparison, so that a model is tested once per machine and setting.
 
 Each result is a small JSON file in the user's cache. A file that cannot be read counts as no result.
 """

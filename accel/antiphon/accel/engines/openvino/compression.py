@@ -1,4 +1,4 @@
-"""Weight compression of a graph to 8 or 4 bits with nncf. This changes the texts that the model generates."""
+"""Compress the weights of a graph to 8 or 4 bits with nncf. This changes the texts that the model generates."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Converts a model of transformers to an OpenVINO graph with paged attention. Reads and writes no files.
+"""Convert a transformers model to an OpenVINO graph with paged attention. Reads and writes no files.
 
-The graph has no large weights: they are inputs, which `weights.attach_weights` replaces by the model's own memory.
+The graph contains no large weights: it has an input for each, which `weights.attach_weights` replaces by a constant
+in the model's own memory.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LINEAR = "antiphon::linear"
 
 
 class UnsupportedModelError(ValueError):
-    """The OpenVINO engine cannot run the model; the message gives the user the reason."""
+    """The OpenVINO engine cannot run the model; the message has the reason."""
 
 
 @torch.no_grad()
@@ -94,7 +95,7 @@ def windows_of(traits: Traits) -> list[int]:
 
 
 class WeightArguments:
-    """The large weights of a model as arguments of the function that is traced, so that the graph gets them as inputs.
+    """Makes the large weights of a model arguments of the traced function, so that they become inputs of the graph.
 
     Args:
         model: The model with placeholders, see `with_placeholders`.
@@ -121,7 +122,7 @@ class WeightArguments:
 
 
 class _Forward:
-    """The model as a function of tensors only, so that it can be traced: large weights are arguments too.
+    """Wraps the model as a function of tensors only, including large weights, so that it can be traced.
 
     Each row of a forward pass is traced as a sequence of one token. Where the model transposes rows and heads, nothing
     has then to be moved, and OpenVINO leaves the operation out.
@@ -161,7 +162,7 @@ class _Forward:
 
 
 class SymbolicLinear(TorchFunctionMode):
-    """Records linear layers in the trace without computing them: placeholders would be copied to full matrices."""
+    """Records linear layers in the trace without computing them, so that placeholders are not expanded to matrices."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.nn.functional.linear:
@@ -181,7 +182,7 @@ def _linear_to_openvino(context: Any) -> list[Any]:
 
 
 def with_placeholders(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a float32 copy whose large weights are placeholders of one number each, expanded to their shape."""
+    """Return a float32 copy whose large weights are placeholders: one number, expanded to the weight's shape."""
     large = {id(weight) for weight in large_weights(model).values()}
     memo: dict[int, Any] = {
         id(weight): torch.nn.Parameter(

@@ -1,4 +1,4 @@
-"""The cost of forward passes: measured once per model and machine, and stored in the user's cache."""
+"""Measure the cost of forward passes, once per model and machine; store it in the user's cache."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STEP_VERSION = 11
 
 
 def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = False) -> StepCost:
-    """Return the cost of this engine's forward passes: the stored one, or measured now, usually in six seconds."""
+    """Return the cost of this engine's forward passes, stored or measured now (usually in six seconds)."""
     key = {
         "engine": "openvino",
         "model": fingerprint,
@@ -78,9 +78,9 @@ def measure(
 ) -> StepCost:
     """Time forward passes and return the fastest time of each kind.
 
-    Each pass is run twice in a row: the first one adapts the graph to its number of rows, and the extra time of the
-    first is `StepCost.shape_change`. The time includes finding the most likely tokens of `VERIFIED_ROWS` rows. All
-    row counts are measured at the first context; at the others those of `LONG_ROWS`.
+    Each pass is run twice in succession. The first run adapts the graph to the number of rows; its extra time is
+    `StepCost.shape_change`. The time includes finding the most likely tokens of `VERIFIED_ROWS` rows. All row counts
+    are measured at the first context, and those of `LONG_ROWS` at the others.
 
     Args:
         seconds: Maximum time to spend, approximately, see `PLAIN_STEPS`.
@@ -115,7 +115,7 @@ def measure(
 def _packing_cost(found: Mapping[int, Mapping[int, float]]) -> float:
     """Return the seconds per context token that a draft adds to a plain step; 0 if one context was measured.
 
-    In a shared forward pass it is added once for each sequence with a draft, for any number of rows.
+    In a shared forward pass it is added once for each sequence with a draft, whatever its number of rows.
     """
     (start, first), (end, last) = min(found.items()), max(found.items())
     if start == end or DRAFT_ROWS not in first or DRAFT_ROWS not in last:
@@ -124,20 +124,20 @@ def _packing_cost(found: Mapping[int, Mapping[int, float]]) -> float:
 
 
 def _plain_step_seconds(engine: OpenVINOEngine, context: int) -> float:
-    """Measure one plain step, to check whether a stored cost still holds."""
+    """Measure one plain step, to check whether a stored cost is still correct."""
     (seconds,) = measure(engine, rows=(1,), contexts=(context,), seconds=0.0).seconds.values()
     return seconds[1]
 
 
 def _longest(engine: OpenVINOEngine, rows: int) -> int:
-    """Return the largest number of cached tokens after which ``rows`` rows fit."""
+    """Return the maximum number of cached tokens that leaves space for ``rows`` rows."""
     return min(engine.capacity, engine.max_positions or engine.capacity) - rows
 
 
 def _time_forward(engine: OpenVINOEngine, context: int, count: int) -> float:
     """Return the seconds of a forward pass of ``count`` rows after ``context`` tokens.
 
-    The KV cache is uninitialized; the time is the same.
+    The KV cache is uninitialized, which does not affect the time.
     """
     sequence = engine.uninitialized_sequence(context)
     tokens = [1 + index % 200 for index in range(count)]

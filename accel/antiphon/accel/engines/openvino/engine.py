@@ -61,7 +61,7 @@ MeasureCost = Callable[["OpenVINOEngine", bool], "StepCost"]
 class OpenVINOEngine:
     """Runs one model as a graph over a paged KV cache, which all of its sequences share.
 
-    Implements `antiphon.accel.engines.protocol.ModelEngine`. If memory is short, cached prefixes without users are
+    Implements `antiphon.accel.engines.protocol.ModelEngine`. If the KV cache is full, unused cached prefixes are
     evicted first, then the least recently used sequences, which the scheduler prefills again.
 
     Args:
@@ -73,7 +73,7 @@ class OpenVINOEngine:
             it, at most `MAX_STATES`. Ignored if the model has none.
         prefill_chunk: Maximum number of prompt tokens per forward pass.
         lock: Lock held during forward passes; it can be shared with another engine of the same model.
-        find_bigrams: Computes the model's bigrams on first use; None if there are none.
+        find_bigrams: Function that computes the model's bigrams; None if there are none.
 
     Raises:
         ValueError: ``memory`` is too small for two blocks.
@@ -142,7 +142,7 @@ class OpenVINOEngine:
         return None if self.acceptance_stats is None else self.acceptance_stats.batch_cost
 
     def set_cost_measurement(self, measure: MeasureCost) -> None:
-        """Set how the cost of forward passes is measured, and measure it."""
+        """Set the function that measures the cost of forward passes, and call it."""
         self._measure_cost = measure
         self.step_cost()
 
@@ -174,16 +174,16 @@ class OpenVINOEngine:
         return self._bigrams
 
     def release(self, sequence: CachedSequence) -> None:
-        """See `ModelEngine.release`. The tenant's later requests find the prefix until its blocks are reused."""
+        """See `ModelEngine.release`. Later requests of the tenant can reuse the prefix until its blocks are evicted."""
         sequence.reset()
 
     @property
     def capacity(self) -> int:
-        """Number of tokens that the KV cache holds, of all sequences together."""
+        """Number of tokens that fit into the KV cache, for all sequences together."""
         return self.pool.num_blocks * BLOCK_SIZE
 
     def preallocate(self, tokens: int | None = None) -> None:
-        """Write to the blocks that are used first, so that the system provides their memory before it is needed.
+        """Write to the blocks that will be used first, so that the system provides their memory in advance.
 
         Args:
             tokens: Number of tokens whose blocks are written; None: as many as fit `PREALLOCATED_BYTES`.
@@ -223,20 +223,20 @@ class OpenVINOEngine:
         return self.graph.hidden_size > 0 and layers == (-1,)
 
     def cache_of(self, sequence: CachedSequence) -> None:
-        """Return None: the KV cache is not one of transformers."""
+        """Return None, because the KV cache is not a transformers cache."""
 
     def usable_bita(self, *, reproducible: bool = False) -> tuple[None, str]:
-        """Return None and the reason: the graph has no embeddings of BiTA's masks."""
+        """Return None and the reason: the graph has no embeddings for BiTA's masks."""
         return None, f"BiTA's masks are not verified by the engine {self.name}"
 
     def uninitialized_sequence(self, length: int) -> PagedSequence:
-        """Return a sequence of ``length`` cached tokens that were not computed, to time a forward pass after them."""
+        """Return a sequence with ``length`` uninitialized cached tokens, to time a forward pass."""
         sequence = self.sequence(tenant=AnonymousTenant())
         sequence.fill_uninitialized(length)
         return sequence
 
     def thread_settings(self) -> ThreadSettings:
-        """Return the defaults: OpenVINO has threads and a precision of its own."""
+        """Return the defaults, because OpenVINO has its own threads and precision."""
         return ThreadSettings()
 
     def thread_context(self, settings: ThreadSettings) -> AbstractContextManager[None]:
@@ -244,10 +244,10 @@ class OpenVINOEngine:
         return nullcontext()
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
-        """See `Engine.forward`. Long prompts are first prefilled in chunks, several sequences per pass.
+        """See `Engine.forward`. Long prompts are first prefilled in chunks, several sequences in one pass.
 
         Raises:
-            OutOfBlocksError: The KV cache does not hold these sequences together.
+            OutOfBlocksError: The sequences together do not fit into the KV cache.
         """
         self._num_forwards += 1
         sequences = [_own_sequence(each) for each in inputs]
@@ -270,14 +270,14 @@ class OpenVINOEngine:
         return logits
 
     def _release_temporary_weights(self) -> None:
-        """Run a forward pass, in which OpenVINO packs the weights, and free their source."""
+        """Run a forward pass, in which OpenVINO packs the weights; then free the original weights."""
         sequence = self.uninitialized_sequence(1)
         self.forward([SequenceInput(sequence, (0,))])
         sequence.reset()
         self.graph.release_temporary_weights()
 
     def _next_chunk(self, given: SequenceInput, pending: Sequence[int]) -> int:
-        """Return how many pending tokens to prefill now, without logits; 0 if the final pass can compute them all."""
+        """Return how many pending tokens to prefill next; 0 if the final pass can compute all of them."""
         chunk = min(given.prefill_chunk or self.prefill_chunk, self.prefill_chunk)
         has_draft = len(given.draft) > 0
         longest = MAX_PENDING_WITH_TREE if self._memory.states is None else 1  # each row has a block for its state

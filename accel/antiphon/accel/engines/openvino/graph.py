@@ -1,4 +1,4 @@
-"""The compiled graph: one forward pass over the rows of several sequences. Independent of drafts."""
+"""The compiled graph, which runs one forward pass over the rows of several sequences. Independent of drafts."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class PagedGraph:
             self._request.set_tensor(name, tensor)
 
     def release_temporary_weights(self) -> None:
-        """Free the memory of weights that OpenVINO has packed into its own memory in the first forward pass."""
+        """Free the memory of weights that OpenVINO has packed during the first forward pass."""
         if self.has_temporary_weights:
             self._memory.release()
 
@@ -154,7 +154,7 @@ class PagedGraph:
         return sum(node.get_rt_info()["layerType"].astype(str) == FUSED for node in nodes)
 
     def release_exact_head(self) -> None:
-        """Free the memory of the head that computes all logits; it is compiled again when they are needed."""
+        """Free the memory of the exact head; it is compiled again when all logits are needed."""
         if self.lm_head is not None:
             self.lm_head.release_exact()
 
@@ -162,7 +162,7 @@ class PagedGraph:
         """Run one forward pass over the rows of several sequences.
 
         Args:
-            needs_best: Whether the caller needs the most likely tokens, which are then prepared in this call.
+            needs_best: Whether the caller needs the most likely tokens; if so, this call prepares them.
 
         Returns:
             The requested logits of each sequence.
@@ -231,5 +231,5 @@ def _state_inputs(sequences: Sequence[SequenceRows], starts: NDArray[np.int32]) 
 
 
 def _offsets(counts: Sequence[int]) -> NDArray[np.int32]:
-    """Return where each part of a concatenated array begins, and where the last one ends."""
+    """Return where each part of a concatenated array begins, and where the last part ends."""
     return np.cumsum([0, *counts], dtype=np.int32)

@@ -1,8 +1,9 @@
-"""The LM head in 8 bits, and the exact most likely token by the model's own weights.
+"""Compute the LM head in 8 bits, and the exact most likely token with the model's own weights.
 
-The head is the largest matrix that a step reads: a quarter of all weights of a model of half a billion parameters. A
-product in 8 bits reads half of it. Its error has a bound, so the tokens whose logit could be the largest are known; the
-logits of these few are then computed with the model's own weights. The result is the argmax of the unchanged model.
+The head is the largest matrix that a step reads: in a model of half a billion parameters, a quarter of all weights. A
+product in 8 bits reads half as much memory. A bound on its error leaves few tokens whose logits could be the largest.
+The logits of these candidates are computed with the model's own weights, so the result is the argmax of the unchanged
+model.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ SELECTING = ("Gather", "Reshape", "Slice", "Transpose")
 
 
 def split_head(graph: openvino.Model) -> HeadWeights | None:
-    """Remove the head from a graph, which then returns the hidden states that the head reads, (1, rows, hidden).
+    """Remove the head from a graph, so that it returns the input of the head: hidden states (1, rows, hidden).
 
     Args:
-        graph: The graph, which is changed, with its weights as constants and logits as the output.
+        graph: The graph to change; its weights are constants, and its output is the logits.
 
     Returns:
-        The head's weights; None if logits are not a plain product with the weights, and the graph is unchanged.
+        The head's weights; None, and the graph unchanged, if logits are not a plain product with the weights.
     """
     result = graph.get_results()[0]
     product = result.input_value(0).get_node()
@@ -93,8 +94,8 @@ class LMHead:
 
     Args:
         precision: Precision of exact logits, "f32" or "bf16".
-        has_integer_units: Whether to use integer units; by default as `prefers_integer_units` decides for the first
-            hidden states, when the weights are quantized.
+        has_integer_units: Whether to use integer units; by default `prefers_integer_units` decides with the first
+            hidden states.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class LMHead:
 
     @property
     def is_vague(self) -> bool:
-        """Whether too many tokens are candidates, so that exact logits are found faster."""
+        """Whether there are so many candidates that computing all exact logits is faster."""
         return self._mean_candidates > MAX_CANDIDATES
 
     def as_read(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -141,7 +142,7 @@ class LMHead:
             self._exact = None
 
     def best_token(self, approximate: ApproximateLogits, row: int, hidden: NDArray[np.float32]) -> int:
-        """Return the token with the largest exact logit; if tied, the lowest id.
+        """Return the token with the largest exact logit; the lowest id in a tie.
 
         With weights ``w``, their quantized form ``q``, hidden states ``h``, and their quantized form ``g``, a logit's
         error is ``|wh - qg| <= |w - q| |h| + |q| |h - g|``, by the Cauchy-Schwarz inequality. A token is a candidate if
@@ -176,7 +177,7 @@ class LMHead:
 
 
 class PassLogits:
-    """The logits of one forward pass over several sequences, computed for all of its rows when they are first needed.
+    """The logits of a forward pass over several sequences; all rows are computed when one is first needed.
 
     Args:
         hidden: Hidden states of the rows, shape (rows, hidden).
@@ -190,7 +191,7 @@ class PassLogits:
         self._exact: NDArray[np.float32] | None = None
 
     def known(self) -> ApproximateLogits | NDArray[np.float32]:
-        """Return exact logits, (rows, vocab), if they are known or quantization is too vague, else approximate ones."""
+        """Return approximate logits; exact ones, (rows, vocab), if they are known or there are too many candidates."""
         with self._lock:
             if self._exact is None and self.lm_head.is_vague:
                 self._exact = self.lm_head.exact_logits(self.hidden)

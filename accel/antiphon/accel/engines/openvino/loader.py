@@ -1,4 +1,4 @@
-"""Loads a model into the OpenVINO engine, or returns the reason why it stays on torch.
+"""Load a model into the OpenVINO engine, or return the reason why torch runs it.
 
 On first use the model is converted, self-tested against torch and timed; the results are stored in the user's cache.
 """
@@ -77,7 +77,7 @@ class LoadResult:
     """The result of `load_engine`.
 
     Attributes:
-        engine: The engine; None if the model stays on torch.
+        engine: The engine; None if torch runs the model.
         reason: Why the engine is used or not, in one sentence.
     """
 
@@ -96,8 +96,8 @@ def load_engine(
     """Return the engine for a model, converted and self-tested on first use.
 
     The caller holds the lock of the model's torch engine, which both engines then share. A graph that fails the
-    self-test is never used. Compressed weights cannot be compared with torch's closely; therefore the architecture is
-    tested first with uncompressed weights, in a small model.
+    self-test is never used. Compressed weights differ too much from torch's for a close comparison, so the
+    architecture is first tested in a small model with uncompressed weights.
 
     Args:
         weights: "int8" or "int4" to compress the weights, which changes the model's texts. Empty to keep them.
@@ -144,7 +144,7 @@ def _weight_bytes(model: PreTrainedModel) -> int:
 
 
 def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
-    """Return why OpenVINO cannot run this model on this machine, or None; checked before conversion.
+    """Return why OpenVINO cannot run this model on this machine, or None. Called before conversion.
 
     Args:
         weights: "int8" or "int4" for compressed weights, or empty.
@@ -167,7 +167,7 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
 
 
 def _head_bytes(model: PreTrainedModel) -> int:
-    """Return the size of the LM head's matrix in 16 bits, in bytes; 0 if the model has none."""
+    """Return the size in bytes of the LM head's matrix in 16 bits; 0 if the model has no LM head."""
     head = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
     return 0 if weight is None else 2 * weight.numel()
@@ -211,7 +211,7 @@ def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compa
 def _speedup(engine: OpenVINOEngine, model: PreTrainedModel, *, remeasure: bool = False) -> float | None:
     """Return how many times faster than torch the engine is: the geometric mean with a draft and without.
 
-    None if another program disturbed the measurement; the next start then compares the engines again.
+    Returns None if another program disturbed the measurement; the next start then measures again.
     """
     own, other = engine.step_cost(remeasure=remeasure), engine_of(model).step_cost(remeasure=remeasure)
     if not (is_credible(own) and is_credible(other)):
@@ -298,7 +298,7 @@ def _files(model: PreTrainedModel) -> list[Path]:
 
 
 def _ignore_progress(stage: str, done: int, total: int) -> None:
-    """Do nothing: the caller gave no callback."""
+    """Do nothing; used if the caller gives no callback."""
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

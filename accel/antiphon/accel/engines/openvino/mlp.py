@@ -1,4 +1,4 @@
-"""Changes to the MLP blocks of a graph before it is compiled, for speed and memory; `fuse_products` rounds weights."""
+"""Change the MLP blocks of a graph before it is compiled, for speed and memory; `fuse_products` rounds weights."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class GatedBlock:
 
     Attributes:
         activation: The activation, whose input is the gate product.
-        up: Input of the multiplication that reads the other product.
-        down: The product that reads the multiplication.
+        up: Input of the multiplication that gets the up product.
+        down: The matrix product that gets the result of the multiplication.
     """
 
     activation: Any
@@ -47,13 +47,13 @@ class GatedBlock:
 
     @property
     def products(self) -> list[Any]:
-        """The gate, up and down products of weights; None for one that is computed otherwise."""
+        """The gate, up and down products; None for an operation that is not a product with weights."""
         outputs = [self.activation.input_value(0), self.up.get_source_output(), self.down.output(0)]
         return [_product(output) for output in outputs]
 
 
 def find_gated_blocks(graph: openvino.Model) -> list[GatedBlock]:
-    """Return the gated MLP blocks: a matrix product reads the product of an activation and another product."""
+    """Return the gated MLP blocks of a graph: those that compute ``down(activation(gate) * up)``."""
     return [block for node in graph.get_ops() if node.get_type_name() == "MatMul" for block in _gated_block(node)]
 
 
@@ -70,18 +70,18 @@ def _gated_block(product: Any) -> Iterator[GatedBlock]:
 
 
 def fuse_products(graph: openvino.Model, memory: TemporaryWeights) -> int:
-    """Give all MLP blocks weights in float16, so that OpenVINO fuses the three products of a block into one operation.
+    """Convert the weights of all MLP blocks to float16, so that OpenVINO fuses each block's three products.
 
     On CPUs with AMX a step with fused blocks takes a tenth less time (0.5 billion weights in bfloat16, 16 rows: 65
-    instead of 75 ms). The operation accepts weights in float16 only, and packs them in bfloat16 for itself when the
-    graph is compiled. Weights of more than 0.00006 keep their value; smaller ones change by at most 3e-8.
+    instead of 75 ms). The fused operation only accepts float16 weights, and packs them in bfloat16 when the graph is
+    compiled. Weights above 0.00006 keep their value; smaller weights change by at most 3e-8.
 
     Args:
         graph: The graph, which is changed.
-        memory: Memory for the weights in float16, which can be freed after the first forward pass.
+        memory: Memory for the float16 weights; it can be freed after the first forward pass.
 
     Returns:
-        The number of blocks; 0 if one of them has other weights, and nothing is changed.
+        The number of blocks. 0 if the weights of any block are unsuitable; the graph is then unchanged.
     """
     blocks = [block.products for block in find_gated_blocks(graph)]
     constants = [weights_of(product) if product is not None else None for block in blocks for product in block]
@@ -110,10 +110,10 @@ def _as_float16(constant: Any, memory: TemporaryWeights) -> NDArray[np.float16] 
 
 
 def keep_products_apart(graph: openvino.Model) -> None:
-    """Put a clamp that changes no value before the activation of each MLP block.
+    """Insert a clamp that changes no value before each MLP block's activation, to prevent fusion.
 
-    On CPUs with AMX, OpenVINO would otherwise fuse the three products of the block, and keep a float16 copy of their
-    weights in addition to the packed one: three quarters of the weights of a model of 1.5 billion parameters.
+    On CPUs with AMX, OpenVINO would otherwise fuse the three products of a block, and keep a float16 copy of their
+    weights besides the packed copy. These are three quarters of all weights in a model of 1.5 billion parameters.
     """
     from openvino import opset13
 
@@ -124,14 +124,14 @@ def keep_products_apart(graph: openvino.Model) -> None:
 
 
 def merge_gate_and_up(graph: openvino.Model, owners: Owners) -> int:
-    """Compute the gate and up products of each MLP block by one product, if their weights are adjacent in memory.
+    """Merge the gate and up products of each MLP block into one product, if their weights are adjacent in memory.
 
-    In ordinary checkpoints they are. One long product reads weights at a higher rate than two short ones. No weight is
+    In most checkpoints they are. One long product reads weights at a higher rate than two short ones. Weights are not
     copied.
 
     Args:
         graph: The graph, which is changed.
-        owners: Receives the owners of the memory of the new constants.
+        owners: List to which the owners of the new constants' memory are added.
 
     Returns:
         The number of merged pairs.
@@ -146,9 +146,9 @@ def merge_gate_and_up(graph: openvino.Model, owners: Owners) -> int:
 
 
 def _product(output: Any) -> Any:
-    """Return the product with weights that computes an output, or None.
+    """Return the product with weights whose result is an output, or None.
 
-    If the output is that of a clamp, the product is the one that the clamp is applied to.
+    If a clamp computes the output, return the product before the clamp.
     """
     node = output.get_node()
     if node.get_type_name() == "Clamp":
@@ -157,7 +157,7 @@ def _product(output: Any) -> Any:
 
 
 def _merge(pair: list[Any], owners: Owners) -> bool:
-    """Replace two products by one if the weights of one begin where those of the other end."""
+    """Replace two products by one if their weights are adjacent in memory."""
     from openvino import opset13
 
     pair = sorted(pair, key=lambda product: int(weights_of(product).data.ctypes.data))

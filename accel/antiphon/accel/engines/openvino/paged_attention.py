@@ -1,7 +1,7 @@
-"""Paged attention: the function that a model calls while it is traced, and its translation to OpenVINO's operation.
+"""Paged attention: the function that a model calls during tracing, and its translation to OpenVINO's operation.
 
-Models reach it through transformers' interface of attention functions, by the name `PAGED`. This module
-handles the queries, keys and values of one layer and the order of the operation's inputs.
+Models call the function through transformers' attention interface, under the name `PAGED`. This module handles the
+queries, keys and values of one layer, and the order of the operation's inputs.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def tracing(given: Tracing) -> Iterator[Tracing]:
 def paged_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Record the operation in the trace. The returned values are meaningless, their shape is right.
+    """Record the operation in the trace; return a tensor of the right shape with meaningless values.
 
-    Windows are taken from the model's configuration, because not every model passes them on.
+    Sliding windows come from the model's configuration, because not every model passes them on.
 
     Args:
         query: Queries, shape (rows, heads, 1, size).
@@ -78,7 +78,7 @@ def paged_attention(
         The output, shape (rows, 1, heads, value size), and None for the attention weights.
 
     Raises:
-        ValueError: The model uses an option that the operation does not have.
+        ValueError: The model uses an option that the operation does not support.
     """
     if given := [name for name in UNSUPPORTED if options.get(name) is not None]:
         raise ValueError(f"{type(module).__name__} uses {', '.join(given)}, which paged attention does not have.")
@@ -104,7 +104,7 @@ def paged_attention(
 
 
 def to_openvino(context: Any) -> list[Any]:
-    """Translate the traced operation for OpenVINO's PyTorch frontend, which calls this with the operation's context."""
+    """Translate the traced operation; OpenVINO's PyTorch frontend calls this with the operation's context."""
     from openvino import opset13
     from openvino.op import _PagedAttentionExtension
 
@@ -140,7 +140,7 @@ def _shape_only(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tens
 
 
 def _no_mask(*arguments: Any, **options: Any) -> None:
-    """Return no mask: the tables determine which rows each row attends to."""
+    """Return None, because the tables determine to which rows each row attends."""
 
 
 _library: Any = torch.library.Library("antiphon", "DEF")  # type: ignore[no-untyped-call]  # torch leaves it without types

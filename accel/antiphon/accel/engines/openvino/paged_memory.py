@@ -25,7 +25,7 @@ DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
 class BlockStorage:
     """Keys and values of all layers in blocks of `BLOCK_SIZE` tokens, and states of all layers in blocks of one each.
 
-    The operating system provides the memory page by page when a block is first written to.
+    The operating system provides memory when a block is first written to.
 
     Args:
         shapes: Shape of each layer's cache.
@@ -76,10 +76,10 @@ class BlockStorage:
             states[:, block] = 0
 
     def move_rows(self, sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> None:
-        """Copy rows to other slots; all are read before the first is written.
+        """Copy rows to other slots. All rows are read before the first is written.
 
         Args:
-            sources: Slots to copy from: (block, offset in the block) each.
+            sources: Slots to copy from, as (block, offset in the block).
         """
         source, target = np.array(sources).T, np.array(targets).T
         for states in self._states.values():
@@ -97,10 +97,10 @@ class BlockStorage:
 
 @dataclass(frozen=True, slots=True)
 class PagedMemory:
-    """What the sequences of one engine share: blocks, their contents, and limits of the model.
+    """The state that all sequences of one engine share: blocks, their contents, and limits of the model.
 
-    Sequences keep accepted rows in their own threads while other sequences are in a forward pass. ``lock`` is held
-    whenever blocks change their owner.
+    A sequence may keep accepted rows in its own thread while other sequences are in a forward pass, so ``lock`` must
+    be held whenever blocks change their owner.
 
     Attributes:
         pool: Allocates blocks and caches prefixes.

@@ -1,4 +1,4 @@
-"""Products of hidden states with an LM head's weights, both in 8 bits, and bounds of their error. See `lm_head`."""
+"""Multiply hidden states by an LM head's weights, both in 8 bits, with bounds of the error. See `lm_head`."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ INTEGER_UNITS = "amx_int8"
 
 @dataclass(frozen=True, slots=True)
 class HeadWeights:
-    """The head's matrix as it is in the model.
+    """The head's weights in the model's own precision.
 
     Attributes:
-        values: Shape (vocab, hidden). 16-bit values are given as their bits, in uint16. The owner
-            of this memory must outlive the object.
+        values: Shape (vocab, hidden). 16-bit values are stored as their bits, in uint16. The owner of this memory
+            must outlive the object.
         kind: Element type, "bf16", "f16" or "f32".
     """
 
@@ -87,16 +87,16 @@ class ApproximateLogits:
 class QuantizedHead:
     """The head's weights in 8 bits, multiplied by hidden states in 8 bits.
 
-    Each row of weights has its own scale. Hidden states are rounded here, so that their error is known: with integer
-    units, to multiples of one scale for each row; otherwise to multiples of a scale for each group of hidden values,
-    which OpenVINO's kernel quantizes without a further error.
+    Each row of weights has its own scale. Hidden states are rounded here, so that their error is known. With integer
+    units they are rounded to multiples of one scale per row. Without, they are rounded to multiples of one scale per
+    group of hidden values, so that the quantization in OpenVINO's kernel adds no further error.
 
     Args:
         has_integer_units: Whether to use integer units, see `prefers_integer_units`.
 
     Attributes:
-        norms: Norms of each row's quantization error and of each quantized row, shape (2, vocab).
-        largest_norms: The largest of each, shape (2,).
+        norms: Norm of each row's quantization error, and norm of each quantized row; shape (2, vocab).
+        largest_norms: Maxima of both, shape (2,).
     """
 
     def __init__(self, weights: HeadWeights, *, threads: int, has_integer_units: bool) -> None:
@@ -112,7 +112,7 @@ class QuantizedHead:
             self._restore()
 
     def _compile(self) -> Any:
-        """Quantize the weights, and return an inference request of their product."""
+        """Quantize the weights; return an inference request that multiplies by them."""
         quantized = self._memory.array(self._weights.values.shape, np.int8)
         scales, self.norms = _quantize(self._weights, quantized, self._threads)
         self.largest_norms: NDArray[np.float64] = self.norms.max(1).astype(np.float64)
@@ -123,7 +123,7 @@ class QuantizedHead:
         return request
 
     def _restore(self) -> None:
-        """Compile the product again and keep the weights, because this CPU's kernels read them in place."""
+        """Compile the product again and keep the quantized weights, because this CPU's kernels read them in place."""
         self._request = self._compile()
         self._is_released = False
 
@@ -138,7 +138,7 @@ class QuantizedHead:
     def _probe(self) -> list[float]:
         """Return the sum of absolute products for each number of rows in `PROBED_ROWS`.
 
-        The first run with each number packs the weights.
+        The first run with each number of rows packs the weights.
         """
         sums: list[float] = []
         for rows in PROBED_ROWS:
@@ -156,12 +156,11 @@ class QuantizedHead:
 
 
 def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
-    """Return whether there are integer units, and they should be used for these hidden states.
+    """Return whether there are integer units and using them for these hidden states is worthwhile.
 
-    They should if their error is not much larger than the error of groups of hidden values. If some
-    hidden values are much larger than the others, as in many trained models, one scale for all of a
-    row leaves few levels for the others, and many tokens would have to be compared with the model's
-    own weights.
+    It is worthwhile if the error of one scale per row is not much larger than that of one scale per group. In many
+    models a few hidden values are much larger than the others. One scale per row then rounds the others coarsely, and
+    many candidates must be compared with the model's own weights.
 
     Args:
         hidden: Hidden states of some tokens, shape (rows, hidden).
@@ -193,7 +192,7 @@ def _to_integers(
 
 
 def _round_groups(hidden: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Return hidden states that OpenVINO's kernel quantizes without further error, and the norm of each row's error."""
+    """Round hidden states so that OpenVINO's kernel adds no further error; return them and each row's error norm."""
     rows, size = hidden.shape
     integers, scales, errors = _to_integers(hidden, _group_size(size))
     with np.errstate(invalid="ignore"):
@@ -202,7 +201,7 @@ def _round_groups(hidden: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDA
 
 
 def _largest_errors(hidden: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the largest norm of the error that OpenVINO's kernel may make in each row of hidden states."""
+    """Return an upper bound for the norm of the error of OpenVINO's kernel in each row of hidden states."""
     groups = _in_groups(hidden, _group_size(hidden.shape[1]))
     half_steps = np.abs(groups).max(2) / LARGEST / 2
     errors: NDArray[np.float64] = SLACK * np.sqrt(groups.shape[2] * (half_steps**2).sum(1))
@@ -211,7 +210,7 @@ def _largest_errors(hidden: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _in_groups(hidden: NDArray[np.float32], group: int) -> NDArray[np.float64]:
-    """Return hidden states as (rows, groups, group); the last group is filled with zeros."""
+    """Reshape hidden states to (rows, groups, group); pad the last group with zeros."""
     rows, size = hidden.shape
     padded = np.zeros((rows, -(-size // group) * group))
     padded[:, :size] = hidden
@@ -219,7 +218,7 @@ def _in_groups(hidden: NDArray[np.float32], group: int) -> NDArray[np.float64]:
 
 
 def _keeps_rounded(request: Any, quantized: NDArray[np.int8], scales: NDArray[np.float32]) -> bool:
-    """Return whether this CPU's kernel multiplies hidden states of `_round_groups` without a further error.
+    """Return whether this CPU's kernel adds no further error to hidden states from `_round_groups`.
 
     Args:
         quantized: The head's weights in 8 bits, shape (vocab, hidden).
@@ -246,7 +245,7 @@ def compile_head(model: openvino.Model, precision: str, threads: int, *, group: 
 
     Args:
         precision: Precision of its products, "f32" or "bf16".
-        group: Number of hidden values that OpenVINO quantizes with one scale; None: it quantizes none.
+        group: Number of hidden values that OpenVINO quantizes with one scale; None: no quantization.
     """
     options: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": precision,
@@ -261,7 +260,7 @@ def run_head(request: Any, hidden: NDArray[np.float32], vocab_size: int) -> NDAr
     """Return the logits, (rows, vocab), of hidden states, (rows, hidden).
 
     Args:
-        request: What `compile_head` returns.
+        request: The result of `compile_head`.
     """
     import openvino
 
@@ -279,7 +278,7 @@ def head_model(weights: Any, hidden_size: int, *, is_integer: bool = False) -> o
     Args:
         weights: Node of the weights, shape (vocab, hidden).
         hidden_size: Length of a row of hidden states.
-        is_integer: Whether hidden states are integers up to `LARGEST`, to be multiplied as such.
+        is_integer: Whether hidden states are integers of at most `LARGEST`, for integer multiplication.
     """
     import openvino
     from openvino import opset13
@@ -308,7 +307,7 @@ def _quantize(
     """Quantize the weights; return the scale of each row, and the norms of its error and of the quantized row.
 
     Args:
-        quantized: Array for the weights in 8 bits.
+        quantized: Array that receives the weights in 8 bits.
     """
     vocab = len(quantized)
     scales, bounds = np.empty((vocab, 1), np.float32), np.empty((2, vocab), np.float32)

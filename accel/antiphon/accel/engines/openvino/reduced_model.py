@@ -1,4 +1,4 @@
-"""A small random model with the architecture of a large one, on which conversion and attention are tested exactly."""
+"""Make a small random model with the architecture of a large one, to test conversion and attention exactly."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ LARGEST = {"intermediate_size": 1024, "vocab_size": 1024}
 
 
 def reduced_model(model: PreTrainedModel, layer_kinds: Sequence[str]) -> PreTrainedModel:
-    """Return a random model of the same class with the first layers only, enough of them for every kind of layer.
+    """Return a random model of the same class with just enough first layers to include every kind of layer.
 
-    It always has the same weights for the same configuration. PyTorch's global random state is not changed.
+    The weights only depend on the configuration. PyTorch's global random state is not changed.
 
     Args:
-        model: The large model, of which only the configuration is read.
+        model: The large model; only its configuration is read.
 
     Raises:
-        AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError: The class cannot be built like this.
+        AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError: The class does not support such a
+            reduced configuration.
     """
     config = copy.deepcopy(model.config)
     text = config.get_text_config(decoder=True)

@@ -34,7 +34,7 @@ ANONYMOUS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0[ \t]*(?:\[hea
 
 @cache
 def core() -> openvino.Core:
-    """Return OpenVINO's core object, with the CPU plug-in loaded: no other plug-in has paged attention.
+    """Return OpenVINO's core object with the CPU plug-in, the only one with paged attention.
 
     Raises:
         ImportError: OpenVINO is not installed.
@@ -66,18 +66,18 @@ def supports_precision(precision: str) -> bool:
 
 
 def return_freed_memory() -> None:
-    """Return memory that conversion and self-test have freed to the system; glibc would keep it for this process."""
+    """Return memory freed by conversion and self-test to the system, because glibc would keep it for this process."""
     if sys.platform == "linux":
         with suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
 
 
 def use_huge_pages() -> None:
-    """Move large blocks of this process's memory, such as packed weights, to pages of 2 MiB if Linux allows it.
+    """Move large memory blocks of this process, such as packed weights, to pages of 2 MiB if Linux allows it.
 
-    A step reads all weights once: with pages of 4 KiB, looking up their addresses costs a tenth of its time or more
-    (0.5 billion weights in bfloat16, Xeon with AMX: 46 instead of 53 ms). Moving takes two seconds per gigabyte, while
-    other threads go on.
+    A step reads all weights once. With pages of 4 KiB, address translation takes a tenth of the step's time or more
+    (0.5 billion weights in bfloat16, Xeon with AMX: 46 ms with large pages instead of 53). Moving takes two seconds
+    per gigabyte; other threads continue meanwhile.
     """
     if sys.platform != "linux":
         return
@@ -90,7 +90,7 @@ def use_huge_pages() -> None:
 
 
 def _large_blocks() -> Iterator[tuple[int, int]]:
-    """Yield address and size of the whole huge pages in each block of memory that belongs to no file."""
+    """Yield address and size of the complete huge pages in each memory block that belongs to no file."""
     for found in ANONYMOUS.finditer(Path("/proc/self/maps").read_text(encoding="ascii", errors="replace")):
         first, end = (int(each, 16) for each in found.groups())
         start = -(-first // HUGE_PAGE) * HUGE_PAGE

@@ -1,6 +1,6 @@
-"""The self-test: compares the graph's logits with those of the model, for every kind of forward pass.
+"""The self-test: compare the graph's logits with the model's for every kind of forward pass.
 
-It needs only an engine and a function that returns reference logits.
+It only needs an engine and a function that returns reference logits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SelfTestFinding:
     """The result of one comparison.
 
     Attributes:
-        distance: Mean difference of the worst row, in standard deviations of the logits.
+        distance: Largest mean difference of a row, in standard deviations of the logits.
     """
 
     name: str
@@ -72,14 +72,14 @@ def run_self_test(
 ) -> list[SelfTestFinding]:
     """Compare the engine with the model: a prefill, a tree, a chain, a step after kept rows, and a shared forward pass.
 
-    Each comparison uses a text that is shorter than every window and one that is longer than the largest. The caller
-    holds the engine's lock.
+    Each comparison uses two texts: one shorter than every window, one longer than the largest. The caller holds the
+    engine's lock.
 
     Args:
         windows: Sliding windows of the model's layers in tokens, 0 for none.
-        max_compression: Allowed distance between the engine's prefills and the model's if the weights are compressed;
-            trees and chains of a short text are then compared with the engine's own prefills, and nothing else, because
-            the architecture is tested in a reduced model. None for uncompressed weights.
+        max_compression: Allowed distance between the prefills of compressed weights and of the model; None: weights
+            are not compressed. With compressed weights, trees and chains of a short text are compared with the
+            engine's own prefills. Windows and batches are tested with a reduced model.
     """
     model_logits = reference = _uncached_logits(model)
     if model.dtype == torch.float32:
@@ -154,7 +154,7 @@ def _test_batch(engine: OpenVINOEngine, reference: ReferenceLogits, texts: Seque
 
 
 def _argmax_distance(logits: Logits) -> float:
-    """Return 0 if the most likely token of every row has the largest logit, except for rounding; otherwise infinity."""
+    """Return 0 if each row's most likely token has the largest logit up to rounding, else infinity."""
     tokens = [logits.argmax(row) for row in range(ROOT, len(logits) - 1)]
     array = logits.tensor().numpy()
     missing = (array.max(axis=1) - array[range(len(array)), tokens]).max()
@@ -162,7 +162,7 @@ def _argmax_distance(logits: Logits) -> float:
 
 
 def _draft_distance(logits: NDArray[np.float32], reference: ReferenceLogits, text: list[int], draft: Draft) -> float:
-    """Return the largest distance from the reference logits over all paths of a draft."""
+    """Return the maximum over all paths of a draft of the distance from the reference logits."""
     distances: list[float] = []
     for leaf in set(range(len(draft))) - set(draft.parents) or {ROOT}:
         path = path_to(draft, leaf)
@@ -172,7 +172,7 @@ def _draft_distance(logits: NDArray[np.float32], reference: ReferenceLogits, tex
 
 
 def _distance(logits: NDArray[np.float32], truth: NDArray[np.float32]) -> float:
-    """Return the mean difference of the worst row in standard deviations of the logits; infinity for NaN."""
+    """Return the largest mean difference of a row, in standard deviations of the logits; infinity for NaN."""
     return _finite(np.abs(logits - truth).mean(axis=1).max() / truth.std())
 
 
@@ -186,7 +186,7 @@ def _finite(distance: np.floating[Any]) -> float:
 
 
 def _half_precision_tolerance(model: PreTrainedModel, model_logits: ReferenceLogits) -> float:
-    """Return the tolerance that follows from rounding: how much a text's logits differ if more text follows it."""
+    """Return the tolerance for rounding: by how much the logits of a text change if more text follows it."""
     text = _random_text(model, SHORT)
     noise = [
         _distance(model_logits(text)[:size][-1:], model_logits(text[:size])[-1:]) for size in (SHORT // 2, SHORT - 1)
@@ -204,7 +204,7 @@ def _uncached_logits(model: PreTrainedModel) -> ReferenceLogits:
 
 
 def _engine_logits(engine: OpenVINOEngine) -> ReferenceLogits:
-    """Return a function that returns the logits after the last tokens of a text, from prefills by the engine."""
+    """Return a function that computes the logits after the last tokens of a text with a prefill by the engine."""
 
     def prefill(text: Tokens) -> NDArray[np.float32]:
         sequence = engine.sequence(tenant=AnonymousTenant())

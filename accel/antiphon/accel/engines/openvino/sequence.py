@@ -1,4 +1,4 @@
-"""One sequence of the OpenVINO engine: its block table, the drafts it can verify, and the rows it keeps."""
+"""One sequence of the OpenVINO engine: block table, verifiable drafts and kept rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PagedSequence:
-    """The KV cache of one sequence, in blocks that it may share. Created by `OpenVINOEngine.sequence`.
+    """The KV cache of one sequence, in blocks that it may share with others. Created by `OpenVINOEngine.sequence`.
 
     Implements `antiphon.accel.engines.protocol.CachedSequence`.
 
@@ -64,9 +64,9 @@ class PagedSequence:
 
     @property
     def level(self) -> Level:
-        """See `CachedSequence.level`. From the length of the smallest window on: only chains.
+        """See `CachedSequence.level`. From the length of the smallest sliding window on, only chains are supported.
 
-        Windows are measured in cache slots, which match positions in the text only for chains.
+        Windows are counted in cache slots, which equal positions in the text only for chains.
         """
         window = self._memory.window
         return "tree" if window is None or len(self.tokens) + 1 < window else "linear"
@@ -82,9 +82,9 @@ class PagedSequence:
         return len(context) > len(self.tokens) + 1 and (window is None or len(context) < window)
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
-        """See `CachedSequence.fit`. Returns a tree while it fits into every window, then a chain.
+        """See `CachedSequence.fit`. Returns a tree if it fits into every sliding window, else a chain.
 
-        Mask tokens of BiTA (negative token ids) are removed: the graph has no embeddings for them.
+        Mask tokens of BiTA (negative token ids) are removed, because the graph has no embeddings for them.
         """
         if draft.num_probes and min(draft.tokens) < 0:
             draft = without_probes(draft)
@@ -133,7 +133,7 @@ class PagedSequence:
         self._clear(is_evicted=True)
 
     def adopt_prefix(self, text: Tokens) -> None:
-        """Start with the longest cached prefix of the text. The last token of the text is always left to compute."""
+        """Start with the longest cached prefix of the text. The last token of the text is never included."""
         with self._memory.lock:
             blocks, count = self._memory.pool.find_prefix(self._cache_key, text[:-1])
             if (states := self._memory.states) is not None:
@@ -147,7 +147,7 @@ class PagedSequence:
         self._num_cached = count // BLOCK_SIZE
 
     def fill_uninitialized(self, length: int) -> None:
-        """Allocate blocks for ``length`` tokens without computing their contents, to time a forward pass after them.
+        """Allocate uninitialized blocks for ``length`` tokens, to time a forward pass after them.
 
         Raises:
             OutOfBlocksError: Too few blocks are available.
@@ -157,12 +157,12 @@ class PagedSequence:
         self._num_cached = length // BLOCK_SIZE  # so that these blocks are never added to the prefix cache
 
     def missing_blocks(self, rows: int) -> int:
-        """Return how many blocks have to be allocated before ``rows`` more rows can be computed."""
+        """Return how many blocks must be allocated for ``rows`` more rows."""
         missing = _num_blocks(len(self.tokens) + rows) - len(self.blocks)
         return max(missing, 0) + self._writes_to_shared(rows)
 
     def reserve(self, rows: int) -> None:
-        """Allocate the blocks for ``rows`` more rows. A shared or cached block that would be written to is copied.
+        """Allocate the blocks for ``rows`` more rows. If a shared or cached block would be written to, it is copied.
 
         Raises:
             OutOfBlocksError: Too few blocks are available.
@@ -181,7 +181,7 @@ class PagedSequence:
 
         Args:
             pending: Confirmed tokens that are not cached yet.
-            needs_logits: Whether the logits of the root and the draft are returned; if not, none are.
+            needs_logits: Whether the forward pass returns the logits of root and draft; otherwise it returns none.
         """
         self._input, self._is_evicted = (pending, draft), False
         rows = len(pending) + len(draft)
@@ -279,7 +279,7 @@ class PagedSequence:
             del self.states[1:]
 
     def _confirm(self, tokens: Tokens) -> None:
-        """Append confirmed tokens, free the blocks behind them, and add full blocks to the prefix cache."""
+        """Append confirmed tokens, free the blocks after them, and add full blocks to the prefix cache."""
         self.tokens += tokens
         surplus = self.blocks[_num_blocks(len(self.tokens)) :]
         del self.blocks[len(self.blocks) - len(surplus) :]
@@ -307,14 +307,14 @@ class PagedSequence:
         return rows > 0 and place < len(self.blocks) and not self._memory.pool.is_writable(self.blocks[place])
 
     def _slot(self, position: int) -> tuple[int, int]:
-        """Return block and offset of a cached row."""
+        """Return the block and the offset of a cached row."""
         return self.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE
 
 
 def _weak(tenant: Hashable, ended: deque[Hashable]) -> Hashable:
     """Return a weak reference that is added to ``ended`` when the tenant is garbage-collected.
 
-    Objects without weak references, such as names and numbers, are returned as they are.
+    Objects without weak references, such as names and numbers, are returned unchanged.
     """
     try:
         return ref(tenant, ended.append)

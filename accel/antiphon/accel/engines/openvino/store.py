@@ -1,7 +1,7 @@
 """Converted models in the user's cache: one folder per model, written atomically.
 
-A folder has the graph without large weights, a few hundred kilobytes; compressed weights are stored with it. A damaged
-folder is written again; if the cache is not writable, the model is converted for this process only.
+A folder contains the graph without large weights (up to a few megabytes), or with compressed weights. A damaged
+folder is written again. If the cache is not writable, the model is converted for this process only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Convert = Callable[[], "openvino.Model"]
 def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
     """Return 32 characters that identify a converted model: its weights, its configuration and library versions.
 
-    Weights that `load_pretrained` read from files are identified by these files, others by their values.
+    Weights that `load_pretrained` has read from files are identified by these files, other weights by their values.
 
     Args:
         weights: "int8" or "int4" for compressed weights, or empty.
@@ -82,7 +82,7 @@ def load_or_convert(folder: Path, convert: Convert) -> openvino.Model:
     Several processes may convert the same model at once; see `verified_folder`.
 
     Raises:
-        OSError: There is no space for the graph, neither in the cache nor in a temporary folder.
+        OSError: Neither the cache nor a temporary folder has space for the graph.
     """
     converted = cache(convert)
     with suppress(OSError):
@@ -137,7 +137,7 @@ def _load(folder: Path) -> openvino.Model:
 
 
 def _sample(tensor: Tensor) -> Tensor:
-    """Return a few values of a tensor: they show that it was changed after it was read from its file."""
+    """Return a few values of a tensor, to detect that it was changed after it was read from its file."""
     flat = tensor.detach().reshape(-1)
     return flat[:: max(len(flat) // SAMPLE, 1)]
 

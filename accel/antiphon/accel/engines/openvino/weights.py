@@ -1,7 +1,7 @@
-"""The large weights of a converted model: constants of the graph that share the memory of the model or its checkpoint.
+"""Attach the large weights of a converted model as constants that share the memory of the model or its checkpoint.
 
-A stored graph has an input in place of each large weight. Before compilation every input is replaced by a constant, so
-that no weight is copied or stored twice. Weights in float32 that are exact in 16 bits become 16-bit constants.
+A stored graph has an input in place of each large weight. Before compilation a constant replaces every input, so no
+weight is copied or stored twice. Float32 weights that 16 bits represent exactly become 16-bit constants.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ name of their type."""
 
 
 def large_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the parameters that the graph does not contain, by name. Tied ones occur once."""
+    """Return the parameters that the graph does not contain, by name. Tied parameters occur once."""
     return {name: each for name, each in model.named_parameters() if each.dim() > 1 and each.numel() >= SMALL}
 
 
@@ -52,12 +52,12 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
     """Replace the inputs that stand for weights by constants that share the memory of the model or of its files.
 
     Args:
-        graph: A graph of `conversion.paged_model`; a graph with its own weights is left as it is.
+        graph: A graph of `conversion.paged_model`; a graph with its own weights is not changed.
         files: The model's checkpoint (safetensors), for models that were loaded in float32 from
             16-bit weights.
 
     Returns:
-        The owners of the memory, which the caller keeps as long as the graph or its compiled form is in use.
+        The owners of the memory. The caller must keep them as long as the graph or its compiled form is in use.
     """
     return attach_arrays(graph, weight_arrays(model, files)) if _weight_inputs(graph) else []
 
@@ -99,8 +99,8 @@ def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
     """Return a float32 output of a graph whose constant shares the memory of an array.
 
     Args:
-        array: The values; 16-bit values are given as their bits, in uint16. The array must outlive
-            the graph and its compiled form.
+        array: The values; 16-bit values are stored as their bits, in uint16. The array must outlive the graph and its
+            compiled form.
         kind: Element type, "bf16", "f16" or "f32".
     """
     import openvino
@@ -118,7 +118,7 @@ def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
 
 
 def mark_decompression(graph: openvino.Model) -> None:
-    """Mark the conversions of a graph's 16-bit weights as decompression, because a stored graph loses the marks."""
+    """Mark type conversions of a graph's 16-bit weights as decompression, because a stored graph loses these marks."""
     for node in graph.get_ops():
         if node.get_type_name() == "Convert":
             weights = node.input_value(0).get_node()
@@ -127,7 +127,7 @@ def mark_decompression(graph: openvino.Model) -> None:
 
 
 def weights_of(node: Any) -> Any:
-    """Return the constant with the weights, (outputs, inputs), if a node is a product with plain weights, else None."""
+    """Return the constant with the weights, (outputs, inputs), of a plain matrix product; None for any other node."""
     if node.get_type_name() != "MatMul" or node.get_attributes() != {"transpose_a": False, "transpose_b": True}:
         return None
     constant = node.input_value(1).get_node()
@@ -140,12 +140,11 @@ def weights_of(node: Any) -> Any:
 def constant_memory(constant: Any, count: int = 1) -> NDArray[Any]:
     """Return the memory of a 16-bit or float32 constant as a matrix, without a copy.
 
-    16-bit values appear as their bits, in uint16.
+    16-bit values are returned as their bits, in uint16.
 
     Args:
         constant: A constant of two dimensions.
-        count: Number of matrices that the result covers. They have the size of the constant and
-            follow each other in memory.
+        count: Number of matrices of the constant's size, adjacent in memory, that the result covers.
     """
     rows, columns = (int(size) for size in constant.get_output_shape(0))
     kind: type[Any] = np.uint16 if constant.get_element_type().size == 2 else np.float32
@@ -156,7 +155,7 @@ def constant_memory(constant: Any, count: int = 1) -> NDArray[Any]:
 
 
 def _as_half(weight: Tensor) -> Tensor:
-    """Return float32 weights in bfloat16 if that is exact, which halves the memory that a forward pass reads."""
+    """Convert float32 weights to bfloat16 if that is exact, which halves the memory that a forward pass reads."""
     half = weight.bfloat16()
     return half if _is_exact(half, weight) else weight
 
@@ -170,7 +169,7 @@ def _is_exact(half: Tensor, weight: Tensor) -> bool:
 
 
 class TemporaryWeights:
-    """Memory of constants that OpenVINO packs into its own memory; it is freed after the graph's first forward pass.
+    """Memory for constants that OpenVINO packs into its own memory; freed after the graph's first forward pass.
 
     The address range stays reserved, because the graph still refers to it. Freed memory reads as
     zeros. Systems without the system call `madvise` keep the memory.
@@ -197,10 +196,10 @@ class TemporaryWeights:
 
 
 class _StoredWeights:
-    """Finds float32 weights in the files that they were loaded from, which may hold them in 16 bits.
+    """Finds the 16-bit originals of float32 weights in the files from which they were loaded.
 
     Args:
-        files: Safetensors files; their tensors are mapped, not read.
+        files: Safetensors files; their tensors are memory-mapped.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -208,7 +207,7 @@ class _StoredWeights:
         self._files = files
 
     def find(self, weight: Tensor) -> Tensor:
-        """Return the mapped 16-bit tensor with the same values, or the weight itself in its smallest exact form."""
+        """Return the mapped 16-bit tensor with the same values, or else the result of `_as_half`."""
         if not self._tensors:
             self._map()
         found = self._tensors.get(_key(weight))

@@ -1,7 +1,7 @@
-"""Exact attention, in which no row's rounding depends on other rows, and how attention is overridden for one pass.
+"""Exact attention, in which no row's rounding depends on other rows, and overriding of attention for one pass.
 
-Exact attention computes each row of a draft alone, as a plain step would. It recognises a draft by its boolean mask: a
-causal forward pass has no mask or an additive one.
+Exact attention computes each row of a draft alone, as a plain step does. It recognizes a draft by its boolean mask,
+because a causal forward pass has no mask or an additive mask.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Attention = tuple[Tensor, Tensor | None]
 
 
 class _ThreadState(local):
-    """The attention that overrides the model's own in this thread's forward pass."""
+    """The attention that overrides the model's attention in this thread's forward pass."""
 
     implementation: str | None = None
 
@@ -40,10 +40,10 @@ _thread_state = _ThreadState()
 def exact_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Attention:
-    """Attend row by row if the mask is that of a draft tree, otherwise as "sdpa" does.
+    """Attend row by row if the mask belongs to a draft tree, otherwise like "sdpa".
 
-    Each row is one query over exactly the slots that it attends to, in the order of their positions. The output
-    of a row that attends to nothing is zero.
+    Each row is one query over exactly the slots to which it attends, in the order of their positions. The output is
+    zero for a row that attends to nothing.
 
     Args:
         query: Shape (1, heads, rows, size).
@@ -77,7 +77,7 @@ def exact_attention(
 
 
 def _visible_slots(mask: Tensor) -> list[tuple[int, list[int]]]:
-    """Return for each row the first cached slot and the rows that it attends to; ``mask`` has shape (rows, slots)."""
+    """Return, for each row of a mask (rows, slots), the first cached slot and the rows to which it attends."""
     rows, slots = mask.shape
     cached = slots - rows
     starts = (cached - mask[:, :cached].sum(dim=-1)).tolist()  # a row attends to a suffix of the cached slots
@@ -88,7 +88,7 @@ def _visible_slots(mask: Tensor) -> list[tuple[int, list[int]]]:
 
 
 def _gather(states: Tensor, start: int, cached: int, rows: list[int]) -> Tensor:
-    """Return cached slots from ``start`` on and the given rows: a view if they are adjacent, otherwise a copy."""
+    """Return the cached slots from ``start`` on and the given rows: a view if they are adjacent, else a copy."""
     if rows[-1] == len(rows) - 1:
         return states[:, :, start : cached + len(rows)]
     selected = states[:, :, cached:].index_select(2, torch.tensor(rows, device=states.device))
@@ -96,7 +96,7 @@ def _gather(states: Tensor, start: int, cached: int, rows: list[int]) -> Tensor:
 
 
 def _causal_mask(*arguments: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Tensor | None:
-    """Return a causal mask, as None or numbers: exact attention takes a boolean mask for that of a draft tree."""
+    """Return a causal mask as None or numbers, because for exact attention a boolean mask means a draft tree."""
     sees = sdpa_mask(*arguments, **options)
     if sees is None or not is_overridden(EXACT):
         return sees
@@ -110,9 +110,10 @@ def implementation_of(model: PreTrainedModel) -> str:
 
 @contextmanager
 def use_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Set the model's attention implementation inside the context; the caller holds the lock of its engine.
+    """Set the model's attention implementation inside the context. The caller holds the engine's lock.
 
-    Transformers visits every module, which takes up to a millisecond, and some models keep their own implementation.
+    This takes up to a millisecond, because transformers visits every module. Some models keep their own
+    implementation.
     """
     before = implementation_of(model)
     if before == implementation:
@@ -135,10 +136,10 @@ def accepts_attention(model: PreTrainedModel, implementation: str) -> bool:
 
 @contextmanager
 def override_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Override the attention for one forward pass: a cheaper `use_attention` (microseconds).
+    """Override the attention for one forward pass, in microseconds: a faster `use_attention`.
 
-    The caller holds the lock of the model's engine, and `use_attention` has set this implementation once before. A
-    forward pass that another thread runs meanwhile, without the lock, still attends as "sdpa" does.
+    The caller holds the engine's lock, and `use_attention` must have set this implementation once before. A
+    concurrent forward pass of a thread without the lock still uses "sdpa".
     """
     config = model.config.get_text_config(decoder=True)
     before, config._attn_implementation = config._attn_implementation, implementation
@@ -151,11 +152,11 @@ def override_attention(model: PreTrainedModel, implementation: str) -> Iterator[
 
 @contextmanager
 def varying_shapes(model: PreTrainedModel) -> Iterator[None]:
-    """Attend without cuDNN inside the context: it plans its kernels for each new number of rows or of cached tokens.
+    """Turn off cuDNN's attention inside the context, because it plans its kernels for each new shape.
 
-    A plan takes some 40 ms on an H100, and every decoding step has a new number of cached tokens. Steps of fixed shape
-    (`antiphon.accel.engines.torch.slot_cache`) are planned once and use cuDNN. The setting is torch's for the whole
-    process: another model's forward pass at the same time is right, but may be planned or not.
+    A plan takes some 40 ms on an H100, and every decoding step has a new number of cached tokens. Steps of fixed
+    shape (`antiphon.accel.engines.torch.slot_cache`) are planned once and use cuDNN. The setting applies to the whole
+    process; it may slow down concurrent forward passes of other models, but does not change their results.
 
     Args:
         model: The model; nothing is changed unless it is on a CUDA GPU.
@@ -172,7 +173,7 @@ def varying_shapes(model: PreTrainedModel) -> Iterator[None]:
 
 
 def is_overridden(implementation: str) -> bool:
-    """Return whether this attention overrides this thread's forward pass; always True while torch.compile traces."""
+    """Return whether this attention is overriding this thread's forward pass; always True during torch.compile."""
     return torch.compiler.is_compiling() or _thread_state.implementation == implementation
 
 

@@ -1,7 +1,7 @@
-"""One forward pass over several sequences: rows are concatenated, and each attends to its own sequence's cache only.
+"""Run one forward pass over several sequences: rows are concatenated, and each attends only to its own sequence.
 
-All other layers compute the rows of all sequences together, so each weight is read once. No sequence is padded, and
-each has its own cache, so sequences join and leave the batch between any two forward passes.
+All layers except attention compute the rows of all sequences together, so each weight is read once. Sequences are not
+padded and have separate caches, so they can join and leave the batch between any two forward passes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Segment:
     """The rows of one sequence in a batched forward pass.
 
     Attributes:
-        start: Its first row in the batch.
-        end: The row after its last one.
-        masks: Mask of its rows by kind of layer, each of shape (1, 1, rows, slots).
+        start: Index of the first row in the batch.
+        end: Index after the last row.
+        masks: Mask of the rows by kind of layer, each of shape (1, 1, rows, slots).
     """
 
     sequence: TorchSequence
@@ -51,10 +51,10 @@ class Segment:
 
 
 class BatchedCache(Cache):
-    """A cache that combines those of several sequences: each row is written to the cache of its sequence.
+    """A cache that combines the caches of several sequences: each row is written to the cache of its sequence.
 
-    In mode "concatenated", a layer returns the concatenated keys and values of all sequences. In mode "ragged" nothing
-    is copied: ``states`` has the keys and values of each sequence, by layer, for `ragged_attention`.
+    In mode "concatenated", a layer returns the concatenated keys and values of all sequences. In mode "ragged",
+    nothing is copied, and `ragged_attention` reads each sequence's keys and values, by layer, from ``states``.
     """
 
     def __init__(self, segments: Sequence[Segment], mode: BatchMode) -> None:
@@ -86,11 +86,11 @@ class BatchedCache(Cache):
 def ragged_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Attention:
-    """Attend sequence by sequence with packed attention; forward passes that are not batched use "sdpa".
+    """Attend sequence by sequence with packed attention; use "sdpa" for forward passes that are not batched.
 
     Args:
         query: Shape (1, heads, rows, size).
-        key: Not used in a batch: keys are in the sequences' own caches.
+        key: Not used in a batch, because keys are in the sequences' own caches.
         value: Not used in a batch.
         attention_mask: A placeholder that carries the batch, see `_mask`.
 
@@ -111,7 +111,7 @@ def ragged_attention(
 
 
 def batch_modes(model: PreTrainedModel) -> tuple[BatchMode, ...]:
-    """Return the modes to try with this model, the faster one first."""
+    """Return the modes to try with this model, the fastest first."""
     if implementation_of(model) == "sdpa" and accepts_attention(model, RAGGED):
         return ("ragged", "concatenated")
     return ("concatenated",)
@@ -121,7 +121,7 @@ def batched_forward(fed: Sequence[tuple[TorchSequence, Tokens, Draft]], mode: Ba
     """Run one forward pass over several sequences of one model that verifies trees.
 
     Args:
-        fed: Each sequence with its pending tokens and its draft; before the prefill the prompt is pending.
+        fed: The sequences with their pending tokens and drafts. Before the prefill, the whole prompt is pending.
 
     Returns:
         For each sequence the logits after its last pending token and every draft row, of shape (1 + rows, vocab).
@@ -178,7 +178,7 @@ def _masks(cache: BatchedCache, traits: Traits, dtype: torch.dtype) -> Tensor | 
 
 
 def _mask(cache: BatchedCache, kind: str, traits: Traits, dtype: torch.dtype) -> Tensor:
-    """Return the mask of one kind of layer: in mode "ragged" a placeholder that carries the batch to attention."""
+    """Return the mask of one kind of layer. In mode "ragged" it only carries the batch to the attention function."""
     own = [segment.masks[kind] for segment in cache.segments]
     if cache.mode == "ragged":
         mask = own[0].new_ones((1, 1, 1, 1))

@@ -1,4 +1,4 @@
-"""Bigrams of a model: its best tokens after each frequent token alone, as drafts for contexts never seen before.
+"""Bigrams of a model: its best tokens after each frequent token, used as drafts for unknown contexts.
 
 They are computed once per model, in a few seconds, and stored in the user's cache. A damaged file is computed again.
 """
@@ -76,10 +76,10 @@ def recorded_bigrams(facts: BigramFacts, forward: Forward, folder: Path | None =
     """Return a model's bigrams from their file, or compute and store them.
 
     Args:
-        folder: Folder of the file; None is the user's cache.
+        folder: Folder of the file; None: the user's cache.
 
     Returns:
-        The bigrams, or None if the model fails; only speed depends on them.
+        The bigrams; None if the model raises an error, because only speed depends on them.
     """
     path = (folder or cache_folder() / "bigrams") / facts.file
     if (known := _read(path, facts.vocab_size)) is not None:
@@ -101,7 +101,7 @@ def compute_bigrams(facts: BigramFacts, forward: Forward, *, seconds: float = SE
     Many tokens share a forward pass, as siblings in a draft tree below the root.
 
     Args:
-        seconds: Time budget; the first forward pass is always run.
+        seconds: Time limit; the first forward pass is always run.
     """
     import torch
 
@@ -137,7 +137,7 @@ def _fingerprint(model: PreTrainedModel) -> str:
 
 
 def _read(path: Path, vocab_size: int) -> Bigrams | None:
-    """Return the bigrams in a file; None if it is missing, damaged, or of another vocabulary size."""
+    """Return the bigrams in a file; None if it is missing, damaged, or for another vocabulary size."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 

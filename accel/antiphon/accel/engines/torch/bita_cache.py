@@ -12,11 +12,11 @@ from antiphon.accel.engines.torch.bita_weights import BitaWeights
 
 
 class BitaCache(Cache):
-    """A view of another cache, for one forward pass, in which a learned prefix follows the new rows in every layer.
+    """A view of another cache for one forward pass, in which a learned prefix follows the new rows in every layer.
 
-    The prefix is stored in the other cache until it is removed together with the rejected rows, so nothing of it
-    remains between two steps. The other cache can be of any kind from which rows can be removed. The position of the
-    prefix among the columns has no effect on attention; the mask says which rows attend to it.
+    The prefix is stored in the other cache and removed together with the rejected rows, so it does not remain between
+    two steps. The other cache can be of any kind from which rows can be removed. The place of the prefix among the
+    columns does not affect attention, because the mask determines which rows attend to it.
     """
 
     def __init__(self, cache: Cache, weights: BitaWeights) -> None:
@@ -27,7 +27,7 @@ class BitaCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append the rows and the prefix of this layer, and return all of its keys and values."""
+        """Append the rows and the prefix to a layer, and return all of its keys and values."""
         keys = _append_prefix(key_states, self._weights.keys[layer_idx])
         values = _append_prefix(value_states, self._weights.values[layer_idx])
         states: tuple[Tensor, Tensor] = self._cache.update(keys, values, layer_idx, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""BiTA weights of a model: embeddings of mask tokens, and a prefix of keys and values for them. Independent of drafts.
+"""BiTA weights of a model: embeddings of mask tokens, and the keys and values of a prefix. Independent of drafts.
 
 Lin et al. 2024, "BiTA: Bi-Directional Tuning for Lossless Acceleration in Large Language Models", section 3.1.
 """
@@ -31,11 +31,11 @@ class BitaWeights:
     """A trained prefix and trained mask tokens, for one model.
 
     Attributes:
-        keys: Keys of the prefix, shape (layers, key heads, prefix, size), as in a cache: after rotation and norm.
+        keys: Keys of the prefix, shape (layers, key heads, prefix, size), as in a KV cache: after rotation and norm.
         values: Values of the prefix, shape (layers, key heads, prefix, size).
         masks: Embeddings of the mask tokens, shape (masks, hidden).
         sample: The first numbers of each of the model's parameters, which identify the model.
-        model: Name of the model that the weights were trained for.
+        model: Name of the model for which the weights were trained.
         notes: How they were trained.
     """
 
@@ -57,7 +57,7 @@ class BitaWeights:
         return replace(self, keys=keys, values=values, masks=masks)
 
     def check(self, model: PreTrainedModel) -> None:
-        """Refuse any model but the one that the weights were trained for.
+        """Raise an error if the weights were trained for another model.
 
         Raises:
             ValueError: Shapes or weights of the model differ.
@@ -83,7 +83,7 @@ class BitaWeights:
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: The file is damaged, or holds no BiTA weights.
+            ValueError: The file is damaged, or contains no BiTA weights.
         """
         facts, (keys, values, masks, sample) = _read(Path(path))
         return cls(keys, values, masks, sample, facts["model"], facts["notes"])
@@ -91,11 +91,11 @@ class BitaWeights:
 
 @torch.no_grad()
 def tensor_shapes(model: PreTrainedModel, prefix: int, masks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of a model's BiTA keys, values and mask embeddings, found by a forward pass over two tokens.
+    """Return the shapes of BiTA's keys, values and mask embeddings for a model, from a forward pass over two tokens.
 
     Raises:
-        ValueError: Its layers do not all cache keys and values of one shape, or it uses token ids for
-            more than the input embedding.
+        ValueError: Not all layers cache keys and values of the same shape, or the model uses token ids for more than
+            the input embedding.
     """
     ids = torch.tensor([[0, 1]], device=model.device)
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
@@ -118,13 +118,13 @@ def tensor_shapes(model: PreTrainedModel, prefix: int, masks: int) -> tuple[tupl
 
 
 def weight_sample(model: PreTrainedModel) -> Tensor:
-    """Return the first numbers of every parameter in float32; they identify the model, whatever its precision is."""
+    """Return the first numbers of every parameter in float32, which identify the model in any precision."""
     rows = (weight.detach()[(0,) * (weight.ndim - 1)][:_SAMPLE_SIZE] for _, weight in sorted(model.named_parameters()))
     return torch.cat([row.float().cpu() for row in rows])
 
 
 def bita_weights_of(drafter: object) -> BitaWeights | None:
-    """Return the BiTA weights that a drafter's mask tokens need; None if it has none."""
+    """Return the BiTA weights of a drafter; None if it drafts no mask tokens."""
     return getattr(drafter, "bita_weights", None)
 
 
@@ -134,7 +134,7 @@ def model_name(model: PreTrainedModel) -> str:
 
 
 def find_bita_weights(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
-    """Load the BiTA weights in the model's folder or in the hub's cache; return None and a reason if there are none."""
+    """Load BiTA weights from the model's folder or the hub's cache; return None and a reason if there are none."""
     from transformers.utils.hub import cached_file
 
     for place in BITA_PLACES:

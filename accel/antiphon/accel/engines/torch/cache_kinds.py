@@ -33,10 +33,10 @@ FP8 = "Fp8QuantizedLayer"
 def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
     """Return the verification level that this cache supports, and why it is lower than the model's.
 
-    Rows can be removed from layers that only append. Other layers make decoding plain: ring buffers have overwritten
-    older tokens, group-wise quantised layers requantise at moments that depend on the number of tokens per
-    forward pass, and offloaded layers are copied to the CPU while the next layer runs. A fixed buffer needs a model
-    that uses the given masks: GPT-Neo makes its own, in which positions count from the end of the keys.
+    Rows can only be removed from layers that append. Decoding is plain with other layers: ring buffers have
+    overwritten older tokens, group-wise quantized layers requantize at moments that depend on the number of tokens
+    per forward pass, and offloaded layers are copied to the CPU while the next layer runs. A fixed buffer also needs
+    a model that uses the given masks; GPT-Neo makes its own masks, in which positions count from the end of the keys.
 
     Args:
         cache: The caller's cache, after its prefill.
@@ -54,25 +54,25 @@ def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
 
 
 def only_appends(cache: Cache) -> bool:
-    """Return whether every layer of the cache only appends, and is never moved to another device."""
+    """Return whether all layers of the cache only append and are never moved to another device."""
     kinds = {type(layer).__name__ for layer in cache.layers}
     return kinds <= TREE_LAYERS | {GrowingLayer.__name__} and not getattr(cache, "offloading", False)
 
 
 def capacity(cache: Cache) -> int | None:
-    """Return how many tokens fit into the cache: the size of its fixed buffers, or None if every layer grows."""
+    """Return how many tokens fit into the cache's fixed buffers; None if every layer grows."""
     return min((layer.get_max_length() for layer in cache.layers if type(layer) is StaticLayer), default=None)
 
 
 def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> None:
     """Keep the accepted rows of the last forward pass and remove the others, in O(kept).
 
-    Kept rows are moved up within the layers' own memory, and what follows them is cropped.
+    Kept rows are moved within the layers' own memory, and the slots after them are cropped.
 
     Args:
         cache: A cache that supports level "tree" or "linear".
-        kept: Rows to keep, ascending; row 0 is the first one that was fed.
-        length: Tokens that the cache held before the forward pass.
+        kept: Rows to keep, ascending; row 0 is the first row of the forward pass.
+        length: Number of cached tokens before the forward pass.
     """
     # Rows before `first_moved` already lie in their final slots.
     first_moved = next((slot for slot, row in enumerate(kept) if row != slot), len(kept))
@@ -94,9 +94,9 @@ def recording_layers(cache: Cache) -> list[Any]:
 
 
 def end_recording(layers: Sequence[Any]) -> None:
-    """End the recording: layers drop the tokens outside of their window, and append as in plain decoding again.
+    """End the recording: layers drop the tokens outside of their window, and append again as in plain decoding.
 
-    Between two steps a cache is therefore as plain decoding would have left it, and any caller may use it.
+    So between two steps the cache is the same as in plain decoding, and any caller may use it.
     """
     for layer in layers:
         if getattr(layer, "record_past", False) and layer.is_croppable:
@@ -106,18 +106,18 @@ def end_recording(layers: Sequence[Any]) -> None:
 
 
 def crop_attention(layer: Any, count: int) -> None:
-    """Remove the last ``count`` keys and values of a layer with state; `crop` would also crop the state."""
+    """Remove the last ``count`` keys and values of a layer that also has a state, which `crop` would change."""
     if count and getattr(layer, "keys", None) is not None:
         layer.keys, layer.values = layer.keys[..., :-count, :], layer.values[..., :-count, :]
 
 
 def _move_up(rows: Tensor, first: int, moved: Tensor) -> None:
-    """Copy the rows with indices ``moved`` of a tensor (..., rows, size) to slot ``first`` and those after it."""
+    """Copy the rows with indices ``moved`` of a tensor (..., rows, size) to the slots from ``first`` on."""
     rows.narrow(-2, first, len(moved)).copy_(rows.index_select(-2, moved))
 
 
 def _states(layer: Any) -> list[Tensor]:
-    """Return the keys and the values of a layer, as tensors that `index_select` takes."""
+    """Return the keys and the values of a layer as tensors that support `index_select`."""
     if type(layer).__name__ == FP8:
         return [quantised.view(torch.uint8) for quantised, _ in (layer._quantized_keys, layer._quantized_values)]
     keys: Tensor | None = getattr(layer, "keys", None)
@@ -125,7 +125,7 @@ def _states(layer: Any) -> list[Tensor]:
 
 
 def _remove_last(layer: Any, count: int) -> None:
-    """Remove the last ``count`` rows; of a sliding layer also the tokens beyond its window."""
+    """Remove the last ``count`` rows of a layer; in a sliding layer also the tokens outside of its window."""
     if type(layer) is StaticLayer:
         layer.cumulative_length.sub_(count)  # in place, because compiled graphs refer to the address
     elif type(layer).__name__ in STATE_LAYERS:

@@ -1,4 +1,4 @@
-"""The files that a model was loaded from: they identify its weights without reading them."""
+"""The files from which a model was loaded; they identify its weights without reading them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """A safetensors file of a checkpoint when the model was loaded.
+    """A safetensors file of a checkpoint, as it was when the model was loaded.
 
     Attributes:
         path: Path of the file, with symbolic links resolved.
@@ -21,7 +21,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The files that a model was loaded from.
+    """The files from which a model was loaded.
 
     Attributes:
         versions: Address and torch's version counter of each parameter after loading.

@@ -1,7 +1,7 @@
-"""A sequence that is decoded by compiled steps: fixed shapes and fixed slots, so that a GPU can replay CUDA graphs.
+"""A sequence with compiled steps: shapes and slots are fixed, so that a GPU can replay CUDA graphs.
 
-It has the methods of `TorchSequence`. Accepted rows are not moved between slots: the mask says which slots a row
-attends to, and positions come from the draft tree, never from slots. Independent of drafters.
+It has the methods of `TorchSequence`. Accepted rows stay in their slots, because the mask determines the slots to
+which a row attends, and positions come from the draft tree. Independent of drafters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FAILURES = (*TESTED, OSError, ImportError, AssertionError)
 
 
 class CompiledSteps:
-    """The compiled steps of one model: their slot caches, and the reason if compiling has failed.
+    """The compiled steps of one model: slot caches, and the reason if compilation has failed.
 
     Args:
         max_headroom: Maximum number of new tokens for which a slot cache is chosen.
@@ -66,13 +66,13 @@ class CompiledSteps:
 class CompiledSequence:
     """A sequence whose steps after the prefill are compiled if possible, with the methods of `TorchSequence`.
 
-    ``plain`` prefills the prompt. It also decodes when compiled steps are not available: after compiling has failed
-    (one warning per model), and while another sequence is between a step and its `keep` in the same slot cache.
-    Between two steps the slot cache may be given to another sequence; this one then keeps its tokens in ``plain``'s
-    cache, as it does at the end. When the slots are used up, it moves to a slot cache of twice the size.
+    ``plain`` prefills the prompt. It also decodes after a failed compilation (one warning per model), and while the
+    slot cache waits for the `keep` of another sequence. Between two steps the slot cache may be given to another
+    sequence. This sequence then copies its tokens to the cache of ``plain``. If there are no free slots, it moves to
+    a slot cache of twice the size.
 
     Args:
-        compiles: Compile by `torch.compile`; otherwise capture the model's own kernels as CUDA graphs.
+        compiles: True: compile with `torch.compile`; False: capture the model's own kernels as CUDA graphs.
     """
 
     can_batch = False
@@ -117,7 +117,7 @@ class CompiledSequence:
 
     @property
     def cache(self) -> Cache:
-        """All tokens as a cache of transformers; the sequence leaves its slot cache."""
+        """All tokens as a transformers cache; reading it moves the sequence out of its slot cache."""
         self.leave_slot_cache()
         return self.plain.cache
 
@@ -134,7 +134,7 @@ class CompiledSequence:
         self.plain.inspect_cache()
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
-        """See `CachedSequence.fit`; a compiled step has at most 64 rows, pending tokens included."""
+        """See `CachedSequence.fit`; a compiled step has at most 64 rows, including pending tokens."""
         self._headroom = depth
         return self.plain.fit(draft, min(rows, BUCKETS[-1] - pending), depth, pending)
 
@@ -162,7 +162,7 @@ class CompiledSequence:
         return outputs[0][rows]
 
     def keep(self, path: Sequence[int]) -> None:
-        """See `CachedSequence.keep`; kept rows stay in their slots, and the slots of the others become free."""
+        """See `CachedSequence.keep`. Kept rows stay in their slots; the slots of all other rows become free."""
         if not self.is_mid_step:
             return self.plain.keep(path)
         pending, slots = self._fed
@@ -185,7 +185,10 @@ class CompiledSequence:
         return None
 
     def is_evicted(self, context: Tokens) -> bool:
-        """See `CachedSequence.is_evicted`; False, because a model whose rotary frequencies switch is not compiled."""
+        """See `CachedSequence.is_evicted`.
+
+        Always False, because models whose rotary frequencies switch are not compiled.
+        """
         return self.plain.is_evicted(context)
 
     def reset(self) -> None:
@@ -195,12 +198,12 @@ class CompiledSequence:
         self.plain.reset()
 
     def leave_slot_cache(self) -> None:
-        """Move the tokens from the slot cache to the plain cache, if they are there."""
+        """Move the tokens to the plain cache if they are in the slot cache."""
         if self._slot_cache is not None:
             self._slot_cache.release(self)
 
     def leave(self) -> None:
-        """Copy every token to the plain cache; called by the slot cache before another sequence gets it."""
+        """Copy all tokens to the plain cache. The slot cache calls this before it is given to another sequence."""
         self.is_mid_step = False
         if self._slot_cache is not None and self._order:
             self.plain.put_states(self._slot_cache.read(self._order))
@@ -227,7 +230,7 @@ class CompiledSequence:
             return None
 
     def _enter_slot_cache(self, bucket: int) -> SlotCache | None:
-        """Return the slot cache with the tokens and ``bucket`` free slots; None while another sequence is in a step."""
+        """Return the slot cache with the tokens and ``bucket`` free slots; None if another sequence is in a step."""
         plain = self.plain
         if self._slot_cache is None or self._slot_cache.size < plain.length + bucket:
             self.leave_slot_cache()
@@ -247,7 +250,7 @@ class CompiledSequence:
         return slot_cache
 
     def _plan(self, pending: Tokens, draft: Draft, slots: list[int]) -> NDArray[np.int64]:
-        """Return token, position, slot and ancestors (as bits) of each row, of shape (4, rows)."""
+        """Return token, position, slot and ancestors (as bits) of each row, shape (4, rows)."""
         padding_rows = len(slots) - len(pending) - len(draft)
         tree = build_tree(len(pending), draft.parents, padding_rows)
         sees = np.zeros((len(slots), 64), dtype=np.bool_)
@@ -265,7 +268,7 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
     """Return why this model and cache cannot have compiled steps; None if they can.
 
     Args:
-        cache: The cache of a sequence; its prefill may still be to come.
+        cache: The cache of a sequence, before or after its prefill.
     """
     layers = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not GrowingLayer})
     reasons = {
@@ -282,9 +285,9 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
 
 
 def cost_by_bucket(cost: StepCost) -> StepCost:
-    """Return the cost of all numbers of rows: a step is padded to the next of the `BUCKETS`, and costs as much.
+    """Return the cost of all numbers of rows. A step costs as much as the next of the `BUCKETS`, to which it is padded.
 
-    Beyond the last bucket, where steps are not compiled, the cost rises as between the last two.
+    Above the last bucket steps are not compiled; their cost is extrapolated from the last two buckets.
     """
     return replace(cost, seconds={context: _padded(measured) for context, measured in cost.seconds.items()})
 
@@ -303,7 +306,7 @@ def _padded(measured: Mapping[int, float]) -> dict[int, float]:
 def check_graphs(make: Callable[[], TorchSequence], steps: CompiledSteps) -> str:
     """Return why CUDA graphs are not used on this device; an empty string if they are.
 
-    A trial on a short prompt must give the logits of plain forward passes, and give them faster.
+    They are used if a trial with a short prompt gives the logits of plain forward passes, and is faster.
     """
     prompt, draft = list(range(1, 17)), chain(list(range(1, 8)))
     plain, compiled = make(), CompiledSequence(make(), steps, compiles=False)

@@ -1,4 +1,4 @@
-"""Measures how long a model's forward passes take, by their number of rows. Independent of drafters."""
+"""Measure the duration of a model's forward passes by their number of rows. Independent of drafters."""
 
 from __future__ import annotations
 
@@ -47,16 +47,17 @@ def measure_step_cost(
     seconds: float = SECONDS,
     steps_of: Callable[[TorchSequence], Measured] = lambda sequence: sequence,
 ) -> StepCost:
-    """Measure forward passes and take the fastest of each kind.
+    """Measure forward passes; return the fastest time of each kind.
 
-    Contexts and numbers of rows take turns until the two fastest forward passes of each agree, up to `ROUNDS` times.
-    The time includes copying the argmax to the host and removing the rows (with recurrent state: the replay), because
-    a decoding step waits for both. Contexts are shortened to fit the model. Off the CPU the first forward pass of each
-    kind is not timed, because it loads or captures its kernels.
+    Each combination of context and number of rows is measured in turn until its two fastest times agree, at most
+    `ROUNDS` times. The time includes copying the argmax to the host and removing the rows (with recurrent state: the
+    replay), because a decoding step waits for both. Contexts are shortened to fit the model. On a GPU the first
+    forward pass of each kind is not timed, because it loads or captures its kernels.
 
     Args:
         rows: Numbers of rows, the most important first.
-        steps_of: Returns the sequence whose steps are timed, for one with the cached tokens: itself, or compiled steps.
+        steps_of: Function that takes a sequence with cached tokens, and returns the sequence whose steps are timed:
+            the same one, or one with compiled steps.
 
     Raises:
         ValueError: ``rows`` or ``contexts`` is empty or not positive.
@@ -89,13 +90,13 @@ def measure_step_cost(
 
 
 def _agree(taken: Sequence[float]) -> bool:
-    """Return whether the two fastest times agree; the first pass of a shape and interrupted passes take longer."""
+    """Return whether the two fastest times agree. The first pass of a shape and interrupted passes are slower."""
     fastest = sorted(taken)[:2]
     return len(fastest) == 2 and fastest[1] <= 1.1 * fastest[0]
 
 
 def _with_context(make: Callable[[], TorchSequence], context: int, counts: Sequence[int]) -> TorchSequence:
-    """Return a sequence with ``context`` cached tokens, or fewer to leave space for the measured rows."""
+    """Return a sequence with ``context`` cached tokens; fewer if the measured rows would not fit."""
     sequence = make()
     size = max(min(context, _max_length(sequence) - max(counts) - _max_growth(len(counts))), 1)
     sequence.prefill(_prompt(sequence.model, min(size, PREFILLED)))
@@ -106,7 +107,7 @@ def _with_context(make: Callable[[], TorchSequence], context: int, counts: Seque
 
 
 def _lengthen(sequence: TorchSequence, tokens: int) -> None:
-    """Append copies of the last token to every layer: computing tokens would take most of the time."""
+    """Append copies of the last token to every layer, because computing tokens would take too long."""
     layers: list[Any] = sequence.cache.layers
     for layer in layers:
         if getattr(layer, "keys", None) is not None:
@@ -133,13 +134,13 @@ def _max_length(sequence: TorchSequence) -> int:
 
 
 def _prompt(model: PreTrainedModel, size: int) -> list[int]:
-    """Return random tokens: which experts a mixture of experts runs depends on the token."""
+    """Return random tokens, because a mixture of experts selects its experts by the token."""
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     return torch.randint(vocabulary, (size,), generator=torch.Generator().manual_seed(0)).tolist()
 
 
 def _warm_up(sequence: Measured, count: int) -> float:
-    """Run one forward pass of ``count`` rows, and discard it if possible; return its seconds."""
+    """Run a forward pass of ``count`` rows and discard it if possible; return its seconds."""
     started = perf_counter()
     _forward(sequence, _prompt(sequence.model, count))
     if sequence.level in ("tree", "linear"):
@@ -150,7 +151,7 @@ def _warm_up(sequence: Measured, count: int) -> float:
 
 
 def _time(sequence: Measured, count: int) -> float:
-    """Time one forward pass of ``count`` rows in seconds; afterwards the context is one token longer."""
+    """Return the seconds of a forward pass of ``count`` rows, which makes the context one token longer."""
     tokens = _prompt(sequence.model, count)
     started = perf_counter()
     _forward(sequence, tokens)
@@ -159,6 +160,6 @@ def _time(sequence: Measured, count: int) -> float:
 
 
 def _forward(sequence: Measured, tokens: list[int]) -> None:
-    """Run a forward pass and wait for its most likely tokens."""
+    """Run a forward pass, and wait until its most likely tokens are on the host."""
     logits = sequence.forward(tokens[:1], chain(tokens[1:]))
     (argmax(logits) if sequence.argmax is None else sequence.argmax).tolist()

@@ -1,4 +1,4 @@
-"""Stored step costs: a small JSON file per model, machine and setting in the user's cache."""
+"""Store step costs: a small JSON file per model, machine and setting in the user's cache."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def cost_file(key: dict[str, str]) -> Path:
 
 
 def load(path: Path, key: dict[str, str]) -> StepCost | None:
-    """Load the cost in a file; None if the file is missing or damaged, or belongs to another key."""
+    """Load the cost in a file; return None if the file is missing or damaged, or belongs to another key."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         seconds = {
@@ -83,7 +83,7 @@ def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int]
     """Load the cost in a file, unless it was measured while other processes used the machine, which is quiet now.
 
     Args:
-        plain_seconds: Measures a plain step now: takes the cached tokens and returns seconds.
+        plain_seconds: Function that measures a plain step: it takes the number of cached tokens and returns seconds.
     """
     cost = load(path, key)
     if cost is None or not is_credible(cost):
@@ -97,7 +97,7 @@ def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int]
 
 
 def is_credible(cost: StepCost) -> bool:
-    """Return whether these costs are credible for a machine that runs nothing else.
+    """Return whether these costs are plausible for an idle machine.
 
     More rows must not take less time, and a change of rows must not cost more than a plain step; unless as many as
     `MAX_MEASUREMENTS` measurements say so. Costs of very short steps are always credible.
@@ -116,8 +116,8 @@ def _ascends(row: Mapping[int, float]) -> bool:
 def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = True) -> StepCost:
     """Store a cost, and return it as it is stored: isotonic in the number of rows.
 
-    Other processes only make forward passes slower. A cost that is not credible is therefore combined with the one that
-    was stored before, by the smaller of each pair of times: the measurements of a few starts together become credible.
+    Other processes only make forward passes slower. So the smaller of two times is stored for each entry, and after a
+    few starts the stored cost is credible.
     """
     earlier = load(path, key) if combines and not is_credible(cost) else None
     if earlier is not None:

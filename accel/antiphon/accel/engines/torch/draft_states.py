@@ -1,9 +1,9 @@
-"""Recurrent and convolutional states of the rows of a draft tree, from the forward pass that verifies the draft.
+"""Compute the recurrent and convolutional states of a draft tree's rows in the forward pass that verifies the draft.
 
-Layers with state call functions of their modules that compute a sequence at once: a causal convolution, and a scan (the
-gated delta rule or Mamba-2's). In the forward pass of a draft these functions compute every row from its parent's
-state, and they return what the state after any row is computed from by one small product. So the cache holds the
-state before the draft until `DraftStates.keep` writes that after the last accepted row.
+Layers with state call functions of their modules that process a whole sequence: a causal convolution, and a scan (the
+gated delta rule or Mamba-2's). In the forward pass of a draft, replacements of these functions compute every row from
+its parent's state, and return factors from which one small product gives the state after any row. The cache holds the
+state before the draft until `DraftStates.keep` writes the state after the last accepted row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ancestry:
     """The ancestors of each row of a forward pass, as tensors on the model's device.
 
     Attributes:
-        convolutions: Number of convolutions that have followed them.
+        convolutions: Number of convolutions computed along these ancestors so far.
     """
 
     def __init__(self, tree: Tree, device: torch.device) -> None:
@@ -51,13 +51,13 @@ class Ancestry:
 
     @property
     def branches(self) -> bool:
-        """Whether the rows are more than one chain."""
+        """Whether the rows branch, that is, are not a single chain."""
         return not bool(np.array_equal(self._mask, np.tri(len(self), dtype=np.bool_)))
 
     def decays(self, steps: Tensor) -> Tensor:
-        """Return the decay from the state after row j to that after row i; 0 if j is no ancestor of i.
+        """Return the decay of the state from after row j to after row i; 0 if j is not an ancestor of i.
 
-        Logarithms are added along the path between the rows: the difference of two sums from the start would lose
+        Logarithms are summed along the path between the rows, because the difference of two sums from the start loses
         digits after strong decays.
 
         Args:
@@ -70,11 +70,11 @@ class Ancestry:
         return sums.masked_fill(~self._sees, float("-inf")).exp()
 
     def total_decays(self, steps: Tensor) -> Tensor:
-        """Return the decay from the state before the first row to that after each row; shapes as in `decays`."""
+        """Return the decay of the state from before the first row to after each row; shapes as in `decays`."""
         return (steps @ self._lineage.T).exp()[..., None]
 
     def windows(self, size: int) -> Tensor:
-        """Return the last ``size`` inputs up to each row: indices into ``size`` earlier inputs and the rows, in order.
+        """Return, for each row, indices of its last ``size`` inputs among ``size`` earlier inputs followed by the rows.
 
         Returns:
             Shape (rows, size).
@@ -87,11 +87,11 @@ class Ancestry:
 
 @dataclass(frozen=True, slots=True)
 class RowStates:
-    """The recurrent state after each row of a forward pass, as factors that are much smaller than the states.
+    """The recurrent state after each row of a forward pass, stored as factors much smaller than the states.
 
     Attributes:
-        before: State before the first row, of shape (batch, heads, size, other size).
-        decay: Its decay up to each row, of shape (batch, heads, rows, 1).
+        before: State before the first row, shape (batch, heads, size, other size).
+        decay: Decay of that state up to each row, shape (batch, heads, rows, 1).
         decays: Decay between each pair of rows, of shape (batch, heads, rows, rows).
         left: Each row adds the outer product of ``left`` and ``right`` to the state; (batch, heads, rows, size).
         right: Shape (batch, heads, rows, other size).
@@ -110,7 +110,7 @@ class RowStates:
 
 
 class DraftStates(Cache):
-    """A view of another cache for the forward pass of a draft, in which state layers keep the state before the draft.
+    """A view of another cache for the forward pass of a draft, in which layers keep the state before the draft.
 
     Attention layers append the rows to the other cache as usual.
 
@@ -138,7 +138,7 @@ class DraftStates(Cache):
         conv_kernel_size: int | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Return the earlier inputs of a convolution and those of the rows, of shape (batch, channels, inputs)."""
+        """Return the earlier inputs of a convolution followed by the rows' inputs, shape (batch, channels, inputs)."""
         before = self.get_conv_state(layer_idx, state_idx)
         if before is None:
             if conv_kernel_size is None:
@@ -149,10 +149,10 @@ class DraftStates(Cache):
         return inputs
 
     def update_recurrent_state(self, recurrent_states: Any, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Any:
-        """Note the states of a layer's rows.
+        """Store the states of a layer's rows.
 
         Raises:
-            TypeError: The layer computes the state after the last row only.
+            TypeError: The layer computed only the state after the last row.
         """
         if not isinstance(recurrent_states, RowStates):
             raise TypeError(f"The state layer {layer_idx} computes the state after the last row only.")
@@ -161,10 +161,10 @@ class DraftStates(Cache):
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Compute each row from its parent's state in the forward pass of this thread inside the context.
+        """Inside the context, compute each row of this thread's forward pass from its parent's state.
 
         Raises:
-            RuntimeError: A convolution took the branches of the draft for one text.
+            RuntimeError: A convolution treated the branches of the draft as one text.
         """
         with replaced_functions({name: partial(each, self.ancestry) for name, each in _FUNCTIONS.items()}):
             yield
@@ -175,7 +175,7 @@ class DraftStates(Cache):
             )
 
     def keep(self, row: int) -> None:
-        """Write the states after a row into the other cache."""
+        """Write the states after a row to the other cache."""
         layers: list[Any] = self._cache.layers
         for (layer, index), inputs in self._inputs.items():
             size = inputs.shape[-1] - len(self.ancestry)
@@ -195,7 +195,7 @@ _thread_state = _ThreadState()
 
 
 def follow_drafts(model: PreTrainedModel) -> None:
-    """Let the model's state layers follow drafts in `DraftStates.following`; other passes run them as before."""
+    """Patch the model's state layers to follow drafts inside `DraftStates.following`; other passes are unchanged."""
     for name in {type(module).__module__ for module in model.modules()}:
         namespace = vars(sys.modules[name]) if name in sys.modules else {}
         for function in _FUNCTIONS.keys() & namespace.keys():
@@ -234,7 +234,7 @@ def _convolve(
     activation: str | None = None,
     **_: Any,
 ) -> Tensor:
-    """Convolve the last inputs up to each row.
+    """Apply the convolution to the last inputs up to each row.
 
     Args:
         hidden_states: Earlier inputs, then the rows; shape (batch, channels, inputs).
@@ -265,7 +265,7 @@ def _gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     **_: Any,
 ) -> Scan:
-    """Compute the gated delta rule of every row: transformers' chunked form of it, with ancestors instead of a chunk.
+    """Compute the gated delta rule for every row: transformers' chunked form, with ancestors in place of a chunk.
 
     Args:
         query: Shape (batch, rows, key heads, key size), as ``key``.
@@ -306,9 +306,9 @@ def _mamba2_scan(
     dt_softplus: bool = False,
     **_: Any,
 ) -> Scan:
-    """Compute Mamba-2's recurrence of every row.
+    """Compute Mamba-2's recurrence for every row.
 
-    ``dt`` is not limited, as in plain decoding's steps of one token.
+    Like a plain decoding step, it does not limit ``dt``.
 
     Args:
         hidden_states: Shape (batch, rows, heads, head size).
@@ -335,7 +335,7 @@ def _mamba2_scan(
 
 
 def _before(state: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
-    """Return the state before the rows in single precision; zeros if there is none yet."""
+    """Return the state before the rows in float32; zeros if there is no state yet."""
     if state is not None:
         return state.float()
     return left.new_zeros((*left.shape[:2], left.shape[-1], right.shape[-1]))

@@ -44,7 +44,7 @@ Setting = tuple[object, ...]
 
 
 class TorchEngine:
-    """Runs one causal model of transformers, unmodified; `engine_of` returns the only engine of a model.
+    """Runs one unmodified causal model of transformers. `engine_of` returns the model's only engine.
 
     Args:
         model: The model; the engine does not keep it alive.
@@ -100,7 +100,7 @@ class TorchEngine:
 
     @property
     def batch_mode(self) -> BatchMode | None:
-        """How the model batches sequences, from a self-test that runs once per setting; None if it cannot batch."""
+        """How the model can batch sequences, from a self-test that runs once per setting; None if it cannot."""
         key = self._setting
         if key not in self._batch_modes:
             self._batch_modes[key] = SelfTest(self.model).batch_mode(self.traits)
@@ -109,8 +109,8 @@ class TorchEngine:
     def step_cost(self, *, remeasure: bool = False) -> StepCost:
         """Return the measured cost of forward passes; see `ModelEngine.step_cost`.
 
-        It is measured in about two seconds, kept while the model lives, and stored for the next process. On a GPU some
-        more seconds pass until all kernels are loaded and all graphs captured.
+        The measurement takes about two seconds, and some more on a GPU, where kernels are loaded and graphs captured.
+        It is kept while the model exists, and stored for later processes.
         """
         graphs = self._uses_graphs
         setting = (*self._setting, torch.get_num_threads(), graphs)
@@ -128,11 +128,11 @@ class TorchEngine:
 
     @property
     def _uses_graphs(self) -> bool:
-        """Whether requests run CUDA graphs unless their options say otherwise."""
+        """Whether requests use CUDA graphs by default."""
         return self.model.device.type == "cuda" and not self.why_not_compiled()
 
     def _measure(self, **options: Any) -> StepCost:
-        """Measure the steps that requests run by default: CUDA graphs, if they are used, else those of a sequence."""
+        """Measure the steps that requests run by default: CUDA graphs if they are used, else plain torch steps."""
         if not self._uses_graphs:
             return measure_step_cost(self._new_sequence, **options)
         steps, limit = self.compiled_steps, self.traits.max_positions
@@ -190,7 +190,7 @@ class TorchEngine:
         The check runs once per dtype and device.
 
         Raises:
-            ValueError: The model, or this cache, cannot be decoded reproducibly, and why.
+            ValueError: The model or this cache does not support reproducible decoding; the message has the reason.
         """
         reproducibility.check_cache(cache)
         model = self.model
@@ -202,10 +202,11 @@ class TorchEngine:
             return self.traits
 
     def check_bita(self, bita: BitaWeights, *, reproducible: bool = False) -> None:
-        """Refuse BiTA weights that cannot be used with this model.
+        """Raise an error if BiTA weights cannot be used with this model.
 
         Raises:
-            ValueError: They belong to another model, the model verifies no trees, or decoding is reproducible.
+            ValueError: The weights belong to another model, the model cannot verify trees, or decoding is
+                reproducible.
         """
         model = self.model
         if self._bita is not bita:
@@ -222,7 +223,7 @@ class TorchEngine:
 
     @property
     def own_bita_weights(self) -> tuple[BitaWeights | None, str]:
-        """The BiTA weights in the model's folder, loaded once, or None; and the reason if there are none."""
+        """The BiTA weights in the model's folder (loaded once) or None, and the reason if there are none."""
         if self._own_bita is None:
             self._own_bita = find_bita_weights(self.model)
         return self._own_bita
@@ -242,7 +243,7 @@ class TorchEngine:
         Args:
             cache: Cache to continue from; None for a new one.
             reproducible: Decode reproducibly; see `DecodingOptions`.
-            bita: Weights of a drafter's mask tokens.
+            bita: Weights for a drafter's mask tokens.
             compiled: Whether to use compiled steps; see `DecodingOptions`.
             hidden_states: Indices of the hidden states that a draft head reads.
 
@@ -281,7 +282,7 @@ class TorchEngine:
         )
 
     def usable_bita(self, *, reproducible: bool = False) -> tuple[BitaWeights | None, str]:
-        """Return BiTA's masks from the model's folder, or None and why they are not used."""
+        """Return BiTA's masks from the model's folder, or None and the reason why they are not used."""
         if self.traits.level == "plain":
             return None, f"drafts do not help this model: {self.traits.reason}"
         weights, reason = self.own_bita_weights
@@ -316,7 +317,7 @@ class TorchEngine:
         return True
 
     def cache_of(self, sequence: CachedSequence) -> Cache:
-        """Return the cached tokens of a sequence as a cache of transformers."""
+        """Return the cached tokens of a sequence as a transformers cache."""
         assert isinstance(sequence, TorchSequence | CompiledSequence)
         return self.lock.run(lambda: sequence.cache)
 
@@ -339,10 +340,10 @@ class TorchEngine:
         return TorchSequence(self.model, self.traits)
 
     def _compiled_or_plain(self, plain: TorchSequence, compiled: bool | None) -> TorchSequence | CompiledSequence:
-        """Return the sequence with compiled steps if they are possible; warn if they were requested and are impossible.
+        """Return the sequence, with compiled steps if possible; warn if they were requested but are not possible.
 
         Args:
-            compiled: None uses CUDA graphs of the model's own kernels if they are faster; True compiles.
+            compiled: None: use CUDA graphs of the model's own kernels if they are faster; True: compile with torch.
         """
         model, steps = self.model, self.compiled_steps
         if compiled is False or (compiled is None and model.device.type != "cuda"):
@@ -380,7 +381,7 @@ _engines: WeakKeyDictionary[PreTrainedModel, TorchEngine] = WeakKeyDictionary()
 
 
 def engine_of(model: PreTrainedModel) -> TorchEngine:
-    """Return the engine of a model; it is created by the first call."""
+    """Return the engine of a model, created by the first call."""
     engine = _engines.get(model)
     return _engines.setdefault(model, TorchEngine(model)) if engine is None else engine
 

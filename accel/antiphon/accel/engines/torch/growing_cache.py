@@ -13,7 +13,7 @@ MIN_FREE_SLOTS = 64
 
 
 class Buffer:
-    """States of shape (..., tokens, size) in a tensor that grows by an eighth."""
+    """States of shape (..., tokens, size) in a tensor that grows by an eighth when it is full."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -60,7 +60,7 @@ class Buffer:
 
 
 class GrowingLayer(DynamicLayer):
-    """A full-attention layer of a cache whose keys and values are views of two growing buffers."""
+    """A full-attention layer of a cache; its keys and values are views of two growing buffers."""
 
     def __init__(self) -> None:
         self._keys, self._values = Buffer(), Buffer()
@@ -85,7 +85,7 @@ class GrowingLayer(DynamicLayer):
         self._values.hold(states)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Note dtype and device of the states; memory is allocated with the first append."""
+        """Record dtype and device of the states; memory is allocated by the first append."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
@@ -100,7 +100,7 @@ class GrowingLayer(DynamicLayer):
         return self._keys.length
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens; their number is negative, as in transformers."""
+        """Remove the last tokens; the argument is a negative number, as in transformers."""
         if tokens_to_remove >= 0:
             super().crop(tokens_to_remove)  # removes nothing, or raises
             return
@@ -111,13 +111,13 @@ class GrowingLayer(DynamicLayer):
 class GrowingCache(DynamicCache):
     """A `DynamicCache` that does not copy its full-attention layers at every step; pass it as `past_key_values=`.
 
-    `DynamicCache` concatenates, which copies every key and value for every token. Here each new token causes, on
-    average, the copying of eight earlier tokens, and the buffers are an eighth larger. Sliding, chunked and recurrent
-    layers are those of `DynamicCache`, because their size is bounded. For inference only: tensors are written in place,
-    and a crop reuses their memory.
+    `DynamicCache` copies all keys and values for every token, because it concatenates. Here a buffer is copied only
+    when it grows by an eighth: on average eight earlier tokens are copied per new token. Sliding, chunked and
+    recurrent layers are those of `DynamicCache`, because their size is bounded. For inference only, because tensors
+    are written in place and a crop reuses their memory.
 
     Args:
-        config: Configuration of the model; None makes full-attention layers as they are needed.
+        config: Configuration of the model; None: full-attention layers are made when they are needed.
     """
 
     def __init__(self, config: PretrainedConfig | None = None) -> None:
@@ -126,7 +126,7 @@ class GrowingCache(DynamicCache):
 
 
 def make_growing(cache: Cache) -> None:
-    """Replace the layers of an empty `DynamicCache` by growing ones; leave any other cache as it is."""
+    """Replace the layers of an empty `DynamicCache` by growing layers; leave any other cache unchanged."""
     is_empty = not any(getattr(layer, "is_initialized", True) for layer in cache.layers)
     if type(cache) is DynamicCache and is_empty and not cache.offloading:
         _replace_layers(cache)

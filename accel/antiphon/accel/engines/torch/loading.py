@@ -1,6 +1,6 @@
-"""Loads a causal model and its tokenizer by name or folder, and chooses device and precision.
+"""Load a causal model and its tokenizer by name or folder; choose device and precision.
 
-It also records which files a model was loaded from, so that weights are identified without reading them.
+The files of a loaded model are recorded, so that its weights can be identified without reading them.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def load_pretrained(
     device_map: Any = None,
     **model_kwargs: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model and its tokenizer by transformers.
+    """Load a model and its tokenizer with transformers.
 
     Args:
         name_or_path: Name on the Hugging Face Hub, or folder of a checkpoint.
-        device: Device of the model; None chooses a GPU if there is one, else the CPU.
-        dtype: Precision; "auto" is the checkpoint's own, but float32 on a CPU without bfloat16 units.
+        device: Device of the model; None: a GPU if there is one, else the CPU.
+        dtype: Precision; "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
         device_map: Placement for transformers, instead of ``device``.
         model_kwargs: Passed to ``AutoModelForCausalLM.from_pretrained``.
 
@@ -119,7 +119,7 @@ def load_tokenizer(name: str, **location: Any) -> PreTrainedTokenizerBase:
 
 
 def _set_processor_template(tokenizer: PreTrainedTokenizerBase, name: str, location: dict[str, Any]) -> None:
-    """Give a tokenizer without a chat template that of the processor, where multimodal checkpoints may store it."""
+    """Give a tokenizer without a chat template the processor's, where multimodal checkpoints may store it."""
     from transformers.utils.hub import cached_file
 
     if tokenizer.chat_template is not None:
@@ -132,7 +132,7 @@ def _set_processor_template(tokenizer: PreTrainedTokenizerBase, name: str, locat
 
 
 def _check_complete(name: str, missing: Collection[str]) -> None:
-    """Refuse a checkpoint without some of the model's weights; transformers would make them up at random.
+    """Raise an error if a checkpoint lacks weights, because transformers would initialize them at random.
 
     Raises:
         ValueError: Weights are missing.
@@ -147,7 +147,7 @@ def _check_complete(name: str, missing: Collection[str]) -> None:
 
 
 def checkpoint_of(model: PreTrainedModel) -> Checkpoint | None:
-    """Return the files that a model was loaded from; None if they are unknown or its parameters were changed since."""
+    """Return the files from which a model was loaded; None if they are unknown or its parameters have changed."""
     found = engine_of(model).checkpoint
     return found if found is not None and found.versions == _versions(model) else None
 
@@ -157,7 +157,7 @@ def _versions(model: PreTrainedModel) -> tuple[tuple[int, int], ...]:
 
 
 def _checkpoint_files(name: str, location: dict[str, Any]) -> tuple[CheckpointFile, ...]:
-    """Return the safetensors files of a checkpoint on this machine; none if it has other files, or cannot be found."""
+    """Return the safetensors files of a local checkpoint; empty if it has other files or cannot be found."""
     from transformers.utils.hub import cached_file
 
     folder = Path(name)
@@ -187,7 +187,7 @@ class NotCausalError(ValueError):
 
 
 def check_causal(model: PreTrainedModel | PreTrainedConfig, name: str) -> None:
-    """Refuse models that cannot continue text: encoders, encoder-decoders and classifiers.
+    """Raise an error for models that cannot continue text: encoders, encoder-decoders and classifiers.
 
     Args:
         model: A model, or its config before anything is loaded.
@@ -231,8 +231,8 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 def choose_dtype(stored: torch.dtype | None, placement: Any) -> str | torch.dtype:
     """Return the dtype argument for loading a checkpoint; "auto" keeps the checkpoint's own precision.
 
-    A CPU computes in bfloat16 only if it has units for it. Otherwise a checkpoint in half precision is loaded in
-    float32, which is then both faster and exact.
+    On a CPU without bfloat16 units, a checkpoint in half precision is loaded in float32, which is faster and exact
+    there.
 
     Args:
         placement: Device, or a device map of transformers.

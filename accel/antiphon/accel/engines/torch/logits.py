@@ -13,11 +13,11 @@ from antiphon.accel.engines.torch.argmax import row_argmax, top_k
 
 
 class TorchLogits:
-    """`antiphon.accel.drafting.draft.Logits` over a tensor; only requested results are copied from its device.
+    """Implements `antiphon.accel.drafting.draft.Logits` over a tensor; only requested results leave its device.
 
     Args:
         tensor: Shape (1 + rows, vocab), the root's row first.
-        argmax: Its argmax, of shape (1 + rows,), if the forward pass has computed it.
+        argmax: Argmax of the logits, shape (1 + rows,), if the forward pass has computed it.
     """
 
     def __init__(self, tensor: Tensor, argmax: Tensor | None = None) -> None:
@@ -53,7 +53,7 @@ class TorchLogits:
         return self._tensor
 
     def _make_row_argmax(self) -> Callable[[int], int]:
-        """Return the function that finds the argmax of a row; off the CPU, all rows are copied at once."""
+        """Return the function that finds the argmax of a row. On a GPU, the argmax of all rows is copied at once."""
         if self._argmax is None and self._tensor.device.type == "cpu":
             return row_argmax(self._tensor)
         tokens: list[int] = (self._tensor.argmax(-1) if self._argmax is None else self._argmax).tolist()

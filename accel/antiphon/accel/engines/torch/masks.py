@@ -8,16 +8,16 @@ from antiphon.accel.drafting.tree import AttentionSpan, Tree
 
 
 def attention_mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int = 0, padding: int = 0) -> torch.Tensor:
-    """Return the mask of one kind of layer: the columns that each row attends to.
+    """Return the mask of one kind of layer: the columns to which each row attends.
 
     Windows and chunks are counted in positions (slots minus padding), not in rows, because siblings share a position.
 
     Args:
         span: How far the layers look back.
-        length: Cached tokens.
+        length: Number of cached tokens.
         offset: First slot that the layer still holds.
-        padding: Slots of left padding. No row attends to them; padding rows of this forward pass attend to themselves
-            alone, because a row without any column would make its keys and values NaN.
+        padding: Slots of left padding, to which no row attends. Padding rows of this forward pass attend to
+            themselves, because a row without any column would make its keys and values NaN.
 
     Returns:
         Booleans of shape (rows, length - offset + rows): slots ``offset`` to ``length - 1``, then the rows.
@@ -42,7 +42,7 @@ def attention_mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int 
 
 
 def additive_mask(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the mask for eager attention, which adds it to its scores: 0 if a row attends, else the lowest number.
+    """Return the mask that eager attention adds to its scores: 0 where a row attends, else the lowest number.
 
     Args:
         sees: Boolean mask of any shape: True where a row attends.

@@ -1,4 +1,4 @@
-"""Reproducible decoding: the check that a row's rounding does not depend on the other rows of a forward pass.
+"""Check for reproducible decoding that a row's rounding does not depend on the other rows of a forward pass.
 
 If the check passes, exact attention and forward passes of one fixed shape make the output independent of the draft,
 even in half precision.
@@ -27,7 +27,7 @@ PREFIX_LENGTHS = (9, 50)
 
 
 def check_cache(cache: Cache | None) -> None:
-    """Refuse a cache that reproducible decoding does not support.
+    """Raise an error if reproducible decoding does not support a cache.
 
     Raises:
         ValueError: The caller's cache does more than append tokens.
@@ -42,10 +42,10 @@ def check_model(model: PreTrainedModel, find_traits: Callable[[], Traits]) -> No
     A few tokens are decoded one by one and again from a tree; their logits must be bitwise equal.
 
     Args:
-        find_traits: Returns the model's traits under exact attention.
+        find_traits: Function that returns the model's traits under exact attention.
 
     Raises:
-        ValueError: The model cannot be decoded reproducibly, and why.
+        ValueError: The model cannot be decoded reproducibly; the message has the reason.
     """
     name = type(model).__name__
     if implementation_of(model) != EXACT:

@@ -1,4 +1,4 @@
-"""The self-test of a model: short forward passes whose logits show which verification level the model has."""
+"""The self-test of a model: determine its verification level from the logits of short forward passes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _Error = Callable[[Traits, Draft, int], float]
 class SelfTest:
     """Compares draft steps of one model with plain forward passes over the same tokens.
 
-    It finds what the config cannot tell: models that ignore a mask, infer positions from the cache, or round
-    differently when tokens are fed together.
+    It detects what the config does not show: models that ignore a mask, infer positions from the cache, or round
+    differently if tokens are computed together.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -46,8 +46,7 @@ class SelfTest:
     def traits(self) -> Traits:
         """Return the model's traits.
 
-        Their level is the declared one, lowered until the logits of a draft tree or chain are
-        right.
+        The level is the declared one, lowered until the logits of a draft tree or chain are right.
 
         Raises:
             ValueError: The model is not a causal language model with a KV cache.
@@ -86,7 +85,7 @@ class SelfTest:
         return None
 
     def _with_packed_attention(self, traits: Traits) -> Traits:
-        """Use packed attention if it helps, and if the logits of a branching draft are right with it."""
+        """Return traits with packed attention if it helps and the logits of a branching draft are right with it."""
         reason = why_not_packed(self.model)
         packing = replace(traits, uses_packed_attention=True, packing_reason="")
         if reason is None and self._agrees(packing, _TREE, self._error):
@@ -94,7 +93,10 @@ class SelfTest:
         return replace(traits, packing_reason=reason or "with it a branching draft changed the logits in the self-test")
 
     def _agrees(self, traits: Traits, shape: Draft, error: _Error) -> bool:
-        """Return whether one seed's error is within tolerance: rounding varies by seed, a wrong mask does not."""
+        """Return whether the error is within tolerance for some seed.
+
+        Rounding errors vary by seed; a wrong mask always fails.
+        """
         least = float("inf")
         try:
             for seed in SEEDS:
@@ -109,7 +111,7 @@ class SelfTest:
         return TorchSequence(self.model, traits)
 
     def _error(self, traits: Traits, shape: Draft, seed: int) -> float:
-        """Return the maximum over rows of the mean error of logits, in standard deviations of the logits."""
+        """Return the largest mean error of the logits of a row, in standard deviations of the logits."""
         size = _prefix(self.model)
         tokens = self._tokens(len(shape), seed)
         draft = replace(shape, tokens=tuple(tokens[size + 1 :]))
@@ -158,11 +160,11 @@ class SelfTest:
         return errors
 
     def _noise(self, traits: Traits, rows: int) -> float:
-        """Return the error, as in `_error`, that rounding alone can cause in half precision.
+        """Return the error (in the unit of `_error`) that rounding alone can cause in half precision.
 
-        The error grows with the number of layers. It is `NOISE_FACTOR` times the distance between
-        two correct ways to compute the same tokens, and at most `MAX_NOISE`. With recurrent state
-        the two ways can differ by more than rounding, so the result is 0 there.
+        It grows with the number of layers. The estimate is `NOISE_FACTOR` times the distance between two correct ways
+        to compute the same tokens, but at most `MAX_NOISE`. For models with recurrent state it is 0, because there
+        the two ways can differ by more than rounding.
         """
         if traits.level != "tree" or self.model.dtype not in HALF_DTYPES:
             return 0.0
@@ -174,7 +176,7 @@ class SelfTest:
         return min(NOISE_FACTOR * max(distances), MAX_NOISE)
 
     def _together(self, prompt: Tokens, path: Tokens) -> Tensor:
-        """Return logits after the prompt and each token of the path, from one forward pass without a cache."""
+        """Return the logits after the prompt and each token of the path, from one forward pass without a cache."""
         ids = torch.tensor([[*prompt, *path]], device=self.model.device)
         with varying_shapes(self.model):
             logits: Tensor = self.model(ids, use_cache=False).logits
@@ -183,7 +185,7 @@ class SelfTest:
     def _one_by_one(self, traits: Traits, prompt: Tokens, path: Tokens) -> Tensor:
         """Return the logits after the prompt and each token of the path, from plain decoding.
 
-        Models with recurrent state must reproduce these.
+        Drafts of models with recurrent state must reproduce these logits.
         """
         sequence = self._sequence(replace(traits, level="plain", uses_packed_attention=False))
         sequence.prefill(prompt[:-1])
@@ -207,7 +209,7 @@ def _distance(logits: Tensor, truth: Tensor) -> float:
 
 
 def _prefix(model: PreTrainedModel) -> int:
-    """Return a prefix length. It exceeds a window that the model applies internally (GPT-Neo)."""
+    """Return a prefix length that exceeds any window that the model applies internally (GPT-Neo)."""
     window = getattr(model.config.get_text_config(decoder=True), "window_size", None)
     return PREFIX + window if isinstance(window, int) else PREFIX
 

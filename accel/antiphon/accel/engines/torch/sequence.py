@@ -1,4 +1,4 @@
-"""One sequence on torch: a model and a KV cache, from which rejected draft rows are removed."""
+"""One sequence on torch: forward passes of a model over a KV cache, and removal of rejected rows."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ CACHE_ARGUMENTS = ("past_key_values", "cache_params")
 class TorchSequence:
     """The cache of one sequence, and the forward passes of an unmodified model over it.
 
-    ``forward`` feeds confirmed tokens that are not cached yet, and a draft below the last of them; ``keep`` then keeps
-    the accepted rows and removes the others. Between the two the cache holds every row; after ``keep`` it holds exactly
-    the confirmed tokens except the last one.
+    ``forward`` computes the confirmed tokens that are not cached yet, and a draft below the last of them. ``keep``
+    then keeps the accepted rows and removes the others. Between the two calls the cache holds every row; after
+    ``keep`` it holds all confirmed tokens except the last one.
 
     Args:
         cache: Cache to continue from; None for a new `DynamicCache`.
@@ -98,7 +98,7 @@ class TorchSequence:
 
     @property
     def can_batch(self) -> bool:
-        """Whether this sequence may share a forward pass. False if the caller's thread uses autocast."""
+        """Whether this sequence may share a forward pass."""
         device = self.model.device.type
         is_tree = self._is_simple and self.level == "tree"
         return is_tree and not torch.is_autocast_enabled(device) and self._shares()
@@ -106,8 +106,8 @@ class TorchSequence:
     def can_draft_at_prefill(self, context: Tokens) -> bool:
         """See `CachedSequence.can_draft_at_prefill`.
 
-        False if the shape of the prefill matters: in reproducible decoding, for models whose
-        rotary frequencies switch, and with recurrent state, which prefills compute in chunks.
+        False if the shape of the prefill affects the result: in reproducible decoding, for models whose rotary
+        frequencies switch, and for recurrent state, which a prefill computes in chunks.
         """
         shape_matters = self.reproducible or self.traits.rope is not None or bool(self.traits.state_kinds)
         return self.level == "tree" and not shape_matters and len(context) > self.length + 1
@@ -117,10 +117,10 @@ class TorchSequence:
 
         Args:
             prompt: Tokens that are not cached yet.
-            chunk: Tokens at a time; None for all at once.
+            chunk: Maximum number of tokens per forward pass; None: all at once.
 
         Returns:
-            Logits after the last token, of shape (1, vocab).
+            Logits after the last token, shape (1, vocab).
         """
         end_recording(self.cache.layers)
         size = chunk or max(len(prompt), 1)
@@ -182,11 +182,11 @@ class TorchSequence:
         end_recording(self._recording_layers)
 
     def advance(self, tokens: int) -> None:
-        """Set the length after tokens were computed and cached elsewhere for the moment."""
+        """Set the length after tokens were computed by compiled steps, which cache them elsewhere."""
         self.length += tokens
 
     def take_layers(self) -> list[Any]:
-        """Remove the layers from the cache and return them; empty ones take their place."""
+        """Remove the layers from the cache and return them; put empty layers in their place."""
         layers: list[Any] = self.cache.layers
         self.cache.layers = [GrowingLayer() for _ in layers]
         return layers
@@ -208,12 +208,15 @@ class TorchSequence:
         self._recording_layers = recording_layers(self.cache)
 
     def is_evicted(self, context: Tokens) -> bool:
-        """See `CachedSequence.is_evicted`; True when the text outgrows the rotary frequencies of short contexts."""
+        """See `CachedSequence.is_evicted`.
+
+        True if the text has become too long for the rotary frequencies of short contexts.
+        """
         rope = self.traits.rope
         return rope is not None and rope.rebuilds and self.length <= rope.position < len(context)
 
     def inspect_cache(self) -> None:
-        """Set the level after the prefill, when the cache has its layers; warn if the caller's cache lowers it."""
+        """Set the level after the prefill, when the cache has layers; warn if the caller's cache lowers it."""
         self.is_prefilled = True
         self.level, reason = supported_level(self.cache, self.traits.level)
         self._recording_layers = recording_layers(self.cache)
@@ -229,7 +232,7 @@ class TorchSequence:
         return list(self.cache.layers)
 
     def record(self, pending: Tokens, draft: Draft, padding_rows: int = 0) -> None:
-        """Store the input of the next forward pass, so that ``keep`` can remove its rows.
+        """Store the input of the next forward pass, so that ``keep`` can remove rejected rows.
 
         Args:
             padding_rows: Number of rows that only fill the fixed shape.
@@ -272,14 +275,14 @@ class TorchSequence:
         return (depths + (self.length - self.padding)).clamp_(min=0)
 
     def _attention(self, tree: Tree | None) -> AbstractContextManager[None]:
-        """Override the attention of a forward pass by exact or packed attention, if it needs one of them."""
+        """Override the attention of a forward pass with exact or packed attention, if needed."""
         if self.reproducible:
             return override_attention(self.model, EXACT)
         packs = tree is not None and self.traits.uses_packed_attention
         return override_attention(self.model, PACKED) if packs else nullcontext()
 
     def _states(self, tree: Tree | None, arguments: dict[str, Any]) -> AbstractContextManager[None]:
-        """Let layers with recurrent state follow the rows of a draft, and note the state after each row."""
+        """Make layers with recurrent state follow the rows of a draft and record the state after each row."""
         if tree is None or not self.traits.state_kinds or self.level not in ("tree", "linear"):
             return nullcontext()
         self._draft_states = DraftStates(self.cache, Ancestry(tree, self.model.device))
@@ -291,7 +294,7 @@ class TorchSequence:
         return self.traits.cache_argument or "past_key_values"
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
-        """Return the tokens and the cache as arguments; mask tokens need embeddings and BiTA's prefix."""
+        """Return tokens and cache as model arguments; for mask tokens, with embeddings and BiTA's prefix."""
         name = self._cache_argument
         if self.bita is not None and min(tokens) < 0:
             embeddings = embed_tokens(self.model, tokens, self.bita)
@@ -299,7 +302,7 @@ class TorchSequence:
         return {"input_ids": torch.tensor([tokens], device=self.model.device), name: self.cache, "use_cache": True}
 
     def _prefix_rows(self, tokens: Tokens) -> int:
-        """Return the length of BiTA's prefix behind the rows; 0 if there is no mask token to attend to it."""
+        """Return the length of BiTA's prefix after the rows; 0 if there are no mask tokens to attend to it."""
         return self.bita.prefix if self.bita is not None and min(tokens, default=0) < 0 else 0
 
     def _mask(self, tree: Tree | None, tokens: Tokens) -> Tensor | dict[str, Tensor | None] | None:
@@ -315,10 +318,10 @@ class TorchSequence:
         return visible[:, self.length :] if self.traits.cache_argument == "cache_params" else visible
 
     def tree_mask(self, tree: Tree, kind: str, tokens: Tokens) -> Tensor:
-        """Return the mask of one kind of layer, in the form that the model's attention takes.
+        """Return the mask of one kind of layer, in the form that the model's attention requires.
 
         Args:
-            tokens: Tokens of the rows; negative ones are mask tokens.
+            tokens: Tokens of the rows; negative tokens are mask tokens.
 
         Returns:
             Shape (1, 1, rows, slots).
@@ -344,7 +347,7 @@ class TorchSequence:
         return max(min(ends, default=sys.maxsize) - 1 - root, 0)
 
     def _replay(self, tokens: Tokens, fed: int) -> None:
-        """Restore the recurrent state from before the draft, and run the accepted tokens again."""
+        """Restore the recurrent state from before the draft, and compute the accepted tokens again."""
         self._restore(fed)
         end_recording(self._recording_layers)
         self._run(tokens, EMPTY)
@@ -379,7 +382,7 @@ def cached_length(cache: Cache) -> int:
 
 
 def _recurrent_states(cache: Cache) -> list[dict[str, Any]]:
-    """Copy the recurrent and convolutional state of every layer; keys and values need no copy, they only grow."""
+    """Copy the recurrent and convolutional state of every layer. Keys and values only grow and need no copy."""
     return [
         {
             name: {index: None if state is None else state.clone() for index, state in getattr(layer, name).items()}

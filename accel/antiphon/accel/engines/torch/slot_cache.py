@@ -1,4 +1,4 @@
-"""A KV cache of fixed size for compiled steps: a step writes its rows to given slots and attends by a mask over slots.
+"""A KV cache of fixed size for compiled steps: steps write rows to given slots; a mask over the slots limits attention.
 
 Independent of requests and drafts.
 """
@@ -45,20 +45,20 @@ CompiledStep = Callable[[PreTrainedModel], StepOutputs]
 
 
 class Occupant(Protocol):
-    """A sequence whose keys and values are in a slot cache."""
+    """A sequence that occupies a slot cache with its keys and values."""
 
     is_mid_step: bool
     """Whether the sequence's last forward pass has written rows that are not yet kept or rejected."""
 
     def leave(self) -> None:
-        """Copy the sequence's keys and values out of the slot cache, which another sequence gets."""
+        """Copy the sequence's keys and values out of the slot cache, before another sequence gets it."""
 
 
 class SlotLayer(StaticLayer):
     """A full-attention layer of a cache that writes rows to given slots, and returns all slots.
 
     Args:
-        slots: Slots of the next rows; the same tensor for every step, shape (max rows,).
+        slots: Slots of the next rows, shape (max rows,); the same tensor for every step.
     """
 
     def __init__(self, size: int, slots: Tensor) -> None:
@@ -66,7 +66,7 @@ class SlotLayer(StaticLayer):
         self.slots = slots
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the rows (1, heads, rows, size) in place; masks tell which slots are in use."""
+        """Write the rows (1, heads, rows, size) in place, and return all slots; masks exclude the unused ones."""
         keys, values = cast(Tensor, self.keys), cast(Tensor, self.values)
         slots = self.slots[: key_states.shape[-2]]
         return keys.index_copy_(2, slots, key_states), values.index_copy_(2, slots, value_states)
@@ -75,8 +75,8 @@ class SlotLayer(StaticLayer):
 class SlotCache:
     """Slots for one sequence at a time, and one compiled step for each of the `BUCKETS`.
 
-    On a GPU a step is captured as a CUDA graph, and every call after the first replays it. A sequence that acquires the
-    cache has it until another one acquires it between two steps.
+    On a GPU the first call of a step captures it as a CUDA graph, and later calls replay the graph. A sequence
+    occupies the cache until another sequence acquires it between two steps.
 
     Args:
         traits: Its traits; it verifies trees.
@@ -109,7 +109,7 @@ class SlotCache:
         self._occupant: Callable[[], Occupant | None] = lambda: None
 
     def acquire(self, occupant: Occupant) -> bool:
-        """Give the cache to a sequence for its next step; return False if another one has not called `keep` yet."""
+        """Give the cache to a sequence for its next step; return False if another has not called `keep` yet."""
         with self._lock:
             before = self._occupant()
             if before is not None and before is not occupant:
@@ -121,7 +121,7 @@ class SlotCache:
             return True
 
     def release(self, occupant: Occupant) -> None:
-        """Let a sequence copy its keys and values out, if it is the one that occupies the cache."""
+        """Make a sequence copy its keys and values out, if it occupies the cache."""
         with self._lock:
             if self._occupant() is occupant:
                 occupant.leave()
@@ -142,7 +142,7 @@ class SlotCache:
         return length
 
     def read(self, slots: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """Return for each layer a copy of the keys and values in these slots, in this order."""
+        """Return, for each layer, a copy of the keys and values in the given slots, in this order."""
         index = torch.tensor(slots, device=self._used.device)
         layers: list[Any] = list(self.cache.layers)
         return [(layer.keys.index_select(2, index), layer.values.index_select(2, index)) for layer in layers]
@@ -154,7 +154,7 @@ class SlotCache:
 
         Args:
             plan: Token, position, slot and ancestors of each row, of shape (4, rows); rows is one of the `BUCKETS`.
-            used: Slots that every row attends to, of shape (size,).
+            used: Slots to which every row attends, shape (size,).
 
         Returns:
             Outputs in memory that the next step overwrites.
@@ -168,7 +168,7 @@ class SlotCache:
             return self._steps[rows](model)
 
     def _make(self, model: PreTrainedModel, rows: int) -> CompiledStep:
-        """Compile or capture the step for a number of rows, and compare its logits with those of the plain step.
+        """Compile or capture the step for a number of rows, and check its logits against a plain step.
 
         Raises:
             RuntimeError: The logits differ.
@@ -216,7 +216,10 @@ class SlotCache:
 
 
 def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
-    """Capture the step as a CUDA graph. Running it repeatedly is safe: it writes the same states to the same slots."""
+    """Capture the step as a CUDA graph.
+
+    It can be run repeatedly, because it writes the same states to the same slots.
+    """
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it without types
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # run first, so that one-time compilation and allocation are not captured
@@ -236,7 +239,10 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
 
 
 class SlotCachePool:
-    """The slot caches of one model, by size. A sequence gets the smallest one that fits; sequences take turns in it."""
+    """The slot caches of one model, by size.
+
+    A sequence gets the smallest cache that fits; sequences take turns in it.
+    """
 
     def __init__(self, *, min_slots: int = MIN_SLOTS, backend: Any = BACKEND) -> None:
         self._min_slots = min_slots

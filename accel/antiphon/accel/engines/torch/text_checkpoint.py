@@ -1,7 +1,7 @@
-"""Finds the text model in a multimodal checkpoint, so that it is loaded without vision and audio weights.
+"""Find the text model in a multimodal checkpoint, to load it without vision and audio weights.
 
 Gemma 3, Gemma 4, Mistral Small 3, Qwen3.5, Qwen2.5-VL and others are published as one checkpoint with a text model,
-encoders of images or sound, and projectors between them. Only configurations and names of weights are read here.
+encoders for images or sound, and projectors between them. This module only reads configurations and weight names.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class TextPart:
     Attributes:
         model_class: A causal class of transformers, or one that is built from its text model.
         key_mapping: New names of the weights, for ``from_pretrained``.
-        features: Name of the module that adds images and sound to the embeddings, in models that have it inside.
+        features: Name of the module inside the text model that adds images and sound to the embeddings, if there is
+            one.
     """
 
     model_class: type[PreTrainedModel]
@@ -89,7 +90,7 @@ class TextPart:
 
 
 def find_text_part(config: PreTrainedConfig) -> TextPart | None:
-    """Return how the text model of a checkpoint is loaded; None if `AutoModelForCausalLM` loads the checkpoint itself.
+    """Return how to load the text model of a checkpoint; None if `AutoModelForCausalLM` can load the checkpoint.
 
     Raises:
         ValueError: The multimodal type has no text model that can be loaded alone.
@@ -119,7 +120,7 @@ def find_text_part(config: PreTrainedConfig) -> TextPart | None:
 
 
 def _whole(config: PreTrainedConfig) -> TextPart | None:
-    """Return how a model without a separate text model is loaded."""
+    """Return how to load a model without a separate text model."""
     if config.model_type in FEATURES:
         return TextPart(CAUSAL[type(config)], config, features=FEATURES[config.model_type])
     if type(config) in CAUSAL:
@@ -131,7 +132,7 @@ def _whole(config: PreTrainedConfig) -> TextPart | None:
 
 
 def _text_class(whole: Any, config_class: type[PreTrainedConfig]) -> Any:
-    """Return the text model of a multimodal class, by its configuration or from the same module of transformers."""
+    """Return the class of the text model: from `TEXT_MODELS`, or from the module of the multimodal class."""
     if config_class in TEXT_MODELS:
         return TEXT_MODELS[config_class]
     found = [
@@ -154,8 +155,8 @@ def _refusal(config: PreTrainedConfig) -> str:
 def _register_conversion(whole: Any, model_type: str, model_class: Any, text_type: str) -> bool:
     """Register transformers' conversion of a multimodal checkpoint for the causal class of its text model.
 
-    That is needed if the checkpoint stores weights in another form, such as each expert separately, and transformers
-    converts them for the whole model only.
+    This is needed if the checkpoint stores weights in another form, such as separate experts, and transformers
+    converts them only for the multimodal class.
     """
     conversion = [each for key in (whole.__name__, model_type) for each in get_checkpoint_conversion_mapping(key) or ()]
     is_renaming = all(isinstance(each, WeightRenaming) for each in conversion)
@@ -169,7 +170,7 @@ def _register_conversion(whole: Any, model_type: str, model_class: Any, text_typ
 
 
 def _without_features(model_class: type[PreTrainedModel], name: str) -> Any:
-    """Return a constructor that replaces the encoders of images and sound by a module without weights."""
+    """Return a constructor of the model without the weights of its image and sound encoders."""
 
     def construct(self: Any, config: PreTrainedConfig) -> None:
         model_class.__init__(self, config)
@@ -179,7 +180,7 @@ def _without_features(model_class: type[PreTrainedModel], name: str) -> Any:
 
 
 class _NoFeatures(nn.Module):
-    """Returns the embeddings of a text without images and sound as they are."""
+    """Replaces image and sound encoders; returns the embeddings of a text unchanged."""
 
     def forward(self, input_ids: Tensor, inputs_embeds: Tensor, **features: Any) -> Tensor:
         return inputs_embeds
@@ -187,7 +188,7 @@ class _NoFeatures(nn.Module):
 
 @cache
 def _causal_class(text_class: Any) -> type[PreTrainedModel]:
-    """Return a causal class for a text model that transformers has only as a part of multimodal models."""
+    """Return a causal class for a text model that transformers only provides inside multimodal models."""
     parent = text_class.__bases__[0]
     fields = {
         "__doc__": f"{text_class.__name__} with its LM head.",
@@ -224,7 +225,7 @@ class _TextForCausalLM:
         logits_to_keep: int | Tensor = 0,
         **arguments: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits as the multimodal class does for a text without images."""
+        """Return the logits that the multimodal class would return for a text without images."""
         output = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

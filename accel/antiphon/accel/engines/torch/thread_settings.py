@@ -1,4 +1,4 @@
-"""The settings of torch that belong to a thread: a forward pass in the engine's thread takes over the caller's."""
+"""Apply the Torch settings of a caller's thread to a forward pass in the engine's thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.accel.engines.protocol import ThreadSettings
 
 
 def thread_settings(device: torch.device) -> ThreadSettings:
-    """Return the settings of the calling thread that matter to a model on this device."""
+    """Return the settings of the calling thread that affect a model on this device."""
     kind = device.type
     autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     return ThreadSettings(torch.get_num_threads(), autocast, torch.is_inference_mode_enabled())

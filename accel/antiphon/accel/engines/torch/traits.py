@@ -1,6 +1,6 @@
-"""Traits of a model: what its config and signature say about its layers, masks and positions. Runs no forward pass.
+"""Traits of a model: facts about layers, masks and positions from its config and signature. Runs no forward pass.
 
-The self-test (`self_test.py`) then confirms or lowers the verification level that is declared here.
+The self-test (`self_test.py`) confirms or lowers the verification level that is declared here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class RopeSwitch:
 
     Attributes:
         position: First position that changes the frequencies.
-        dynamic: Dynamic NTK scaling: frequencies change at every step from ``position`` on. Longrope changes them once.
-        rebuilds: The model recomputes its whole KV cache at ``position``.
+        dynamic: True: frequencies change at every step from ``position`` on (dynamic NTK scaling). False: once
+            (Longrope).
+        rebuilds: Whether the model recomputes its whole KV cache at ``position``.
     """
 
     position: int
@@ -43,21 +44,21 @@ class RopeSwitch:
 class Traits:
     """Facts about a model: its verification level, its layers, and the arguments of its ``forward`` method.
 
-    A model with one kind of attention layer takes one mask, a hybrid one takes a dict of masks by kind.
+    A model with one kind of attention layer takes one mask; a hybrid model takes a dict of masks by kind of layer.
 
     Attributes:
         implementation: The attention implementation of transformers, such as "sdpa".
         cache_argument: Name of the cache argument of ``forward``; None if the model keeps no cache.
-        takes_positions: ``forward`` takes ``position_ids``.
-        takes_logits_to_keep: ``forward`` takes ``logits_to_keep``.
+        takes_positions: Whether ``forward`` takes ``position_ids``.
+        takes_logits_to_keep: Whether ``forward`` takes ``logits_to_keep``.
         layer_kinds: Kind of each layer, in order.
         state_kinds: Kinds of layers that keep recurrent or convolutional state.
         attention_spans: How far each kind of attention layer looks back.
         first_layers: Index of the first layer of each kind of attention layer.
         max_positions: Context length of the model in tokens; None if the config sets none.
         rope: Where rotary frequencies switch; None if they do not.
-        uses_packed_attention: Draft steps (and single rows if that is faster) use packed attention.
-        packing_reason: Why packed attention is not used; empty if it is.
+        uses_packed_attention: Whether draft steps (and single rows, if faster) use packed attention.
+        packing_reason: Why packed attention is not used; empty if it is used.
     """
 
     level: Level
@@ -77,9 +78,9 @@ class Traits:
 
     @property
     def takes_boolean_masks(self) -> bool:
-        """Whether its attention takes a boolean mask.
+        """Whether the model's attention takes a boolean mask.
 
-        Eager attention adds the mask to the scores, so a boolean one would silently give wrong results.
+        Eager attention adds the mask to the scores, so a boolean mask would silently give wrong results.
         """
         return self.implementation in BOOLEAN_MASKS
 
