@@ -246,7 +246,7 @@ class TimedStats(HeadStats):
 
 @pytest.mark.parametrize(
     ("kind", "stats", "most"),
-    [("random", TimedStats(), 1), ("wrong", HeadStats(is_timed=False), 200), ("never", HeadStats(is_timed=False), 200)],
+    [("random", TimedStats(), 1), ("wrong", HeadStats(is_timed=False), 500), ("never", HeadStats(is_timed=False), 200)],
 )
 def test_a_head_that_costs_more_than_it_brings_rests(kind: str, stats: HeadStats, most: int) -> None:
     model = AdversarialHead(kind)
