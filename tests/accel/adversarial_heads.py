@@ -25,7 +25,7 @@ class AdversarialHead:
 
     Args:
         kind: "random": random tokens and probabilities; "nan": probabilities of NaN after the first passes; "wrong":
-            a token that nothing contains, as if it were certain.
+            a token that nothing contains, as if it were certain; "never": NaN alone.
 
     Attributes:
         last: The session of the latest text.
@@ -47,12 +47,14 @@ class AdversarialSession:
     """Checks that hidden states of consecutive tokens are read once each, and collects them.
 
     Attributes:
+        passes: Number of passes.
         states: The hidden states that were read, as lists, with the position of the first one.
     """
 
     def __init__(self, kind: str, seed: int) -> None:
         self.kind, self.seed, self.random = kind, seed, random.Random(seed)
         self.start = self.end = -1
+        self.passes = 0
         self.states: list[Any] = []
 
     def read(self, states: Sequence[HiddenStates], tokens: Tokens, width: int) -> Guesses:
@@ -67,6 +69,9 @@ class AdversarialSession:
 
     def guess(self, token: int, width: int) -> Guesses:
         """Return bad guesses."""
+        self.passes += 1
+        if self.kind == "never":
+            return [(0, nan)] * width
         if self.kind == "wrong":
             return [(VOCAB_SIZE - 1, 1.0)]
         chances = sorted((self.random.random() for _ in range(width)), reverse=True)

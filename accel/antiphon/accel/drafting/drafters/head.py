@@ -239,13 +239,16 @@ class Head:
         row, above, given_above = ROOT, 1.0, 1.0  # the chain's last row, its chance, and its chance as the head gave it
         other = ROOT  # the tree's row of the same path
         self._best = []
+        stats.skipped_steps += 1
         for level in range(depth if self._unread else 0):
-            is_due = level == 0 and stats.skipped_steps >= EXPLORE_EVERY
+            is_due = level == 0 and stats.skipped_steps > EXPLORE_EVERY
             gain = above * (1 - _covered(tree, other)) * stats.acceptance(level)
             if not is_due and not stats.pays(gain):
                 break
+            stats.skipped_steps = 0
             found = [each for each in self._pass(level) if isfinite(each[1]) and each[1] > 0]
             if not found:  # the head computes NaN
+                stats.observe_guess(level, is_hit=False)
                 break
             self._best.append(found[0][0])
             rows = range(len(tokens), len(tokens) + len(found))
@@ -255,7 +258,6 @@ class Head:
             above *= self._calibration.chance(row == ROOT, min(found[0][1], 1.0))[1]
             row, given_above = rows[0], chances[rows[0]]
             other = tree.children.get(other, {}).get(found[0][0], len(tree)) if other < len(tree) else other
-        stats.skipped_steps = 0 if self._best else stats.skipped_steps + 1
         own = Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
         return Draft.unchecked(own.tokens, own.parents, tuple(self._calibration.calibrate(own)))
 
