@@ -75,7 +75,7 @@ class StateTracing:
         """Compute the gated delta rule of each row; shapes as in transformers, and no last state.
 
         Raises:
-            ValueError: Queries and keys are not normalized, or heads have sizes that the operation does not have.
+            ValueError: Queries and keys are not normalized.
         """
         if not use_qk_l2norm_in_kernel:
             raise ValueError("The gated delta rule has queries and keys that are not normalized.")
