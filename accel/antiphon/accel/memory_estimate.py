@@ -261,6 +261,12 @@ def _has_openvino() -> bool:
     return find_spec("openvino") is not None and platform.machine() in ("x86_64", "AMD64")
 
 
+def imported_torch() -> Any:
+    """Return torch if it is imported; None if it is not, or if another thread has not finished importing it."""
+    torch = sys.modules.get("torch")
+    return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
+
+
 def is_on_cpu(device: object) -> bool:
     """Return whether a model for this device will be on the CPU, as far as it is known before torch is imported."""
     return _place(device) == "CPU"
@@ -268,7 +274,7 @@ def is_on_cpu(device: object) -> bool:
 
 def _place(device: object) -> str | None:
     """Return "CPU" or "GPU", the place of the model; None if it is unknown before torch is imported."""
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if device is not None:
         kind = str(device).partition(":")[0]
         return "CPU" if kind == "cpu" else "GPU" if torch is not None and kind == "cuda" else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +24,7 @@ from antiphon.accel.engines.openvino.opening import GraphFacts, open_engine
 from antiphon.accel.engines.selection import MIN_PARAMETERS, SelectedEngine, adopt_engine
 from antiphon.accel.engines.torch.bigrams import BigramFacts
 from antiphon.accel.files import write_cache_file
-from antiphon.accel.memory_estimate import is_on_cpu
+from antiphon.accel.memory_estimate import imported_torch, is_on_cpu
 from antiphon.accel.processor import has_bfloat16_units, processor_name
 from antiphon.accel.text.file_tokenizer import FileTokenizer, tokenizer_facts
 
@@ -115,7 +114,7 @@ class StoredModel:
 
     def decodes_greedily(self) -> bool:
         """Return whether greedy requests need no transformers: nothing has changed the model or torch's settings."""
-        torch = sys.modules.get("torch")
+        torch = imported_torch()
         return self._model is None and not (torch is not None and torch.is_autocast_enabled("cpu"))
 
 
@@ -149,7 +148,7 @@ class ModelStore:
         is_auto = self.options.engine_choice == "auto"
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged record
             record = json.loads(self._path.read_text(encoding="utf-8"))
-            graph, torch = record["graph"], sys.modules.get("torch")
+            graph, torch = record["graph"], imported_torch()
             facts = GraphFacts(**graph["facts"])
             if record["identity"] != self._identity() or (torch and torch.get_num_threads() != facts.threads):
                 return None

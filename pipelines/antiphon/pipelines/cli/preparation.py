@@ -117,15 +117,13 @@ def check_model(name: str, **options: Any) -> None:
 
 def _open_cached(opened: Future[LanguageModel | None], name: str, options: dict[str, Any]) -> None:
     """Open a model from the cache, while an index is read; the result is None if it has to be loaded or converted."""
-    from antiphon.accel.language_model import LanguageModel
-    from antiphon.accel.stored_model import NotCachedError, refuse_conversion
-
     try:
+        from antiphon.accel.language_model import LanguageModel
+        from antiphon.accel.stored_model import refuse_conversion
+
         opened.set_result(LanguageModel.from_pretrained(name, report=refuse_conversion, only_cached=True, **options))
-    except NotCachedError:
+    except Exception:  # noqa: BLE001 - it is loaded next, which reports what is wrong
         opened.set_result(None)
-    except BaseException as error:  # noqa: BLE001 - raised by `load`
-        opened.set_exception(error)
 
 
 def preload_encoders() -> None:
