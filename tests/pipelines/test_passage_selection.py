@@ -173,14 +173,14 @@ def test_the_question_itself_small_talk_and_what_it_is_not_about_are_not_quoted(
 @pytest.mark.parametrize(
     ("question", "expected"),
     [
-        ("How much do we pay Papyrus?", ["Papyrus | Holm | 3200"]),
-        ("Who owns the Kontor contract?", ["Kontor | Berg | 18500"]),
+        ("How much do we pay Papyrus?", ["Supplier: Papyrus; Owner: Holm; Annual cost: 3200"]),
+        ("Who owns the Kontor contract?", ["Supplier: Kontor; Owner: Berg; Annual cost: 18500"]),
         ("Which colour has Papyrus?", []),
     ],
 )
 def test_a_row_that_the_question_names_answers_if_its_table_has_the_column(question: str, expected: list[str]) -> None:
     table = "| Supplier | Owner | Annual cost |\n|---|---|---|\n| Papyrus | Holm | 3200 |\n| Kontor | Berg | 18500 |\n"
-    _, lines = select_lines(Question(question), passages_of(table), scores=scores_of(**{"|": -3.0}))
+    _, lines = select_lines(Question(question), passages_of(table), scores=scores_of(Supplier=-3.0))
     assert [line.sentence for line in lines] == expected
 
 

@@ -21,7 +21,7 @@ def test_answers_are_lines_of_the_passages_and_other_questions_are_declined(
 ) -> None:
     examples, again = (make(read_corpus(demo_documents()[1:3]), seed=3) for _ in range(2))
     declined = 0
-    for example in map(examples.example, range(12)):
+    for example in map(examples.example, range(30)):
         lines = {line for own in quotable_lines(example.passages) for line in own}
         assert any(question.quotes for question in example.questions)
         assert all(lines.issuperset(question.quotes) for question in example.questions)

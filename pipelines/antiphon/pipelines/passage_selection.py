@@ -17,7 +17,7 @@ from statistics import fmean
 from antiphon.accel.text.messages import Message
 from antiphon.pipelines.citations import Citation, cite, cited_span
 from antiphon.pipelines.question import Question, column_stems, content_stems, repeats_question
-from antiphon.pipelines.quotes import CELL, Quote, lines_of, quotable_lines
+from antiphon.pipelines.quotes import Quote, lines_of, quotable_lines
 from antiphon.pipelines.relevance import LineScores, line_scores
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import asks_about_changes, is_record, name_words
@@ -91,7 +91,7 @@ def select_lines(
     for quote in takewhile(lambda quote: relevance[quote] >= best - _MAX_GAP, ranked):
         own = lines[quote.number - 1]
         found, before = answer_lines(question, quote, own), own[max(own.index(quote) - 1, 0)]
-        follows = CELL not in quote.sentence and before.sentence in selected
+        follows = not quote.is_row and before.sentence in selected
         is_about = not count or not asked or asked & content_stems(quote.sentence) or follows
         if count < max_lines and found and is_about and not any(line.sentence in selected for line in found[:1]):
             count += 1
@@ -114,13 +114,13 @@ def named_rows(question: str, passages: Sequence[Passage]) -> set[Quote]:
     A row is named by a word of the question that no other row has, such as "Papyrus" in "How much do we pay Papyrus?".
     """
     columns, rows, headers = column_stems(question), dict[Quote, set[str]](), set[str]()
-    for passage, lines in zip(passages, lines_of(passages), strict=True):
-        names = [line.sentence for line in lines if not line.is_quotable and CELL in line.sentence]
-        header = content_stems(" ".join([passage.column_names, *names]))
+    for lines in lines_of(passages):
+        own = [line for line in lines if line.is_row]
+        cells = (cell.partition(": ") for line in own for cell in line.sentence.split("; "))
+        header = content_stems(" ".join(name for name, colon, _ in cells if colon))
         headers |= header
         if columns & header:
-            cells = (line for line in lines if line.is_quotable and line.is_listed and CELL in line.sentence)
-            rows |= {line: content_stems(line.sentence) for line in cells}
+            rows |= {line: content_stems(line.sentence) for line in own if line.is_quotable}
     asked = content_stems(question) - headers
     words = Counter(word for own in {row.sentence: rows[row] for row in rows}.values() for word in own & asked)
     return {row for row, own in rows.items() if any(words[word] == 1 for word in own & asked)}

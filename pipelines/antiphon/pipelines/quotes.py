@@ -15,9 +15,6 @@ from antiphon.retrieval.formats.markup import markdown_signposts
 from antiphon.retrieval.passage import TRAIL
 from antiphon.retrieval.segmentation import blocks, code_lines, sentences, table_rows
 
-CELL = " | "
-"""The text between two cells of a table row."""
-
 _LIST_MARKER = re.compile(r"(?:[-*+•]|\d{1,3}[.)]|#\.)\s+")
 _BLOCK_QUOTE = re.compile(r"(?:\A|\n)[ \t]*(?:>[ \t]+)+")
 _CONTENTS = re.compile(r"(?:[.·…][ \t]?){4,}[ \t]*[\dxvi]{1,4}(?!\S)")  # of a table of contents: dots up to a page
