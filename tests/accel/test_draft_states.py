@@ -27,6 +27,8 @@ from tests.families.table import STATES, tiny_model
 from tests.table_part import part
 from tests.tiny import byte_tokenizer
 
+pytestmark = pytest.mark.slow
+
 USUAL = ("qwen3_5", "lfm3", "mamba2", "zamba2")
 TOLERANCE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-4}
 PROMPT = list(range(40, 61))

@@ -18,6 +18,8 @@ from antiphon.accel.remote.server import find_model, is_address, local_servers, 
 from antiphon.accel.remote.thinking_tags import TAGS, TaggedContent
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 
+pytestmark = pytest.mark.slow
+
 USER = [{"role": "user", "content": "How do bees live?"}]
 OLLAMA = {
     "/api/tags": {

@@ -18,6 +18,8 @@ from tests.accel.oracles import expect_plain_logits
 from tests.families.table import tiny_model
 from tests.tiny import VOCAB_SIZE, byte_tokenizer
 
+pytestmark = pytest.mark.slow
+
 CROPS = ("llama", "qwen3", "phi3", "gpt2")
 """Families whose caches can be cropped."""
 

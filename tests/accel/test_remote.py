@@ -16,6 +16,8 @@ from antiphon.accel.remote.errors import BrokenStreamError, RemoteError
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.tiny import byte_tokenizer
 
+pytestmark = pytest.mark.slow
+
 USER = [{"role": "user", "content": "How do bees live?"}]
 
 

@@ -22,6 +22,8 @@ from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.accel.test_detokenize import TOKENIZERS, whole
 from tests.tiny import byte_tokenizer, tiny_model
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "Bees dance in the hive. "
 CHAT = [{"role": "user", "content": "Where do bees dance?"}]
 PREFIX = "Wax melts"

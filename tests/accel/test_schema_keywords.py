@@ -15,6 +15,8 @@ from antiphon.accel.text.tool_choice import tool_call_schema
 from tests.schema_table import CLASSES
 from tests.tiny import byte_tokenizer, tiny_model
 
+pytestmark = pytest.mark.slow
+
 
 @cache
 def model() -> LanguageModel:

@@ -13,6 +13,8 @@ from antiphon.accel.text.thinking_switch import thinking_traits
 from tests.accel.thinking_models import QUESTION, thinking_tokenizer, writing
 from tests.tiny import tiny_model
 
+pytestmark = pytest.mark.slow
+
 OUTPUTS = {
     "decides": "<think>\nBecause é.\n</think>\n\nSo it is.",
     "opened": "Because é.\n</think>\n\nSo it is.",

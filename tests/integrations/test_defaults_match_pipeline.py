@@ -22,6 +22,8 @@ from antiphon.retrieval import Retriever
 from tests.pipelines.conftest import printable_model, reader
 from tests.tiny import byte_tokenizer
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["reader"]
 
 QUESTION = "How many eggs does a queen lay?"

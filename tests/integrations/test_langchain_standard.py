@@ -20,6 +20,8 @@ from langchain_antiphon import AntiphonEmbeddings, AntiphonRetriever, ChatAntiph
 from tests.conftest import TEXTS
 from tests.integrations.scripted_model import ScriptedModel
 
+pytestmark = pytest.mark.slow
+
 scripted = cache(ScriptedModel)
 
 

@@ -14,6 +14,8 @@ from antiphon.accel import LanguageModel
 from antiphon.integrations import langchain, llama_index
 from antiphon.retrieval import HashEmbedder, MaxSimReranker, Retriever
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "What do bees do?"
 
 

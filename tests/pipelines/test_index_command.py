@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
 
+pytestmark = pytest.mark.slow
+
 posix = pytest.mark.skipif(sys.platform == "win32", reason="names of POSIX")
 
 

@@ -28,6 +28,8 @@ from antiphon.retrieval.embedders.remote_embedder import RemoteEmbedder
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.pipelines.server.live_server import live_server
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "How do bees live?"
 
 

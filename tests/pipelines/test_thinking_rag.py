@@ -17,6 +17,8 @@ from tests.accel.scripted_torch_model import scripted_model
 from tests.accel.thinking_models import thinking_tokenizer
 from tests.tiny import EOS, tiny_model
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "How do bees live?"
 QUOTED = "Bees live in colonies"
 OUTPUT = f"<think>\n{QUOTED}, honey keeps for years.\n</think>\n\n{QUOTED}."

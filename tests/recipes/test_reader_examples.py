@@ -14,6 +14,8 @@ from recipes.reader.multi_passage import MultiPassageExamples
 from recipes.reader.single_passage import SinglePassageExamples
 from recipes.reader.written_questions import HELD_OUT_QUESTIONS, WRITTEN_QUESTIONS, load_written_questions
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("make", [MultiPassageExamples, SinglePassageExamples])
 def test_answers_are_lines_of_the_passages_and_other_questions_are_declined(

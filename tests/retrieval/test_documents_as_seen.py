@@ -14,6 +14,8 @@ from tests.retrieval import seen_files as seen
 from tests.retrieval.pdf_files import lines, pages_of, shown
 from tests.retrieval.sample_files import changed_zip, docx, drm_epub, epub, pptx, xlsx
 
+pytestmark = pytest.mark.slow
+
 RECORDED = Path(__file__).parents[3] / "shared" / "data" / "documents"
 Texts = tuple[str, ...]
 Case = (

@@ -22,6 +22,8 @@ from tests.retrieval.sample_files import (
 )
 from tests.table_part import part
 
+pytestmark = pytest.mark.slow
+
 
 def passages(path: Path, max_tokens: int = 24) -> list[Passage]:
     """Cut the documents of a file into passages of few words, so that each place has its own."""

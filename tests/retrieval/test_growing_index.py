@@ -23,6 +23,8 @@ from antiphon.retrieval import (
 )
 from antiphon.retrieval.document_changes import is_below
 
+pytestmark = pytest.mark.slow
+
 EMBEDDER = HashEmbedder()
 
 

@@ -25,6 +25,8 @@ from antiphon.accel.engines.openvino.quantized_head import (
 from antiphon.accel.processor import processor_flags
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
+pytestmark = pytest.mark.slow
+
 VOCAB, HIDDEN = 1000, 80
 SIZES = st.sampled_from([HIDDEN, 192, 256])
 """Hidden sizes: one is no multiple of a group in which hidden values are quantized, the others of either size."""

@@ -32,6 +32,8 @@ from tests.accel.openvino.builders import (
     unpacked_bytes,
 )
 
+pytestmark = pytest.mark.slow
+
 TEXT = text_of(40)
 
 

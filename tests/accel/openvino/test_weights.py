@@ -19,6 +19,8 @@ from antiphon.accel.engines.openvino.runtime import supports_precision
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
 from tests.accel.openvino.builders import graph_of, in_precision, model_of
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
 PARAMETERS: dict[str, Any] = {"references": ["Bees live in colonies.", PROMPT], "max_new_tokens": 40}
 needs_nncf = pytest.mark.skipif(not compression.is_installed(), reason="nncf is not installed: antiphon[int8]")

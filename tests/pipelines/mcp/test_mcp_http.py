@@ -27,6 +27,8 @@ from tests.pipelines.server.live_server import live_server
 from tests.pipelines.server.test_disconnect import becomes
 from tests.pipelines.server.test_readiness import running
 
+pytestmark = pytest.mark.slow
+
 KEYS = ("key-one", "key-two")
 HEADERS = {"Accept": "application/json, text/event-stream"}
 INITIALIZE = {

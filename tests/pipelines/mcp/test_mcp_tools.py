@@ -25,6 +25,8 @@ from tests.conftest import TEXTS
 from tests.pipelines.mcp.conftest import Connect, Gate, ProgressLog, index_of_documents, text_of
 from tests.pipelines.server.conftest import tiny_service
 
+pytestmark = pytest.mark.slow
+
 TOOLS = ("search", "ask", "read_passage")
 QUESTION = "How many eggs does a queen lay?"
 NAMES = ("where", "k", "collection", "query", "year", "$and", "$or", "$not", "$gte", "$in", "source")

@@ -18,6 +18,8 @@ from antiphon.pipelines.server.settings import ServerSettings
 from tests.integrations.scripted_model import ScriptedModel
 from tests.pipelines.server.conftest import Serve
 
+pytestmark = pytest.mark.slow
+
 RECORDED = [json.loads(path.read_text("utf-8")) for path in sorted(Path(__file__).with_name("data").glob("*.json"))]
 REQUESTS = [(each["client"], request) for each in RECORDED for request in each["requests"]]
 MODELS = ("tiny", "tiny+docs")

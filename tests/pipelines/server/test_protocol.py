@@ -16,6 +16,8 @@ from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder
 from tests.tiny import byte_tokenizer, tiny_model
 
+pytestmark = pytest.mark.slow
+
 MESSAGES: Any = [{"role": "user", "content": "How do bees live?"}]
 WINDOW = 256
 
