@@ -55,7 +55,8 @@ def doctor(
         diagnosis = inspect_model(loaded.model, engine=loaded.options.engine_choice)
     name, precision = loaded.engine.name, weights or diagnosis.dtype
     is_on_cpu = diagnosis.device == "cpu"
-    memory = estimate_memory(loaded.name, engine=name, precision=precision) if is_on_cpu else None
+    place = loaded.model.config.name_or_path or loaded.name
+    memory = estimate_memory(place, engine=name, precision=precision) if is_on_cpu else None
     template = describe_traits(loaded.tokenizer)
     if as_json:
         known = {} if memory is None else {"memory": asdict(memory) | {"total": memory.total}}
