@@ -61,6 +61,7 @@ ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
             "hub_download",
             "models",
             "processor",
+            "quiet_loading",
             "remote",
             "text",
         },

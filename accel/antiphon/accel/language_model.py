@@ -17,6 +17,7 @@ from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.engines.selection import SelectedEngine, select_engine
 from antiphon.accel.memory_estimate import check_memory
 from antiphon.accel.models.bundled import converted_model
+from antiphon.accel.quiet_loading import quiet_loading
 from antiphon.accel.remote.server import is_address
 from antiphon.accel.request_builder import OpenStream, RequestBuilder
 from antiphon.accel.stored_model import NotCachedError, StoredModel, store_of
@@ -292,7 +293,8 @@ class LanguageModel:
 
 
 def _load(place: str | Path, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from antiphon.accel.engines.torch.loading import load_pretrained
+    with quiet_loading():  # another thread may be importing transformers
+        from antiphon.accel.engines.torch.loading import load_pretrained
 
     return load_pretrained(place, **options)
 

@@ -15,6 +15,9 @@ def quiet_loading() -> Iterator[None]:
 
     While transformers loads a model it replaces ``PreTrainedModel.tie_weights`` and PyTorch's default dtype.
     Concurrent loads restore each other's replacements; afterwards no model with tied weights can be loaded.
+
+    Names of transformers can be imported inside the block. A thread that imports names while another thread imports
+    transformers for the first time finds none, because transformers replaces its module at the end.
     """
     from transformers.utils import logging
 

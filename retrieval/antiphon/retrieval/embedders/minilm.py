@@ -184,15 +184,16 @@ def load_minilm(adapter: Path | None = None) -> Any:
     """
     import torch
     from safetensors.torch import load
-    from transformers import BertConfig, BertModel
 
     folder = _folder()
     stored = load(read_verified(folder / "model.safetensors", _WEIGHTS_SHA256))
     weights = {name: each for name, each in stored.items() if not name.startswith("pooler.")}
     if adapter is not None:
         weights |= _adapted(weights, adapter)
-    options: Any = {"config": BertConfig.from_pretrained(folder), "state_dict": weights, "dtype": torch.float32}
     with quiet_loading():
+        from transformers import BertConfig, BertModel
+
+        options: Any = {"config": BertConfig.from_pretrained(folder), "state_dict": weights, "dtype": torch.float32}
         loaded: Any = BertModel.from_pretrained(None, **options, add_pooling_layer=False, output_loading_info=True)
     model, told = loaded
     if told["missing_keys"]:
