@@ -5,6 +5,7 @@ Handles tokens and block numbers only, not the contents of the blocks.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,49 @@ class CachedBlock:
     children: dict[tuple[int, ...], CachedBlock] = field(default_factory=dict)
 
 
-class BlockPool:
+class Blocks(ABC):
+    """A fixed number of blocks, each with its number of users. Subclasses keep the idle blocks, which have none.
+
+    Args:
+        reserved: Number of blocks, the first ones, that are always in use.
+    """
+
+    kind = "blocks"
+    """What a block holds, for messages."""
+
+    def __init__(self, num_blocks: int, *, reserved: int = 0) -> None:
+        self.num_blocks = num_blocks
+        self._free = list(range(num_blocks - 1, reserved - 1, -1))
+        self._users = [1] * reserved + [0] * (num_blocks - reserved)
+
+    @property
+    @abstractmethod
+    def num_available(self) -> int:
+        """Number of blocks that can be allocated now: the free and the idle ones."""
+
+    @abstractmethod
+    def _evict_next(self) -> None:
+        """Free the least recently used idle block."""
+
+    def allocate(self, count: int) -> list[int]:
+        """Return ``count`` blocks with one user each; evict idle blocks if too few are free.
+
+        Raises:
+            OutOfBlocksError: Fewer than ``count`` blocks are available; none is allocated.
+        """
+        if count > self.num_available:
+            raise OutOfBlocksError(
+                f"{count} {self.kind} are needed, and {self.num_available} of {self.num_blocks} are available."
+            )
+        while len(self._free) < count:
+            self._evict_next()
+        allocated = [self._free.pop() for _ in range(count)]
+        for block in allocated:
+            self._users[block] = 1
+        return allocated
+
+
+class BlockPool(Blocks):
     """A fixed number of blocks. A block is free, in use by one or more sequences, or idle.
 
     An idle block has no user, but its contents are cached as a prefix. If no block is free, the least recently used
@@ -45,9 +88,7 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
-        self._users = [0] * num_blocks
+        super().__init__(num_blocks)
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._cached: dict[int, CachedBlock] = {}
         self._roots: dict[Hashable, CachedBlock] = {}
@@ -62,22 +103,8 @@ class BlockPool:
         """Number of tenants with cached prefixes."""
         return len(self._roots)
 
-    def allocate(self, count: int) -> list[int]:
-        """Return ``count`` blocks with one user each; evict idle blocks if too few are free.
-
-        Raises:
-            OutOfBlocksError: Fewer than ``count`` blocks are available; none is allocated.
-        """
-        if count > self.num_available:
-            raise OutOfBlocksError(
-                f"{count} blocks are needed, and {self.num_available} of {self.num_blocks} are available."
-            )
-        while len(self._free) < count:
-            self._evict(next(iter(self._idle)))
-        allocated = [self._free.pop() for _ in range(count)]
-        for block in allocated:
-            self._users[block] = 1
-        return allocated
+    def _evict_next(self) -> None:
+        self._evict(next(iter(self._idle)))
 
     def share(self, blocks: Iterable[int]) -> None:
         """Add one user to each block."""

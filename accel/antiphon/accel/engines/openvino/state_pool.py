@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 from antiphon.accel.drafting.draft import Tokens
-from antiphon.accel.engines.openvino.block_pool import OutOfBlocksError
+from antiphon.accel.engines.openvino.block_pool import Blocks
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 
 EMPTY_STATE = 0
@@ -22,7 +22,7 @@ StateKey = tuple[Hashable, tuple[int, ...]]
 """Tenant, and the text whose state a block holds."""
 
 
-class StatePool:
+class StatePool(Blocks):
     """A fixed number of blocks. A block is free, in use by one or more sequences, or idle.
 
     An idle block has no user, but its state is cached; it is evicted when no block is free, the least recently used
@@ -30,10 +30,10 @@ class StatePool:
     keys and values are cached. Only the tenant that computed a state can find it.
     """
 
+    kind = "states"
+
     def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        self._free = list(range(num_blocks - 1, EMPTY_STATE, -1))
-        self._users = [1, *[0] * (num_blocks - 1)]
+        super().__init__(num_blocks, reserved=EMPTY_STATE + 1)
         self._cached: OrderedDict[StateKey, int] = OrderedDict()  # least recently used first
         self._keys: dict[int, StateKey] = {}
 
@@ -42,22 +42,8 @@ class StatePool:
         """Number of blocks that can be allocated now: the free and the idle ones."""
         return len(self._free) + sum(not self._users[block] for block in self._keys)
 
-    def allocate(self, count: int) -> list[int]:
-        """Return ``count`` blocks with one user each; evict idle blocks if there are too few free ones.
-
-        Raises:
-            OutOfBlocksError: Fewer than ``count`` blocks are available; none is allocated.
-        """
-        if count > self.num_available:
-            raise OutOfBlocksError(
-                f"{count} states are needed, and {self.num_available} of {self.num_blocks} are available."
-            )
-        while len(self._free) < count:
-            self._uncache(next(key for key, block in self._cached.items() if not self._users[block]))
-        allocated = [self._free.pop() for _ in range(count)]
-        for block in allocated:
-            self._users[block] = 1
-        return allocated
+    def _evict_next(self) -> None:
+        self._uncache(next(key for key, block in self._cached.items() if not self._users[block]))
 
     def share(self, block: int) -> None:
         """Add one user to a block."""
