@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 from unicodedata import normalize
+
+from antiphon.accel.verified_folder import sha256
 
 SOURCE_FILE = "source_file"
 """The key of the metadata of a passage with the fields of its `SourceFile`."""
@@ -83,5 +84,4 @@ def normalized_name(name: str) -> str:
 @lru_cache(256)
 def _sha256(path: str, modified: int) -> str:
     """Return the checksum of a file; ``modified`` makes a later change a new entry of the cache."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256(Path(path))
