@@ -145,14 +145,13 @@ class LanguageModel:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}
             check_memory(place, device=device, dtype=dtype, location=arguments, **runs)
         more: Any = {"name": str(name_or_path), "recycling": recycling, "memory": memory} | options.keywords
-        found = store_of(place, device, dtype, device_map, options, arguments)
-        store, loading = found if head in (None, "auto") else None, partial(_load, place)
-        own = {"device": device, "dtype": dtype, "device_map": device_map} | arguments
-        if store is not None and (opened := store.open(memory, lambda: loading(**own)[0], partial(_tokenizer, place))):
+        store = store_of(place, device, dtype, device_map, options, arguments) if head in (None, "auto") else None
+        load = partial(_load, place, device=device, dtype=dtype, device_map=device_map, **arguments)
+        if store is not None and (opened := store.open(memory, lambda: load()[0], partial(_tokenizer, place))):
             return cls(*opened, **more)  # type: ignore[arg-type]  # it has what is used of transformers' tokenizer
         if only_cached:
             raise NotCachedError(f"{name_or_path} cannot be opened from the cache.")
-        model, tokenizer = loading(**own)
+        model, tokenizer = load()
         loaded = cls(model, tokenizer, report=report, head=head, **more)
         runs_plainly = loaded.engine.name == "openvino" and loaded._requests.decodes_plainly()
         if store is not None and runs_plainly and head is not None and _head_of(model) is None:
@@ -166,7 +165,7 @@ class LanguageModel:
         Raises:
             ValueError: Its files have changed since it was opened.
         """
-        return self._source.loaded if isinstance(self._source, StoredModel) else self._source
+        return self._requests.model
 
     @property
     def selected(self) -> SelectedEngine:
@@ -293,16 +292,23 @@ class LanguageModel:
 
 
 def _load(place: str | Path, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    with quiet_loading():  # another thread may be importing transformers
-        from antiphon.accel.engines.torch.loading import load_pretrained
+    _import_transformers()
+    from antiphon.accel.engines.torch.loading import load_pretrained
 
     return load_pretrained(place, **options)
 
 
 def _tokenizer(place: str | Path) -> PreTrainedTokenizerBase:
+    _import_transformers()
     from antiphon.accel.engines.torch.loading import load_tokenizer
 
     return load_tokenizer(str(place))
+
+
+def _import_transformers() -> None:
+    """Import transformers completely; another thread may be importing it."""
+    with quiet_loading():
+        pass
 
 
 def _head_of(model: PreTrainedModel) -> DraftHead | None:
