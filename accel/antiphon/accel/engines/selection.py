@@ -1,4 +1,9 @@
-"""Engine selection: the requested engine, or the fastest one that agrees with torch. Independent of requests."""
+"""Engine selection: the requested engine, or the fastest one that agrees with torch.
+
+The comparison of OpenVINO with torch is in `openvino/loader.py`. `stored_model.py` opens a model on OpenVINO from an
+earlier selection, without this module. A request that the selected engine cannot run goes to torch: see
+`decoding/model_request.py`.
+"""
 
 from __future__ import annotations
 

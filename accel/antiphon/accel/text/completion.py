@@ -296,7 +296,7 @@ class Stream(TextStream):
 
     def _end(self, finish: FinishReason) -> None:
         self._finish = self._finish or finish
-        self._remaining = iter(())  # dropping the steps ends generation and frees the KV cache
+        self._remaining = iter(())  # closes the dropped `EngineRequest.steps`: the request leaves the scheduler
 
 
 def _origins(steps: Sequence[Step], ends: Sequence[int], start: int, length: int) -> tuple[Origin, ...]:
