@@ -68,7 +68,7 @@ def status(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", every: float = 10.0) -> Iterator[Progress]:
-    """Show one progress bar per stage on standard error; yield the function that updates them.
+    """Show one progress bar per stage on standard error; yield the function that updates the bars.
 
     Args:
         waiting: Text shown until the first stage; by default nothing.
@@ -168,13 +168,13 @@ def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = Non
 
 
 class _FirstQuote:
-    """Searches the best quote of the passages in a thread, and prints it if the answer has not begun by then."""
+    """Searches for the best quote of the passages in a thread, and prints it unless the answer has begun by then."""
 
     def __init__(self) -> None:
         self._lock, self._has_ended = Lock(), False
 
     def show(self, stream: AnswerStream) -> None:
-        """Search the quote and print it with its location."""
+        """Search for the quote and print it with its location."""
         quote = stream.quote
         with self._lock:
             if quote is not None and not self._has_ended:
