@@ -103,7 +103,7 @@ def _uploaded_file(source: str) -> str:
 
 
 def _folders(sources: Sequence[str]) -> dict[str, str]:
-    """Return each source's folder relative to their common folder; empty if that is the root of a file system."""
+    """Return each source's folder relative to the folder of all sources; empty if that is a file system's root."""
     parts = {source: source.replace("\\", "/").split("/")[:-1] for source in sources}
     depth = len(os.path.commonprefix(list(parts.values())))  # noqa: RUF071 - of lists, not of characters
     if depth < 2 and any(map(os.path.isabs, sources)):
@@ -154,7 +154,7 @@ async def remove_document(
 
 
 def _writable_index(collection: Collection) -> tuple[Retriever, Path]:
-    """Return the retriever and the folder of uploads, or refuse with 404 or 403."""
+    """Return the retriever and the folder of uploads, or raise an error with status 404 or 403."""
     retriever = collection.retriever
     if retriever is None or collection.index is None:
         raise ApiError(404, NO_COLLECTIONS)
@@ -174,7 +174,7 @@ def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, 
         temporary.write_bytes(content)
         loaded = read_documents(temporary)
         passages = _passages(loaded.documents, str(temporary), source, retriever.embedder)
-        if not passages:  # no list and no quota would count the file
+        if not passages:  # a file without passages would appear in no list and count for no quota
             raise ValueError("it holds no text")
         with collection.locked():
             _check_quota(collection, folder, source, len(content), len(loaded.documents))
@@ -243,7 +243,7 @@ def _replace_passages(retriever: Retriever, source: str, passages: Sequence[Pass
 
 
 def _ids_of(index: DocumentIndex, source: str) -> list[str]:
-    """Return the ids of the passages of an uploaded file, and of the files in it."""
+    """Return the ids of all passages of an uploaded file, including the passages of files in it."""
     own = [each for each in index.sources() if each == source or each.startswith(f"{source}/")]
     return [identifier for each in own for identifier in index.ids_of(each)]
 
