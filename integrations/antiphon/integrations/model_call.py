@@ -89,7 +89,7 @@ class ModelCall:
         yield reader.end(stream.completion)
 
     async def astates(self) -> AsyncGenerator[AnswerState, None]:
-        """Generate the answer in a thread; yield its state after each new part. Errors as in `states`."""
+        """Generate the answer in a thread; yield its state after each part. The errors are the same as in `states`."""
         reader = _AnswerReader(self)
         stream = await in_thread(self._stream)
         async with aclosing(read_in_thread(stream)) as pieces:
@@ -99,11 +99,11 @@ class ModelCall:
         yield reader.end(stream.completion)
 
     def complete(self) -> Completion:
-        """Generate the whole completion. Errors as in `states`."""
+        """Generate the whole completion. The errors are the same as in `states`."""
         return deque(self.states(), maxlen=1)[0].completion  # type: ignore[return-value]  # the last state has it
 
     async def acomplete(self) -> Completion:
-        """Generate the whole completion in a thread. Errors as in `states`."""
+        """Generate the whole completion in a thread. The errors are the same as in `states`."""
         last = None
         async with aclosing(self.astates()) as states:
             async for state in states:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 
 class SharedPart:
-    """Base class for an object with a part, such as a model, that may not be picklable.
+    """Base class for an object with a part, such as a model, that pickle may be unable to store.
 
     Pickling the object then raises an error; deep copies share the part. In the list of base
     classes, put this class before the framework's.

@@ -97,12 +97,12 @@ class Answer:
 
     @property
     def nearest(self) -> tuple[NearestSentence, ...]:
-        """For a refusal: the sentence of each passage with most words of the question. Empty for other answers."""
+        """For a refusal: in each passage, the sentence that shares most words with the question. Else empty."""
         return nearest_sentences(self.question, self.passages) if self.is_refusal else ()
 
     @property
     def outdated(self) -> str:
-        """A line that names cited files, or for a refusal the files in ``nearest``, that have changed or are gone."""
+        """A line that names changed and deleted files: cited files or, for a refusal, files in ``nearest``."""
         return outdated_note(self.citations or self.nearest)
 
     @property
@@ -194,7 +194,7 @@ class AnswerStream(TextStream):
 
     @cached_property
     def quote(self) -> Citation | None:
-        """The quote that answers the question best, which is not part of the answer; None if no quote probably does.
+        """The quote that answers the question best; None if none is likely to answer it. It is not part of the answer.
 
         The first read starts the search, which takes some tenths of a second. Read it in a thread to show it during
         the prefill. It is always None for models that quote and for small models.

@@ -143,7 +143,7 @@ def cite_all(text: str, passages: Sequence[Passage], num_marked: int) -> tuple[C
 
 
 def _citation(text: str, marker: _Marker, passage: Passage) -> Citation:
-    """Return the citation of a marker; it quotes the line of the passage with most words of the marker's sentence."""
+    """Return the citation of a marker, with the passage's line that shares most words with the marker's sentence."""
     sentence = _sentence(text, *marker.brackets)
     words = content_stems(sentence)
     is_unsupported = bool(words) and not words & content_stems(passage.text_with_headings)

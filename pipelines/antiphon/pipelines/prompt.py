@@ -114,7 +114,7 @@ ONLY_DOCUMENTS = (
 
 
 def check_prompt(language_model: TextModel, prompt: object) -> None:
-    """Refuse a prompt in any other format if the model supports only its own format.
+    """If the model supports only its own prompt format, refuse a prompt in any other format.
 
     Raises:
         RuntimeError: the model only answers questions from documents, and the prompt is something else. (LlamaIndex

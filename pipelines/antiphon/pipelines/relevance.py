@@ -36,9 +36,9 @@ HEAD = "head.safetensors"
 MAX_QUESTION_TOKENS = 64
 """Maximum number of tokens of the question in an encoder input; the passage needs the rest of the window."""
 
-_CACHED_INPUTS = 256  # of the line encoder; at most 50 MB
-_SEPARATOR = "[SEP]"  # of question and passage in the cross-encoder's input
-_HEADING_WORDS = 30  # at most, of the heading that is encoded with a passage
+_CACHED_INPUTS = 256  # number of inputs of the line encoder whose vectors are kept; at most 50 MB
+_SEPARATOR = "[SEP]"  # between question and passage in the cross-encoder's input
+_HEADING_WORDS = 30  # maximum number of words of the heading that is encoded with a passage
 
 _LOADING = Lock()
 

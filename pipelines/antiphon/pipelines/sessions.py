@@ -138,8 +138,9 @@ class SessionStore:
     def forget(self, question: str) -> bool:
         """Delete the answer to a question, overwrite it in the file and its log, and return whether there was one.
 
-        A warning says if readers in other processes prevent emptying the log. A replaced or evicted
-        session is overwritten in the file at once, and in the log when SQLite reuses the log.
+        A warning is given if readers in other processes prevent emptying the log. A replaced or
+        evicted session is overwritten in the file at once, and in the log when SQLite reuses the
+        log.
         """
         return bool(self._delete("namespace = ? and question = ?", self.namespace, question))
 

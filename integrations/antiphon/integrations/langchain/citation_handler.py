@@ -142,7 +142,7 @@ class CitationHandler(BaseCallbackHandler):
 
 
 def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
-    """Return the passages of the nearest retrievers that the prompt contains, except texts with several sources."""
+    """Return the passages in the prompt that the nearest retrievers found, except texts with several sources."""
     in_prompt = PassagesInPrompt(prompt)
     for found in nearest:
         if in_prompt.select([passage for passages in found for passage in passages]):

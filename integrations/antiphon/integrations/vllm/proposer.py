@@ -129,7 +129,7 @@ class Proposer:
     def guard(self) -> Iterator[None]:
         """Count an exception as a failure and suppress it.
 
-        The draft is then empty. Without this, an exception would end vLLM's engine.
+        The draft is then empty. Without this guard, an exception would end vLLM's engine.
         """
         try:
             yield

@@ -40,7 +40,8 @@ RACER = "smollm2"
 DEMO_HELP = f"The model that is timed, and that answers unless it is smollm2: {MODEL_HELP}"
 
 BUSY_LOAD, BUSY_SPREAD = 0.3, 0.25
-"""Load per processor before the start, and spread of a program's rounds; above, the result is considered disturbed."""
+"""Limits of the load per processor before the start, and of the spread of a program's rounds:
+beyond a limit, other programs disturb the measurement."""
 
 
 def demo(

@@ -125,7 +125,7 @@ def serve(
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
     template = read_template(prompt, model)
-    quoting = EXTRACTIVE if model == DEFAULT_MODEL else model  # the reader's answers are quoted without the reader
+    quoting = EXTRACTIVE if model == DEFAULT_MODEL else model  # answers of the reader are quoted without running it
     load_model = prepare_model(quoting, device=device, dtype=dtype, engine=engine, weights=weights)
     location = index_of(paths, index) if paths else index
     documents = served_documents(location, collections, keys or (), read_only=read_only)

@@ -49,7 +49,7 @@ HUB_MODELS = {
 
 _SHOWN = 3
 _OVERHEAD = 1e9
-_PACKED = 1.1  # the engines' copies of the weights, relative to the weights
+_PACKED = 1.1  # memory of the engines' copies of the weights, relative to the size of the weights
 
 
 def suggested_models() -> str:

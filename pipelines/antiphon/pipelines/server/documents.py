@@ -129,10 +129,11 @@ async def upload_document(
     access: Annotated[Access, Depends(access_of)],
     collection: str | None = None,
 ) -> dict[str, Any]:
-    """Add a file to a collection; it replaces an uploaded one of the same name.
+    """Add a file to a collection; it replaces an uploaded file of the same name.
 
-    An archive, a mailbox or a message with attachments contains several documents. ``skipped`` lists their files that
-    cannot be read, with reasons; ``warnings`` says which content of the other files is missing.
+    An archive, a mailbox or a message with attachments contains several documents. ``skipped``
+    lists the files in it that cannot be read, with reasons; ``warnings`` says which content of the
+    other files is missing.
     """
     chosen = service_of(request).collection(collection, access, write=True)
     retriever, folder = _writable_index(chosen)
@@ -235,7 +236,7 @@ def stored_path(folder: Path, source: str) -> Path:
 
 
 def _replace_passages(retriever: Retriever, source: str, passages: Sequence[Passage]) -> None:
-    """Add the passages of a source, then remove those of an earlier file of the same name."""
+    """Add the passages of a source, then remove the passages of an earlier file of the same name."""
     before = set(_ids_of(retriever.index, source)) if isinstance(retriever.index, DocumentIndex) else set()
     retriever.add(passages)
     if outdated := before - {passage.id for passage in passages}:

@@ -81,7 +81,7 @@ class LogprobReader:
 
     def _text_token(self, logprob: TokenLogprob, origin: Origin) -> TextToken:
         raw = self._visible(logprob, origin)
-        held = origin.end - origin.start - len(raw.decode(errors="replace"))  # characters that earlier tokens begin
+        held = origin.end - origin.start - len(raw.decode(errors="replace"))  # characters that begin in earlier tokens
         return TextToken(raw, origin.start + max(held, 0), logprob)
 
     def _visible(self, logprob: TokenLogprob, origin: Origin) -> bytes:

@@ -53,7 +53,7 @@ def passage_context(
     collection: str | None = None,
     around: Annotated[int, Query(ge=0, le=MAX_NEIGHBOURS)] = 2,
 ) -> dict[str, Any]:
-    """Return a passage and its neighbours in the document; ``before`` and ``after`` are the numbers of neighbours."""
+    """Return a passage and its neighbours in the document; ``before`` and ``after`` count the passages beyond them."""
     index, passage = _passage(service_of(request).collection(collection, access), identifier)
     ids = index.ids_of(passage.source)
     if passage.id not in ids:  # it was removed meanwhile
@@ -77,7 +77,7 @@ def document_passages(
     collection: str | None = None,
     start: Annotated[int, Query(ge=0)] = 0,
 ) -> dict[str, Any]:
-    """Return the passages of a document in its order, at most 50, with the numbers of their pages.
+    """Return the passages of a document in the document's order, at most 50, with the numbers of their pages.
 
     ``next`` is the ``start`` of the following page of passages; null after the last page.
     """

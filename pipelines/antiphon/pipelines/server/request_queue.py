@@ -34,7 +34,7 @@ class Started:
 
     Attributes:
         on_end: called once when decoding ends, after an error or a cancellation, too.
-        span: the span of the generation, which ends with it.
+        span: the span of the generation; both end together.
         quote: future of the best quote of the passages, for which another thread searches; None:
             there is no search.
     """
@@ -88,7 +88,7 @@ Report = Callable[[Finished | BaseException], None]
 
 @dataclass(eq=False, slots=True)
 class GenerationJob:
-    """One generation. A thread decodes it; its events are read once, in the event loop that created it.
+    """One generation. A thread decodes it; its events are read once, in the event loop that created the job.
 
     Attributes:
         start: creates the stream; called in the decoding thread.
@@ -108,7 +108,7 @@ class GenerationJob:
     _lock: Lock = field(default_factory=Lock)
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield the events, the last one a `Finished`, or raise the error of decoding.
+        """Yield the events, the last one a `Finished`. If decoding fails, raise its error.
 
         Leaving the iteration early cancels the job.
         """

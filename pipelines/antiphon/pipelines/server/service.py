@@ -79,8 +79,9 @@ class Service:
             name: the collection's name; None: the only collection that the request may read.
 
         Raises:
-            ApiError: 404, there is no such collection or the request may not read it (the message is the same); 403,
-                the request may not change it; 400, no name is given and there are several.
+            ApiError: 404, there is no such collection or the request may not read it (the message
+                is the same); 403, the request may not change it; 400, no name is given although the
+                request may read several.
         """
         readable = self.readable(access)
         names = ", ".join(map(repr, readable))

@@ -72,8 +72,8 @@ class Tenant:
     def keep(self, tokens: Sequence[int], cache: PrefixCache) -> None:
         """Keep the prefix cache of a prompt.
 
-        An empty prefix cache is dropped, because an engine with its own prefix cache finds the tenant's blocks
-        without it.
+        An empty prefix cache is dropped: an engine with its own prefix cache finds the tenant's
+        blocks without the object.
         """
         if not cache.size:
             return

@@ -37,7 +37,7 @@ class SegmentTracker:
     """Splits a growing text into segments: the drafted tokens and the model's own tokens of each forward pass.
 
     If several passages contain a drafted segment, it is attributed to the passage that also matches
-    the most text before it.
+    the most text before the segment.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
