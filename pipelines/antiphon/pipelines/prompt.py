@@ -23,7 +23,7 @@ SYSTEM = (
     "each statement put the number of the passage that supports it in square brackets, such as [1] or [2][3]. If the "
     f"passages do not contain the answer, say only: {REFUSAL}"
 )
-"""The instructions of `chat_prompt`, the same for every question, so that prompts share them."""
+"""The instructions of `chat_prompt`: the same for every question, so that prompts share this prefix."""
 
 SMALL_SYSTEM = "You answer questions with one or two sentences quoted from the passages."
 

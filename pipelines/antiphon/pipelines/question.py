@@ -84,7 +84,7 @@ class Question:
         The complete form of a follow-up starts with the latest earlier question that is not a follow-up.
 
         Args:
-            history: the earlier messages, oldest first; only those of the user are read.
+            history: the earlier messages, oldest first; only the user's messages are read.
         """
         text = asked if isinstance(asked, str) else asked.text
         earlier = [str(message.get("content") or "").strip() for message in history if message.get("role") == "user"]

@@ -85,7 +85,7 @@ class CitationHandler(BaseCallbackHandler):
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The citations of the last answer; raises as `answer` does."""
+        """The citations of the last answer. The errors are the same as in `answer`."""
         return self.answer.citations
 
     def on_chain_start(self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:

@@ -24,8 +24,9 @@ class HubModel(NamedTuple):
         billions: Parameters in billions.
         read: Billions of parameters that a forward pass of one token reads; the others are only
             looked up in tables.
-        has_openvino: Whether the OpenVINO engine supports its layers. It does not support recurrent or convolutional
-            state, nor rotary frequencies that depend on the length of the text.
+        has_openvino: Whether the OpenVINO engine supports the model's layers. The engine does not
+            support recurrent or convolutional state, nor rotary frequencies that depend on the
+            length of the text.
     """
 
     billions: float

@@ -67,7 +67,7 @@ def _url(text: str) -> SplitResult:
 
 
 def check_listen_address(host: str, settings: ServerSettings, *, allow_without_key: bool) -> None:
-    """Refuse to listen at an address that other machines can reach if no API key is set.
+    """If no API key is set, refuse to listen at an address that other machines can reach.
 
     Raises:
         ValueError: the address is not a loopback address, and there is no key.

@@ -50,9 +50,10 @@ class SegmentTracker:
         """Return the segments of new text.
 
         Returns:
-            For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also ``passage`` (from 1)
-            and the characters ``start`` to ``end`` of that passage. The response prefix has the step None and
-            ``quoted``; if a quote has markup, ``display`` is the quote without it.
+            For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also
+            ``passage`` (from 1) and the characters ``start`` to ``end`` of that passage. Segments
+            of the response prefix have the step None and the field ``quoted``; for a quote with
+            markup, ``display`` is the quote without markup.
         """
         begin = len(self._text)
         self._text += text
