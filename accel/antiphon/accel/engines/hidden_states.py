@@ -28,7 +28,7 @@ class KeptStates:
         self._computed = tuple(states)
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Copy the states of these rows of the last forward pass; they start at position ``start``."""
+        """Copy the states of these rows of the last forward pass, which start at ``start``."""
         if self._computed:
             newest = rows[-MAX_TOKENS:]
             states = tuple(each[list(newest)] for each in self._computed)

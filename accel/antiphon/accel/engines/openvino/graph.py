@@ -1,4 +1,4 @@
-"""The compiled graph, which runs one forward pass over the rows of several sequences. Independent of drafts."""
+"""The compiled graph, which runs one forward pass over the rows of several sequences."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ class StatePath:
 
     Attributes:
         rows: Indices of the sequence's rows.
-        blocks: The block to read the state from, and those to write states to, each of one path only.
-        interval: A state is written where the number of tokens is a multiple of it, and after the last row.
+        blocks: The block to read the state from, then the blocks to write states to. Paths do not
+            share blocks that they write to.
+        interval: A state is written after each multiple of this number of tokens, and after the
+            last row.
     """
 
     rows: Sequence[int]
@@ -54,11 +56,11 @@ class SequenceRows:
     Attributes:
         positions: Position of each row, shape (rows,).
         past: Number of cached tokens before the rows.
-        blocks: The sequence's blocks: exactly those that hold the cached tokens and the rows, because with additional
-            ones the operation would write out of bounds.
+        blocks: Exactly the blocks that hold the sequence's cached tokens and the rows. With
+            additional blocks, the operation would write out of bounds.
         num_logits: Number of rows, counted from the last one, whose logits are returned.
-        tree_mask: Which rows each row attends to, shape (rows * rows,), row by row; None for all rows before it.
-        paths: Paths that together have all rows; none if the model has no state.
+        tree_mask: Which rows each row attends to, shape (rows * rows,). None: to all earlier rows.
+        paths: Paths that together contain all rows; empty if the model has no state.
     """
 
     tokens: Sequence[int]
@@ -86,7 +88,8 @@ class PagedGraph:
 
     Attributes:
         hidden_size: Size of the hidden states; 0 if the graph does not return them.
-        hidden_states: Those of each sequence in the last forward pass, shape (rows, hidden_size).
+        hidden_states: For each sequence of the last forward pass, its hidden states, shape (rows,
+            hidden_size).
 
     Raises:
         RuntimeError: OpenVINO cannot compile the graph.

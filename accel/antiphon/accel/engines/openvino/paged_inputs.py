@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ATTENTION = "PagedAttentionExtension"
-"""OpenVINO's name of the operation."""
+"""OpenVINO's name of the paged attention operation."""
 
 TABLES = (
     "past_lens",
@@ -37,7 +37,7 @@ class CacheShape:
 
 
 def set_cache_shapes(graph: Any) -> list[CacheShape]:
-    """Set the cache shape of every paged operation of a graph, which a saved graph does not contain.
+    """Set the cache shape of every paged operation of a graph, because saving a graph loses them.
 
     Returns:
         The shapes of all layers, in their order.

@@ -122,7 +122,7 @@ def tensor_shapes(model: PreTrainedModel, prefix: int, masks: int) -> tuple[tupl
 
 
 def weight_sample(model: PreTrainedModel) -> Tensor:
-    """Return the first numbers of every parameter in float32, to identify a model of any precision."""
+    """Return the first numbers of every parameter in float32; they identify the model."""
     rows = (weight.detach()[(0,) * (weight.ndim - 1)][:_SAMPLE_SIZE] for _, weight in sorted(model.named_parameters()))
     return torch.cat([row.float().cpu() for row in rows])
 
@@ -138,7 +138,7 @@ def model_name(model: PreTrainedModel) -> str:
 
 
 def find_bita_weights(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
-    """Load BiTA weights from the model's folder or the hub's cache; None and a reason if missing."""
+    """Load BiTA weights from the model's folder or the hub's cache; or return None and why not."""
     from transformers.utils.hub import cached_file
 
     for place in BITA_PLACES:

@@ -109,13 +109,13 @@ def end_recording(layers: Sequence[Any]) -> None:
 
 
 def crop_attention(layer: Any, count: int) -> None:
-    """Remove a layer's last ``count`` keys and values. (`crop` would also change its state.)"""
+    """Remove a layer's last ``count`` keys and values; `crop` would also change its state."""
     if count and getattr(layer, "keys", None) is not None:
         layer.keys, layer.values = layer.keys[..., :-count, :], layer.values[..., :-count, :]
 
 
 def _move_up(rows: Tensor, first: int, moved: Tensor) -> None:
-    """Copy the rows ``moved`` of a tensor (..., rows, size) to row ``first`` and the following rows."""
+    """Copy the rows ``moved`` of a tensor (..., rows, size) to the rows from ``first`` on."""
     rows.narrow(-2, first, len(moved)).copy_(rows.index_select(-2, moved))
 
 

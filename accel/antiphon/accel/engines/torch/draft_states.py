@@ -79,8 +79,7 @@ class Ancestry:
         return (steps @ self._lineage.T).exp()[..., None]
 
     def windows(self, size: int) -> Tensor:
-        """Return, for each row, the indices of the last ``size`` inputs on its path, itself
-        included.
+        """Return, for each row, the indices of the last ``size`` inputs up to and including it.
 
         Indices 0 to ``size`` - 1 are the inputs before the draft; the rows follow.
 
@@ -205,7 +204,7 @@ _thread_state = _ThreadState()
 
 
 def follow_drafts(model: PreTrainedModel) -> None:
-    """Patch the modules of the model's layers, so that `replaced_functions` has an effect on them."""
+    """Patch the modules of a model's layers, so that `replaced_functions` affects them."""
     for name in {type(module).__module__ for module in model.modules()}:
         namespace = vars(sys.modules[name]) if name in sys.modules else {}
         for function in _FUNCTIONS.keys() & namespace.keys():
@@ -215,8 +214,7 @@ def follow_drafts(model: PreTrainedModel) -> None:
 
 @contextmanager
 def replaced_functions(functions: Mapping[str, Function]) -> Iterator[None]:
-    """Inside the context, let this thread call these functions instead of transformers' of these
-    names.
+    """Inside the context, this thread calls these functions instead of transformers' functions.
 
     Call `follow_drafts` for the model first.
     """
@@ -321,8 +319,7 @@ def _mamba2_scan(
     dt_softplus: bool = False,
     **_: Any,
 ) -> Scan:
-    """Compute Mamba-2's recurrence for every row. As in a plain decoding step, ``dt`` is not
-    clamped.
+    """Compute Mamba-2's recurrence for every row; ``dt`` is not clamped, as in plain decoding.
 
     Args:
         hidden_states: Shape (batch, rows, heads, head size).

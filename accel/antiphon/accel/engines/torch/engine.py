@@ -174,7 +174,7 @@ class TorchEngine:
 
     @property
     def bigrams(self) -> Bigrams | None:
-        """The model's bigrams, computed once; None in training mode or if the level is not "tree"."""
+        """The model's bigrams; None in training mode, or if the level is not "tree"."""
         model = self.model
         if model.training or self.traits.level != "tree":
             return None
