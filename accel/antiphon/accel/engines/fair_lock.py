@@ -34,8 +34,7 @@ class FairLock:
         thread = get_ident()
         if self._holder == thread:
             return function()
-        # No `with`: a signal may be handled after any call, even just before `with` enters its
-        # block.
+        # No `with`: a signal may be handled after any call, even just before the block is entered.
         try:
             self._next.acquire()
             self._lock.acquire()

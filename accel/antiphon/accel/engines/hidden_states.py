@@ -1,4 +1,4 @@
-"""Store the hidden states of accepted rows until a draft head takes them. Imports no framework."""
+"""Store hidden states of accepted rows until a draft head takes them. No framework is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from antiphon.accel.drafting.drafters.head import HiddenStates
 
 MAX_TOKENS = 4096
-"""Maximum number of tokens whose hidden states are held; a head loses little if it does not know the oldest ones."""
+"""Maximum number of tokens whose hidden states are held; a head hardly needs older states."""
 
 
 class KeptStates:
@@ -28,7 +28,7 @@ class KeptStates:
         self._computed = tuple(states)
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Copy the states of these rows of the last forward pass, which start at ``start``."""
+        """Copy the states of some rows of the last pass; ``start`` is the first row's position."""
         if self._computed:
             newest = rows[-MAX_TOKENS:]
             states = tuple(each[list(newest)] for each in self._computed)

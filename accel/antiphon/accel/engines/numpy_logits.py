@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STRIPS = 64
-"""Number of strips that a row is cut into to find its largest logits, if the vocabulary is divisible by it."""
+"""Number of strips into which a row of logits is cut, if it divides the vocabulary; see `top_k`."""
 
 
 class NumpyLogits:
@@ -70,7 +70,7 @@ class NumpyLogits:
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Convert values to float32 (uint16: bits of bfloat16). A float32 array is returned itself."""
+    """Convert float16, or bits of bfloat16 in uint16, to float32. Float32 values are not copied."""
     if values.dtype == np.uint16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32, copy=False)
@@ -95,7 +95,7 @@ def top_k(
 
     Args:
         logits: Shape (rows, vocab).
-        scales: Factor to multiply each row's logits by, positive, shape (rows,); None for 1.
+        scales: Positive factor for each row's logits, shape (rows,); None for 1.
 
     Returns:
         Token ids and probabilities, each of shape (rows, k), the most likely token first.

@@ -1,4 +1,4 @@
-"""The engine protocol: the methods that the scheduler and requests call. Imports no framework.
+"""The engine protocol: the methods that the scheduler and requests call. No framework is imported.
 
 To add an engine, write one class with the methods of `ModelEngine` and another with the methods of
 `CachedSequence`, and name the engine in ``selection.py``. ``tests/accel/table_engine.py`` is the
@@ -12,9 +12,10 @@ One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
 3. `Engine.forward` computes the pending tokens and the rows of the draft, for one sequence or for several.
 4. The scheduler verifies the draft with the logits and calls `CachedSequence.keep` with the path of accepted rows.
 
-The first forward pass of a sequence is its prefill, normally without a draft. If the drafter has a draft already and
-`CachedSequence.can_draft_at_prefill` returns True, the scheduler splits the prefill: one forward pass for the prompt up
-to its last token, and one for the last token with the draft.
+The first forward pass of a sequence is its prefill, normally without a draft. If the drafter
+already has a draft and `CachedSequence.can_draft_at_prefill` returns True, the scheduler splits the
+prefill: one forward pass for the prompt without its last token, and one for the last token with the
+draft.
 
 Threads: the scheduler has one thread for each engine. This thread computes all forward passes and
 calls the methods of the sequences. Other threads create sequences and call `ModelEngine.step_cost`,
@@ -156,7 +157,7 @@ REPRODUCIBLE_ROWS = 40
 
 
 class ThreadSettings(NamedTuple):
-    """Settings of a request's thread, which the engine's thread uses for the request's passes.
+    """Settings of the thread that makes a request; the request's forward passes use them.
 
     Attributes:
         num_threads: Number of threads of one forward pass; 0 if the engine has its own setting.
@@ -278,10 +279,12 @@ class ModelEngine(Engine, Protocol):
         """The model's most likely tokens after each frequent token, computed once; None if they cannot be computed."""
 
     def step_cost(self, *, remeasure: bool = False) -> StepCost:
-        """Return the seconds of a forward pass for its numbers of rows and of cached tokens.
+        """Return the seconds of forward passes, by number of rows and number of cached tokens.
+
+        The first use measures them.
 
         Args:
-            remeasure: Measure again. By default, only the first use on this machine measures.
+            remeasure: Measure again, even if a measurement is stored.
         """
 
     def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:

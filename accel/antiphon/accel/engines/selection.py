@@ -24,7 +24,7 @@ MIN_PARAMETERS = 10_000_000
 """Models with fewer parameters stay on torch under "auto": converting them takes longer than decoding."""
 
 WeightsVersion: TypeAlias = tuple[tuple[int, int], ...]
-"""Address and version counter of each parameter. They change with moved or overwritten weights."""
+"""Address and version counter of each parameter: they show if weights are moved or overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class SelectedEngine:
     """The result of `select_engine`.
 
     Attributes:
-        reason: Why it was selected, in one sentence.
+        reason: Why the engine was selected, in one sentence.
     """
 
     engine: ModelEngine

@@ -114,7 +114,8 @@ class BlockPool(Blocks):
 
     def free(self, blocks: Sequence[int]) -> None:
         """Remove one user from each block. Blocks without users become idle if they are cached, otherwise free."""
-        for block in reversed(blocks):  # the last block is evicted first: it cannot be found without the others
+        # The last block is evicted first, because without the blocks before it it cannot be found.
+        for block in reversed(blocks):
             self._users[block] -= 1
             if self._users[block] == 0:
                 if block in self._cached:

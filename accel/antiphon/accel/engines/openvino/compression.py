@@ -29,9 +29,9 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
 MAX_DISTANCE = {"int8": 0.5, "int4": 1.0}
 """Largest allowed mean distance of the compressed model's logits from the original ones, in standard deviations.
 
-Small models are least certain after random tokens. There, 4 bits change SmolLM2's logits by 0.2 to
-0.65, and the logits of 8 billion random weights in 32 layers by 0.9. Logits of another text differ
-by 1.1. Masks and positions are checked more closely, with uncompressed weights.
+Small models are least certain after random tokens. After these, 4 bits change SmolLM2's logits by
+0.2 to 0.65, and the logits of 8 billion random weights in 32 layers by 0.9. Logits of another text
+differ by 1.1. Masks and positions are checked more closely, with uncompressed weights.
 """
 
 

@@ -1,4 +1,4 @@
-"""Convert a transformers model to an OpenVINO graph with paged attention. Reads and writes no files.
+"""Convert a transformers model to an OpenVINO graph with paged attention. No files are involved.
 
 The graph contains no large weights. It has an input for each of them; `weights.attach_weights`
 replaces this input by a constant in the model's own memory.
@@ -95,7 +95,7 @@ def windows_of(traits: Traits) -> list[int]:
 
 
 class WeightArguments:
-    """Makes the large weights of a model arguments of the traced function, so that they become inputs of the graph.
+    """Turns large weights into arguments of the traced function, and so into inputs of the graph.
 
     Args:
         model: The model with placeholders, see `with_placeholders`.

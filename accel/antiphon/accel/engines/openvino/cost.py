@@ -79,9 +79,8 @@ def measure(
     """Time forward passes; return the fastest time for each context and number of rows.
 
     Each pass is run twice in succession. The first run adapts the graph to the number of rows; its
-    extra time is `StepCost.shape_change`. The time includes finding the most likely tokens of
-    `VERIFIED_ROWS` rows. At the first context, all row counts are measured; at the others, only
-    `LONG_ROWS`.
+    extra time is `StepCost.shape_change`. The time includes finding the argmax of `VERIFIED_ROWS`
+    rows. At the first context, all row counts are measured; at the others, only `LONG_ROWS`.
 
     Args:
         seconds: Maximum time to spend, approximately, see `PLAIN_STEPS`.

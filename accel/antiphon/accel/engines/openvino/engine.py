@@ -40,14 +40,13 @@ MAX_PENDING_WITH_TREE = 32
 quadratic in this number. Earlier pending tokens are prefilled in separate passes."""
 
 MIN_BIGRAM_WINDOW = 256
-"""Bigrams are computed only if sliding windows are larger: the draft trees for them must fit in."""
+"""Bigrams are computed only if all windows are larger, because their draft trees must fit."""
 
 PREALLOCATED_TOKENS, PREALLOCATED_BYTES = 4096, 256 << 20
 """Maximum numbers of tokens and bytes of the KV cache that are written in advance.
 
-The system provides memory at the first write. On a virtual machine this takes up to 3 ms for a page
-of 2 MiB, and each layer has its own pages. Without writing in advance, SmolLM2's prefill took 25 ms
-longer.
+The system provides memory at the first write. On a virtual machine this takes up to 3 ms per page
+of 2 MiB, and each layer has its own pages. It made SmolLM2's prefill 25 ms longer.
 """
 
 STATE_ONLY_BLOCK_BYTES = 2**16
@@ -71,9 +70,8 @@ class OpenVINOEngine:
         window: Smallest sliding window of the model's layers, in tokens; None without windows.
         max_positions: Length of the model's context, in tokens; None if unlimited.
         max_length: See `ModelEngine.max_length`: the graph has the rotary frequencies of texts up to this length.
-        num_states: Number of blocks for recurrent states, at least `MIN_STATES`. None: as many as
-            fit into three quarters of ``memory``, at most `MAX_STATES`. Ignored if the model has no
-            states.
+        num_states: Number of blocks for recurrent states, at least `MIN_STATES`; 0 without states.
+            None: as many as fit into three quarters of ``memory``, at most `MAX_STATES`.
         prefill_chunk: Maximum number of prompt tokens per forward pass.
         lock: Lock held during forward passes; it can be shared with another engine of the same model.
         find_bigrams: Function that computes the model's bigrams; None if there are none.

@@ -38,10 +38,8 @@ class StatePath:
 
     Attributes:
         rows: Indices of the sequence's rows.
-        blocks: The block to read the state from, then the blocks to write states to. Paths do not
-            share blocks that they write to.
-        interval: A state is written after each multiple of this number of tokens, and after the
-            last row.
+        blocks: The block to read the state from, then the blocks that only this path writes to.
+        interval: States are written at multiples of this number of tokens and after the last row.
     """
 
     rows: Sequence[int]
@@ -84,12 +82,11 @@ class PagedGraph:
         gives_hidden_states: Whether forward passes also return the hidden states that the LM head reads, if the graph
             allows it.
         is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.
-            Activations are not quantized: a difference in their last bit could become a difference of a token.
+            Activations are not quantized: a difference in their last bit could then change a token.
 
     Attributes:
         hidden_size: Size of the hidden states; 0 if the graph does not return them.
-        hidden_states: For each sequence of the last forward pass, its hidden states, shape (rows,
-            hidden_size).
+        hidden_states: For each sequence of the last forward pass, an array (rows, hidden_size).
 
     Raises:
         RuntimeError: OpenVINO cannot compile the graph.

@@ -1,9 +1,9 @@
 """Compute the LM head in 8 bits, and the exact most likely token with the model's own weights.
 
 The head is the largest matrix that a step reads: in a model of half a billion parameters, a quarter
-of all weights. A product in 8 bits reads half as much memory. Its error has a known bound, so only
-few tokens can have the largest logit. The logits of these candidates are computed with the model's
-own weights, so the result is the argmax of the unchanged model.
+of all weights. A product in 8 bits reads half as much memory. The error of this product has a known
+bound, so few tokens can have the largest logit. The logits of these candidates are computed with
+the model's own weights, so the result is the argmax of the unchanged model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_CANDIDATES, CANDIDATES_RATE = 2048, 0.05
-"""Mean number of candidates above which the exact head is used; weight of a row in this mean.
+"""Mean number of candidates above which the exact head runs; weight of a new row in the mean.
 
 Rescoring 2,048 tokens takes as long as the exact product. Real texts have some 30 candidates.
 Hidden states with single large values have a larger quantization error, and so more candidates.
@@ -159,8 +159,7 @@ class LMHead:
         least = float(self._weights.rows(np.array([best]))[0].astype(np.float64) @ exact)
         quantized = self._known_quantized()
         factors = np.array([float(np.linalg.norm(exact)), approximate.errors[row]])
-        # Compare first with the largest error of any token: this reads the products once and leaves
-        # few tokens.
+        # First use the largest error of any token: one pass over the products leaves few tokens.
         threshold = np.nextafter(np.float32((least - factors @ quantized.largest_norms) / scale), np.float32(-np.inf))
         near = np.flatnonzero(products >= threshold)
         near = near[products[near] * scale + factors @ quantized.norms[:, near] >= least]

@@ -53,7 +53,7 @@ class GatedBlock:
 
 
 def find_gated_blocks(graph: openvino.Model) -> list[GatedBlock]:
-    """Return the gated MLP blocks of a graph: those that compute ``down(activation(gate) * up)``."""
+    """Return the MLP blocks of a graph that compute ``down(activation(gate) * up)``."""
     return [block for node in graph.get_ops() if node.get_type_name() == "MatMul" for block in _gated_block(node)]
 
 

@@ -1,4 +1,4 @@
-"""Open the engine of a stored graph from facts about the model, without loading it with torch."""
+"""Open the engine of a stored graph from facts about the model, without loading the model."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ FUSING = "amx_bf16"
 """Instruction set with which OpenVINO runs whole MLP blocks as one operation."""
 
 MIN_HUGE = 2**26
-"""Below this size, weights are not moved to huge pages: the processor's caches hold most of
-them."""
+"""Fewer bytes of weights are not moved to huge pages, because CPU caches hold most of them."""
 
 TYPES: dict[str, tuple[type[Any], str]] = {
     "BF16": (np.uint16, "bf16"),

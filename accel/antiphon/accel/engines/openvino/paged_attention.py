@@ -65,8 +65,7 @@ def paged_attention(
 ) -> tuple[Tensor, None]:
     """Record the operation in the trace; return a tensor of the right shape with meaningless values.
 
-    Sliding windows come from the configuration, because not every model passes them to this
-    function.
+    Sliding windows come from the configuration, because not every model passes them as options.
 
     Args:
         query: Queries, shape (rows, heads, 1, size).

@@ -17,7 +17,7 @@ TABLES = (
     "qq_bias",
     "qq_bias_begins",
 )
-"""Inputs that describe the sequences of a forward pass to all layers, in the order of the operation's inputs."""
+"""Inputs that describe the sequences of a forward pass, in the order of the operation's inputs."""
 
 BLOCK_SIZE = 32
 """Number of tokens per block: the size that the CPU plug-in supports."""

@@ -19,7 +19,7 @@ from antiphon.accel.engines.openvino.state_inputs import STATES
 from antiphon.accel.engines.openvino.state_pool import StatePool
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
-"""numpy's dtype for each precision. numpy has no bfloat16, so its bits are stored as uint16: values are only copied."""
+"""Dtype in numpy for each precision. Values are only copied, so bfloat16 is stored as its bits."""
 
 
 class BlockStorage:

@@ -97,7 +97,7 @@ class QuantizedHead:
 
     Attributes:
         norms: Norm of each row's quantization error, and norm of each quantized row; shape (2, vocab).
-        largest_norms: Maxima of both, shape (2,).
+        largest_norms: Maximum of each kind of norm, shape (2,).
     """
 
     def __init__(self, weights: HeadWeights, *, threads: int, has_integer_units: bool) -> None:

@@ -77,10 +77,10 @@ def run_self_test(
 
     Args:
         windows: Sliding windows of the model's layers in tokens, 0 for none.
-        max_compression: Allowed distance between prefills of the engine with compressed weights and
-            of the model; None: weights are not compressed. With compressed weights, trees and
-            chains of a short text are compared with the engine's own prefills. Windows and batches
-            are tested with a reduced model.
+        max_compression: Allowed distance between prefills with compressed weights and with the
+            model's own; None: weights are not compressed. With compressed weights, trees and chains
+            of a short text are compared with the engine's own prefills. Windows and batches are
+            tested with a reduced model.
     """
     model_logits = reference = _uncached_logits(model)
     if model.dtype == torch.float32:
@@ -205,7 +205,7 @@ def _uncached_logits(model: PreTrainedModel) -> ReferenceLogits:
 
 
 def _engine_logits(engine: OpenVINOEngine) -> ReferenceLogits:
-    """Return a function that runs a prefill up to each of the last tokens for its logits."""
+    """Return a function that computes the logits after each of the last tokens by a prefill."""
 
     def prefill(text: Tokens) -> NDArray[np.float32]:
         sequence = engine.sequence(tenant=AnonymousTenant())

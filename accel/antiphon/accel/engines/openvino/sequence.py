@@ -67,8 +67,7 @@ class PagedSequence:
     def level(self) -> Level:
         """See `CachedSequence.level`. Trees fit only while a text is shorter than every window.
 
-        The graph counts windows in cache slots. Slots equal text positions only if drafts are
-        chains.
+        The graph counts windows in cache slots. Slots equal text positions only for chains.
         """
         window = self._memory.window
         return "tree" if window is None or len(self.tokens) + 1 < window else "linear"
@@ -183,8 +182,7 @@ class PagedSequence:
 
         Args:
             pending: Confirmed tokens that are not cached yet.
-            needs_logits: Whether the pass returns the logits of root and draft; if not, it returns
-                no logits.
+            needs_logits: Whether the pass returns logits: after the root and each draft row.
         """
         self._input, self._is_evicted = (pending, draft), False
         rows = len(pending) + len(draft)
@@ -257,7 +255,7 @@ class PagedSequence:
         return paths
 
     def _keep_state(self, rows: Sequence[int], *, has_draft: bool) -> None:
-        """Keep the state after the last kept row. If a block became full, cache the state after it.
+        """Keep the state after the last kept row. If rows fill a block, cache the state after it.
 
         While decoding, the newly cached state replaces the state that was cached before.
         """

@@ -1,9 +1,9 @@
 """Inputs of a graph with recurrent or convolutional states. This module does not import torch.
 
-The rows of a forward pass are *paths*: chains of rows that start from a sequence's state. An
+The rows of a forward pass form *paths*: chains of rows that start from a sequence's state. An
 operation reads the state from the first block of a path, and writes the states after the path's
-rows to the following blocks. A draft tree has one path for each leaf, so rows above a branch occur
-several times.
+rows to its other blocks. A tree has one path for each leaf, so rows above a branch occur several
+times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STATE_TABLES = (
     "state_past_lens",
     "state_intervals",
 )
-"""Inputs that describe the paths of a forward pass to all layers with state.
+"""Inputs that describe the paths of a forward pass. All layers with state read them.
 
 ``state_rows``: the rows of all paths, one path after the other. ``state_outputs``: for each row of
 the forward pass, an index in ``state_rows`` where it occurs. The others are inputs of the

@@ -1,7 +1,6 @@
 """Layers with recurrent or convolutional state: the functions that they call while a model is traced.
 
-Each function becomes an OpenVINO operation on states in blocks. `state_inputs` describes its
-inputs.
+Each function becomes an OpenVINO operation on states in blocks; see `state_inputs`.
 """
 
 from __future__ import annotations

@@ -26,9 +26,8 @@ class StatePool(Blocks):
     """A fixed number of blocks. A block is free, in use by one or more sequences, or idle.
 
     An idle block has no user, but its state is cached. If no block is free, the least recently used
-    idle block is evicted. States are cached only for texts whose length is a multiple of
-    `BLOCK_SIZE`, because keys and values are cached in full blocks. Only the tenant that computed a
-    state can find it.
+    idle block is evicted. States are cached only after multiples of `BLOCK_SIZE` tokens, because
+    keys and values are cached in full blocks. Only the tenant that computed a state can find it.
     """
 
     kind = "states"
@@ -69,7 +68,7 @@ class StatePool(Blocks):
             self._uncache(key)
 
     def find(self, tenant: Hashable, text: Tokens) -> tuple[int, int]:
-        """Return the state of the longest prefix of a text that has one, and the prefix length."""
+        """Find a text's longest prefix with a cached state; return the state and the length."""
         for length in range(len(text) // BLOCK_SIZE * BLOCK_SIZE, 0, -BLOCK_SIZE):
             if (key := (tenant, tuple(text[:length]))) in self._cached:
                 self._cached.move_to_end(key)

@@ -77,7 +77,7 @@ def exact_attention(
 
 
 def _visible_slots(mask: Tensor) -> list[tuple[int, list[int]]]:
-    """Return the first cached slot and the new rows that each row of a mask (rows, slots) sees."""
+    """Return, for each row of a mask (rows, slots), the first cached slot and the rows it sees."""
     rows, slots = mask.shape
     cached = slots - rows
     starts = (cached - mask[:, :cached].sum(dim=-1)).tolist()  # a row attends to a suffix of the cached slots
@@ -155,10 +155,9 @@ def varying_shapes(model: PreTrainedModel) -> Iterator[None]:
     """Turn off cuDNN's attention inside the context.
 
     For each new shape, cuDNN plans its kernels. This takes some 40 ms on an H100, and every
-    decoding step has a new number of cached tokens.
-    Compiled steps (`antiphon.accel.engines.torch.slot_cache`) have a fixed shape, so they use
-    cuDNN. The setting applies to the whole process. It may slow down concurrent forward passes of
-    other models, but does not change their results.
+    decoding step has a new number of cached tokens. Steps of a fixed shape (`SlotCache`) use cuDNN.
+    The setting applies to the whole process. It may slow down concurrent forward passes of other
+    models, but does not change their results.
 
     Args:
         model: The model; nothing is changed unless it is on a CUDA GPU.
@@ -175,7 +174,7 @@ def varying_shapes(model: PreTrainedModel) -> Iterator[None]:
 
 
 def is_overridden(implementation: str) -> bool:
-    """Return whether this thread's attention is overridden with this one; True in torch.compile."""
+    """Return whether this thread's forward pass uses this attention; True during torch.compile."""
     return torch.compiler.is_compiling() or _thread_state.implementation == implementation
 
 

@@ -1,7 +1,8 @@
-"""Run one forward pass over several sequences: rows are concatenated, and each attends only to its own sequence.
+"""Run one forward pass over several sequences, in which each row attends only to its own sequence.
 
-All layers except attention compute the rows of all sequences together, so each weight is read once. Sequences are not
-padded and have separate caches, so they can join and leave the batch between any two forward passes.
+All layers except attention compute the concatenated rows of all sequences, so each weight is read
+once. Sequences are not padded and have separate caches, so they can join and leave the batch
+between any two forward passes.
 """
 
 from __future__ import annotations

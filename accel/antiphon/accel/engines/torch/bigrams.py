@@ -32,7 +32,7 @@ SECONDS = 3.0
 """Time limit. Passes that would end later are not run, so a large model gets fewer bigrams."""
 
 FIRST, ROWS = 16, 128
-"""Number of tokens in the first forward pass, and at most. The number doubles with each pass."""
+"""Number of tokens in the first forward pass, and maximum number. Each pass doubles the number."""
 
 DISCOUNT = 0.6
 """Factor for all probabilities. Values from 0.35 to 0.7 were equally good for chats by SmolLM2."""

@@ -31,8 +31,7 @@ class BitaWeights:
     """A trained prefix and trained mask tokens, for one model.
 
     Attributes:
-        keys: Keys of the prefix after norm and rotation, as in a KV cache; shape (layers, key
-            heads, prefix, size).
+        keys: Keys of the prefix after norm and rotation, shape (layers, key heads, prefix, size).
         values: Values of the prefix, shape (layers, key heads, prefix, size).
         masks: Embeddings of the mask tokens, shape (masks, hidden).
         sample: The first numbers of each of the model's parameters, which identify the model.
@@ -61,8 +60,7 @@ class BitaWeights:
         """Raise an error if the weights were trained for another model.
 
         Raises:
-            ValueError: The model's shapes or weights differ from the model that they were trained
-                for.
+            ValueError: The weights were trained for a model with other shapes or parameters.
         """
         wanted = tuple(self.keys.shape), tuple(self.values.shape), tuple(self.masks.shape)
         given = tensor_shapes(model, self.prefix, len(self.masks))
@@ -93,9 +91,7 @@ class BitaWeights:
 
 @torch.no_grad()
 def tensor_shapes(model: PreTrainedModel, prefix: int, masks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of BiTA's keys, values and mask embeddings for a model.
-
-    The function runs the model on two tokens to find them.
+    """Return the shapes of BiTA's keys, values and mask embeddings; runs the model on two tokens.
 
     Raises:
         ValueError: Not all layers cache keys and values of the same shape, or the model uses token
@@ -122,7 +118,7 @@ def tensor_shapes(model: PreTrainedModel, prefix: int, masks: int) -> tuple[tupl
 
 
 def weight_sample(model: PreTrainedModel) -> Tensor:
-    """Return the first numbers of every parameter in float32; they identify the model."""
+    """Return the first numbers of each parameter, in float32 to compare models in any precision."""
     rows = (weight.detach()[(0,) * (weight.ndim - 1)][:_SAMPLE_SIZE] for _, weight in sorted(model.named_parameters()))
     return torch.cat([row.float().cpu() for row in rows])
 

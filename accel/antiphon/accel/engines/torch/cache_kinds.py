@@ -32,14 +32,14 @@ FP8 = "Fp8QuantizedLayer"
 
 
 def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
-    """Return the verification level that this cache supports and, if it is "plain", the reason.
+    """Return the verification level with this cache, and the reason if it is below the model's.
 
-    Rows can only be removed from layers that append. With other layers, decoding is plain. Ring
-    buffers have overwritten older tokens. Group-wise quantized layers quantize again at moments
-    that depend on the number of tokens per forward pass. Offloaded layers are copied to the CPU
-    while the next layer runs. A fixed buffer (`StaticLayer`) is supported only for models of level
-    "tree", which use the given masks. GPT-Neo, for example, makes its own masks, and counts
-    positions from the end of the keys.
+    Rows can only be removed from layers that append. With other layers, decoding is plain: ring
+    buffers have overwritten older tokens, and offloaded layers are copied to the CPU while the next
+    layer runs. Group-wise quantized layers quantize again at moments that depend on the number of
+    tokens per forward pass. A fixed buffer (`StaticLayer`) is supported only for models of level
+    "tree", which use the given masks. GPT-Neo makes its own masks, and counts positions from the
+    end of the keys.
 
     Args:
         cache: The caller's cache, after its prefill.
@@ -97,7 +97,7 @@ def recording_layers(cache: Cache) -> list[Any]:
 
 
 def end_recording(layers: Sequence[Any]) -> None:
-    """End the recording: layers drop the tokens outside of their window, and append as before.
+    """End the recording: layers drop tokens outside of their window, and again append only.
 
     So between two steps the cache is the same as in plain decoding, and any caller may use it.
     """

@@ -1,4 +1,4 @@
-"""The files from which a model was loaded. With them, the weights are identified without a read."""
+"""The files from which a model was loaded. They identify the weights, which need not be read."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class CompiledSteps:
 
 
 class CompiledSequence:
-    """A sequence whose steps after the prefill are compiled if possible, with the methods of `TorchSequence`.
+    """A sequence with the methods of `TorchSequence`. Steps after the prefill are compiled.
 
     ``plain`` prefills the prompt. It also decodes after a failed compilation (one warning per
     model), and while the slot cache waits for the `keep` of another sequence. Between two steps,
@@ -203,7 +203,7 @@ class CompiledSequence:
             self._slot_cache.release(self)
 
     def leave(self) -> None:
-        """Copy all tokens to the plain cache. The slot cache calls this before it is given to another sequence."""
+        """Copy all tokens to the plain cache, before another sequence gets the slot cache."""
         self.is_mid_step = False
         if self._slot_cache is not None and self._order:
             self.plain.put_states(self._slot_cache.read(self._order))
@@ -305,9 +305,9 @@ def _padded(measured: Mapping[int, float]) -> dict[int, float]:
 
 @torch.no_grad()
 def check_graphs(make: Callable[[], TorchSequence], steps: CompiledSteps) -> str:
-    """Return why CUDA graphs are not used on this device; an empty string if they are.
+    """Return why CUDA graphs are not used on this device; an empty string if they are used.
 
-    They are used if a trial with a short prompt gives the logits of plain forward passes, and is faster.
+    They are used if a trial with a short prompt is faster, and gives the logits of plain passes.
     """
     prompt, draft = list(range(1, 17)), chain(list(range(1, 8)))
     plain, compiled = make(), CompiledSequence(make(), steps, compiles=False)

@@ -26,7 +26,7 @@ CONTEXTS = (64, 1024)
 ROUNDS = 6
 MIN_POINTS = 3
 SECONDS = 1.5
-"""Time limit for starting forward passes; the first `MIN_POINTS` are run in any case."""
+"""Time limit for starting forward passes; the first `MIN_POINTS` combinations are always run."""
 
 STEP_VERSION = 6
 """Version of the code that runs forward passes. Raise it when their cost changes: stored costs are then ignored."""

@@ -120,9 +120,8 @@ def _ascends(row: Mapping[int, float]) -> bool:
 def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = True) -> StepCost:
     """Store a cost, and return it as stored: more rows never take less time.
 
-    If neither this nor the stored cost is credible, the smaller time of each entry is stored,
-    because other processes only make forward passes slower. So the cost becomes credible after a
-    few starts.
+    If this cost is not credible, the smaller of the new and the stored time is kept for each entry,
+    because other processes only make passes slower. So the cost is credible after a few starts.
     """
     earlier = load(path, key) if combines and not is_credible(cost) else None
     if earlier is not None:

@@ -72,14 +72,14 @@ class Ancestry:
         return sums.masked_fill(~self._sees, float("-inf")).exp()
 
     def total_decays(self, steps: Tensor) -> Tensor:
-        """Return, for each row, the factor by which the state before all rows has decayed after it.
+        """Return, for each row, the factor by which the state before the draft has decayed there.
 
         ``steps`` is as in `decays`; the result has the shape (batch, heads, rows, 1).
         """
         return (steps @ self._lineage.T).exp()[..., None]
 
     def windows(self, size: int) -> Tensor:
-        """Return, for each row, the indices of the last ``size`` inputs up to and including it.
+        """Return, for each row, the indices of the last ``size`` inputs on the path to the row.
 
         Indices 0 to ``size`` - 1 are the inputs before the draft; the rows follow.
 
@@ -100,8 +100,7 @@ class RowStates:
         before: State before the first row, shape (batch, heads, size, other size).
         decay: Result of `Ancestry.total_decays`, shape (batch, heads, rows, 1).
         decays: Result of `Ancestry.decays`, shape (batch, heads, rows, rows).
-        left: Each row adds the outer product of ``left`` and ``right`` to the state; shape (batch,
-            heads, rows, size).
+        left: A row adds the outer product of ``left`` and ``right``; (batch, heads, rows, size).
         right: Shape (batch, heads, rows, other size).
     """
 
@@ -120,8 +119,7 @@ class RowStates:
 class DraftStates(Cache):
     """A view of another cache for the forward pass of a draft.
 
-    Attention layers append the rows to the other cache as usual. Layers with state do not change it
-    until `keep` is called.
+    Attention layers append the rows to the other cache as usual. `keep` writes the states to it.
 
     Args:
         ancestry: The rows of the forward pass.
@@ -195,7 +193,7 @@ class DraftStates(Cache):
 
 
 class _ThreadState(local):
-    """Functions that this thread's forward pass calls instead of the functions of these names."""
+    """For the name of a function, the function that this thread's forward pass calls instead."""
 
     functions: Mapping[str, Function] = MappingProxyType({})
 
@@ -276,8 +274,7 @@ def _gated_delta_rule(
 ) -> Scan:
     """Compute the gated delta rule for every row.
 
-    The formula is transformers' chunked form; a row's ancestors replace the earlier tokens of a
-    chunk.
+    The formula is transformers' chunked form, with a row's ancestors in place of a chunk.
 
     Args:
         query: Shape (batch, rows, key heads, key size); ``key`` has the same shape.
@@ -298,8 +295,7 @@ def _gated_delta_rule(
     decays, decay = ancestry.decays(g), ancestry.total_decays(g)
     scaled = key * beta[..., None]
     errors = value * beta[..., None] - (scaled * decay) @ before
-    # A row corrects what its ancestors wrote, and their writes were corrected likewise: a
-    # triangular system.
+    # Each row corrects the writes of its ancestors, which are corrected too: a triangular system.
     system = (scaled @ key.transpose(-1, -2)) * decays
     written = torch.linalg.solve_triangular(system, errors, upper=False, unitriangular=True)
     output = (query * decay) @ before + ((query @ key.transpose(-1, -2)) * decays) @ written

@@ -323,7 +323,7 @@ class TorchEngine:
         return self.lock.run(lambda: sequence.cache)
 
     def release(self, sequence: CachedSequence) -> None:
-        """Free the slot cache of a finished sequence; its tokens stay in its own cache."""
+        """Free the slot cache of a finished sequence; the tokens move to the plain cache."""
         if isinstance(sequence, CompiledSequence):
             self.lock.run(sequence.leave_slot_cache)
 

@@ -118,8 +118,7 @@ class GrowingCache(DynamicCache):
     tensors are written in place, and a crop reuses their memory.
 
     Args:
-        config: Configuration of the model. If it is None, all layers are full-attention layers,
-            created when needed.
+        config: Configuration of the model; None: full-attention layers, created when needed.
     """
 
     def __init__(self, config: PretrainedConfig | None = None) -> None:

@@ -50,8 +50,7 @@ class HeadModule(Protocol):
         """Return the input of the next pass and the input of the LM head, each (1, tokens, hidden).
 
         Args:
-            hidden: Result of `combine`, or first result of the last pass, shape (1, tokens,
-                hidden).
+            hidden: Result of `combine`, or the last pass's first result; (1, tokens, hidden).
             tokens: The token after each hidden state, shape (1, tokens).
             positions: Positions of ``tokens``, shape (1, tokens).
         """
@@ -237,9 +236,8 @@ def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[TorchH
     """Load the draft head of a model.
 
     Args:
-        source: None: no head. "auto": the MTP layer of the model's own checkpoint, if it has one.
-            Otherwise a folder or a name on the hub, with an EAGLE-3 head in the format of
-            speculators.
+        source: None: no head. "auto": the MTP layer of the model's own checkpoint, if any.
+            Otherwise the folder or hub name of an EAGLE-3 head in the format of speculators.
 
     Returns:
         The head, or None and the reason why there is none.

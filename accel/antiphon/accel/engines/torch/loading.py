@@ -57,7 +57,7 @@ def load_pretrained(
     Args:
         name_or_path: Name on the Hugging Face Hub, or folder of a checkpoint.
         device: Device of the model; None: a GPU if there is one, else the CPU.
-        dtype: Precision; "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
+        dtype: Precision; "auto": the checkpoint's own, but see `choose_dtype` for CPUs.
         device_map: Placement for transformers, instead of ``device``.
         model_kwargs: Passed to ``AutoModelForCausalLM.from_pretrained``.
 
@@ -231,8 +231,8 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 def choose_dtype(stored: torch.dtype | None, placement: Any) -> str | torch.dtype:
     """Return the dtype argument for loading a checkpoint; "auto" keeps the checkpoint's own precision.
 
-    On a CPU without bfloat16 units, a checkpoint in half precision is loaded in float32: there,
-    float32 is faster, and it loses no precision.
+    On a CPU with bfloat16 units, a checkpoint in half precision is loaded in bfloat16. On other
+    CPUs it is loaded in float32, which is exact, and faster there.
 
     Args:
         placement: Device, or a device map of transformers.

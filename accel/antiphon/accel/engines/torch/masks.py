@@ -16,9 +16,8 @@ def attention_mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int 
         span: How far the layers look back.
         length: Number of cached tokens.
         offset: First slot that the layer still holds.
-        padding: Number of left padding slots, to which no other row attends. If this forward pass
-            computes them, each of these rows attends to itself: without any column its result would
-            be NaN.
+        padding: Number of left padding slots, to which no text row attends. Padding rows attend to
+            themselves, because a row without any column would be NaN.
 
     Returns:
         Booleans of shape (rows, length - offset + rows): slots ``offset`` to ``length - 1``, then the rows.

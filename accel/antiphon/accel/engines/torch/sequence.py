@@ -52,11 +52,9 @@ class TorchSequence:
         reproducible: Pad every forward pass after the prefill to `REPRODUCIBLE_ROWS`, and compute
             the attention of each row alone (see `antiphon.accel.engines.torch.attention`). Then
             rounding does not depend on the draft.
-        bita: Weights for the mask tokens that a drafter drafts as negative token ids; None if it
-            drafts no mask tokens.
+        bita: Weights of mask tokens, which the drafter drafts as negative token ids; or None.
         hidden_states: Indices of the hidden states that are collected for a draft head.
-        shares: Function that returns whether the model can batch sequences; called only when
-            needed.
+        shares: Function that returns whether the model can batch sequences; called if needed.
 
     Attributes:
         level: Verification level of this model with this cache.
@@ -186,7 +184,7 @@ class TorchSequence:
         end_recording(self._recording_layers)
 
     def advance(self, tokens: int) -> None:
-        """Add to the length the number of tokens that a caller has cached without ``forward``."""
+        """Add ``tokens`` to the length, because the caller has cached them without ``forward``."""
         self.length += tokens
 
     def take_layers(self) -> list[Any]:
@@ -256,8 +254,7 @@ class TorchSequence:
         return self._run(pending, draft, padding_rows)
 
     def _run(self, pending: Tokens, draft: Draft, padding_rows: int = 0) -> Tensor:
-        # 1. Tree geometry, only with a draft: for a prompt it would need memory quadratic in the
-        # length.
+        # 1. Tree geometry, only with a draft: for a prompt, its memory would be quadratic.
         tree = build_tree(len(pending), draft.parents, padding_rows) if len(draft) or padding_rows else None
         depths = torch.arange(len(pending)) if tree is None else torch.from_numpy(tree.depths)
         # 2. Inputs: tokens and positions (1, pending + draft + padding), mask (1, 1, rows, slots).
@@ -304,8 +301,7 @@ class TorchSequence:
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         """Return tokens and cache as arguments of the model.
 
-        If there are mask tokens, embeddings replace the token ids, and the cache adds BiTA's
-        prefix.
+        For mask tokens, embeddings replace the token ids, and the cache adds BiTA's prefix.
         """
         name = self._cache_argument
         if self.bita is not None and min(tokens) < 0:
@@ -326,8 +322,7 @@ class TorchSequence:
             return None  # transformers then takes its fast path for causal attention
         visible = torch.ones((1, self.length + len(tokens)), dtype=torch.long, device=self.model.device)
         visible[:, : self.padding] = 0
-        # Purely recurrent models multiply their input by the mask, so it has columns for the new
-        # tokens only.
+        # Purely recurrent models multiply the new tokens by the mask: it has no other columns.
         return visible[:, self.length :] if self.traits.cache_argument == "cache_params" else visible
 
     def tree_mask(self, tree: Tree, kind: str, tokens: Tokens) -> Tensor:

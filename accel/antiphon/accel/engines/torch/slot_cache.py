@@ -33,7 +33,7 @@ BACKEND: Any = "inductor"
 """Backend of `torch.compile`."""
 
 MAX_LOGIT_ERROR = 0.05
-"""Maximum mean difference from the uncompiled step's logits, in standard deviations; it allows for half precision."""
+"""Maximum mean difference from the uncompiled step's logits, in standard deviations."""
 
 TOKENS, POSITIONS, SLOTS, ANCESTORS = range(4)
 """The four lines of a step's input array ("plan"): each row's token id, position, slot and bit set of ancestors."""
@@ -66,7 +66,7 @@ class SlotLayer(StaticLayer):
         self.slots = slots
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the rows (1, heads, rows, size) in place, and return all slots; masks exclude the unused ones."""
+        """Write the rows (1, heads, rows, size) in place, and return all slots, also the unused."""
         keys, values = cast(Tensor, self.keys), cast(Tensor, self.values)
         slots = self.slots[: key_states.shape[-2]]
         return keys.index_copy_(2, slots, key_states), values.index_copy_(2, slots, value_states)
@@ -185,8 +185,7 @@ class SlotCache:
         return step
 
     def _step(self, rows: int) -> CompiledStep:
-        # A CUDA graph reads these tensors by address and does not keep them alive: this object
-        # does.
+        # A CUDA graph reads these tensors by address; only this object keeps them alive.
         plan, used, shifts, cache = self._plan[:, :rows], self._used, self._shifts[:rows], self.cache
         layers = self._hidden_states
         wanted: dict[str, Any] = {"output_hidden_states": list(layers)} if layers else {}
@@ -242,8 +241,7 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
 class SlotCachePool:
     """The slot caches of one model, by size.
 
-    A sequence gets the smallest cache that fits its tokens. Several sequences take turns in a
-    cache.
+    A sequence gets the smallest cache that fits its tokens. Sequences take turns in a cache.
     """
 
     def __init__(self, *, min_slots: int = MIN_SLOTS, backend: Any = BACKEND) -> None:

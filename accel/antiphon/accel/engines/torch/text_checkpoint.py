@@ -49,7 +49,7 @@ SHARED_SETTINGS = (
     "dtype",
     "prompt_format",
 )
-"""Settings of the whole model that replace those of its text model."""
+"""Settings of the whole model that replace the settings of its text model."""
 
 UNSCALED_LOGITS = ("aya_vision", "cohere2_vision")
 """Model types that do not scale the logits, although the causal class of their text model does."""

@@ -1,4 +1,4 @@
-"""Traits of a model: facts about layers, masks and positions from its config and signature. Runs no forward pass.
+"""Traits of a model: facts about layers, masks and positions, taken from its config and signature.
 
 The self-test (`self_test.py`) confirms or lowers the verification level that is declared here.
 """
