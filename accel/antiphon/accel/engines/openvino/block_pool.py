@@ -114,7 +114,7 @@ class BlockPool(Blocks):
 
     def free(self, blocks: Sequence[int]) -> None:
         """Remove one user from each block. Blocks without users become idle if they are cached, otherwise free."""
-        # The last block is evicted first, because without the blocks before it it cannot be found.
+        # The last block is evicted first, because it cannot be found without the earlier blocks.
         for block in reversed(blocks):
             self._users[block] -= 1
             if self._users[block] == 0:

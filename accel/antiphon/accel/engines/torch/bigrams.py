@@ -35,7 +35,7 @@ FIRST, ROWS = 16, 128
 """Number of tokens in the first forward pass, and maximum number. Each pass doubles the number."""
 
 DISCOUNT = 0.6
-"""Factor for all probabilities. Values from 0.35 to 0.7 were equally good for chats by SmolLM2."""
+"""Factor for all probabilities. Values from 0.35 to 0.7 were equally good for SmolLM2's chats."""
 
 Forward = Callable[[Draft, int], "Tensor"]
 """Runs a forward pass of a new sequence over a draft and its root token; returns logits of shape (1 + rows, vocab)."""

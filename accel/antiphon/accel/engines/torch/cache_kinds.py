@@ -97,7 +97,7 @@ def recording_layers(cache: Cache) -> list[Any]:
 
 
 def end_recording(layers: Sequence[Any]) -> None:
-    """End the recording: layers drop tokens outside of their window, and again append only.
+    """End the recording: layers drop tokens outside of their window, and record no more.
 
     So between two steps the cache is the same as in plain decoding, and any caller may use it.
     """

@@ -117,7 +117,7 @@ class CompiledSequence:
 
     @property
     def cache(self) -> Cache:
-        """All tokens as a transformers cache. They leave the slot cache when this is read."""
+        """All tokens as a transformers cache. Reading this property empties the slot cache."""
         self.leave_slot_cache()
         return self.plain.cache
 

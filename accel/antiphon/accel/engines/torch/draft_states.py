@@ -56,7 +56,7 @@ class Ancestry:
         return not bool(np.array_equal(self._mask, np.tri(len(self), dtype=np.bool_)))
 
     def decays(self, steps: Tensor) -> Tensor:
-        """Return, for rows i and j, the factor by which the state after j has decayed after i.
+        """Return, for rows i and j, the factor by which the state after row j has decayed at row i.
 
         The factor is 0 unless j is i or an ancestor of i. Logarithms are summed only over the path
         from j to i: the difference of two sums from the start would lose digits after strong
