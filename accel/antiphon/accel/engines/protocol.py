@@ -120,7 +120,7 @@ class CachedSequence(Protocol):
         """
 
     def reset(self) -> None:
-        """Drop everything that is cached. The next forward pass is a prefill of the whole text."""
+        """Drop everything that is cached, in any state. The next pass prefills the whole text."""
 
     def is_evicted(self, context: Tokens) -> bool:
         """Return whether the cache must be reset before the next forward pass.

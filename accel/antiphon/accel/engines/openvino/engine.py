@@ -46,7 +46,7 @@ PREALLOCATED_TOKENS, PREALLOCATED_BYTES = 4096, 256 << 20
 """Maximum numbers of tokens and bytes of the KV cache that are written in advance.
 
 The system provides memory at the first write. On a virtual machine this takes up to 3 ms per page
-of 2 MiB, and each layer has its own pages. It made SmolLM2's prefill 25 ms longer.
+of 2 MiB, and each layer has its own pages. This made SmolLM2's prefill 25 ms longer.
 """
 
 STATE_ONLY_BLOCK_BYTES = 2**16

@@ -37,7 +37,7 @@ class CacheShape:
 
 
 def set_cache_shapes(graph: Any) -> list[CacheShape]:
-    """Set the cache shape of every paged operation of a graph, because saving a graph loses them.
+    """Set the cache shapes of a graph's paged operations, because saving a graph loses the shapes.
 
     Returns:
         The shapes of all layers, in their order.

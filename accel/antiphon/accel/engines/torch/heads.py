@@ -38,7 +38,7 @@ class HeadModule(Protocol):
     name: str
     layers: tuple[int, ...]
     weight: Tensor
-    """Weights of the LM head, shape (vocab, hidden). Inputs are converted to their device and dtype."""
+    """Weights of the LM head, shape (vocab, hidden). Inputs are moved to their device and dtype."""
 
     tokens: Tensor | None
     """Token id of each row of ``weight``, shape (vocab,); None: the index of the row."""
