@@ -1,4 +1,4 @@
-"""The files from which a model was loaded; they identify its weights without reading them."""
+"""The files from which a model was loaded. They identify the weights, which need not be read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Checkpoint:
     """The files from which a model was loaded.
 
     Attributes:
-        versions: Address and torch's version counter of each parameter after loading.
+        versions: Address and version counter (of torch) of each parameter after loading.
     """
 
     files: tuple[CheckpointFile, ...]
