@@ -1,4 +1,4 @@
-"""Logits processor for penalties and logit bias. Independent of models."""
+"""Logits processor for penalties and logit bias. It does not depend on the model."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class AcceptanceStats:
     def budget(self, drafter: Drafter) -> AdaptiveBudget:
         """Return an adaptive budget for one request.
 
-        Drafters of the same class and with equal parts share statistics.
+        Drafters share statistics if they have the same class and are composed of the same classes
+        (`Blend.parts`).
         """
         kind = type(drafter), getattr(drafter, "parts", ())
         preferred = self.preferred.setdefault(kind, PreferredRows(MAX_ROWS))

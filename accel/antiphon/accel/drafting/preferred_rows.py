@@ -18,7 +18,8 @@ fluctuates by a few percent."""
 
 
 class PreferredRows:
-    """The number of rows, including the root, that gives the most tokens per second if every step has it.
+    """The number of rows, with the root, that gives the most tokens per second if all steps have
+    it.
 
     For a single step, more or fewer rows may be better. But if a change of the number of rows makes a forward pass
     much more expensive, a constant number is fastest. Before the first step, the number is computed from the chances

@@ -21,7 +21,7 @@ class ScoredDraft:
     """The draft of one sequence with calibrated chances.
 
     Attributes:
-        chances: Calibrated chance of each candidate; a child's chance is at most that of its parent.
+        chances: Calibrated chance of each candidate; a child's chance is at most its parent's.
     """
 
     draft: Draft
@@ -61,8 +61,9 @@ def select_rows(
     """Select the rows to verify: those with the most expected tokens per second.
 
     The candidates of all drafts are sorted by chance, most likely first. The first k of them give (tokens + sum of
-    their chances) / costs[k] tokens per second. Every k is tried, because costs rise in steps. A draft's probes at
-    its root and its selected candidates are added if they increase the tokens per second.
+    their chances) / costs[k] tokens per second. Every k is tried, because costs rise in jumps. The
+    probes below a draft's root and below its selected candidates are added, all together, if they
+    increase the tokens per second.
 
     Args:
         scored: The draft of each sequence that shares the forward pass.
@@ -110,7 +111,7 @@ def _extra_seconds(
 
 
 def _with_probes(plan: _Plan, scored: ScoredDraft, places: dict[int, int], first_row_cost: float) -> _Plan:
-    """Return the plan with the probes of one draft added; ``places`` maps its candidates to their index in the plan."""
+    """Add one draft's probes to a plan; ``places`` maps its candidates to indices of the plan."""
     worth = scored.draft.chances
     gains, sizes, tokens, rows = list(plan.gains), list(plan.sizes), plan.tokens, plan.rows
     extra_seconds, seconds = list(plan.extra_seconds), plan.seconds

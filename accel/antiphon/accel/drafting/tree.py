@@ -1,4 +1,4 @@
-"""Order, depths and ancestor mask of the rows of a draft tree. Imports no model."""
+"""Compute the order, the depths and the ancestor mask of a draft tree's rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Tree:
 
 
 def build_tree(pending: int, parents: Sequence[int], padding_rows: int = 0) -> Tree:
-    """Return the tree of the pending tokens and the draft below the last of them.
+    """Return the tree of the pending tokens and the draft below the last pending token.
 
     Args:
         pending: Number of pending tokens, at least 1.
