@@ -305,7 +305,7 @@ class Scheduler:
     def _forward_batch(
         self, group: Sequence[StepRequest], inputs: Sequence[SequenceInput]
     ) -> tuple[list[Logits], float]:
-        """Run a shared forward pass; return each request's logits (none after an error), and
+        """Run a shared forward pass; return its logits by request (none after an error) and
         seconds.
 
         A failed pass may have written some keys and values, so every request is prefilled again in a separate pass.

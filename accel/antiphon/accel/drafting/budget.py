@@ -143,8 +143,7 @@ class AdaptiveBudget:
         self._num_draft_tokens = min(max(2 * rows, self._num_draft_tokens - 1, MIN_ROWS), MAX_ROWS)
 
     def padding_rows(self, draft: Draft, context_length: int) -> int:
-        """Return the number of padding rows that make the forward pass at least a tenth cheaper, or
-        0.
+        """Return how many padding rows make the forward pass at least a tenth cheaper, or 0.
 
         In half precision some CPUs compute a few rows faster than one. Some engines are fastest with the number of
         rows of the last forward pass, or with the preferred number.

@@ -29,8 +29,7 @@ MAX_PENDING = 8
 
 
 class Calibration:
-    """Acceptance rates of a drafter's rows whose parents were right, by their estimated
-    probability.
+    """Acceptance rates of a drafter's rows whose parents were right, by estimated probability.
 
     All requests share one calibration. A row is right if the later text has the row's token at the
     row's position. This is known even if the row was not verified, so unverified rows are counted,

@@ -24,9 +24,7 @@ share, and the cost of its range of rows by the second share.
 """
 
 MAX_ERROR = 0.5
-"""Maximum error of one step, log(measured / expected time); larger ones may be pauses of the
-machine.
-"""
+"""Maximum error of one step, log(measured / expected time); larger errors may be pauses."""
 
 SHAPE_CHANGE_SHARE = 0.5
 """If no number of rows is preferred, the next forward pass is charged this share of the cost of a

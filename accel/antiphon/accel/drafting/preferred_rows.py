@@ -18,8 +18,7 @@ fluctuates by a few percent."""
 
 
 class PreferredRows:
-    """The number of rows, with the root, that gives the most tokens per second if all steps have
-    it.
+    """The constant number of rows, with the root, that gives the most tokens per second.
 
     For a single step, more or fewer rows may be better. But if a change of the number of rows makes a forward pass
     much more expensive, a constant number is fastest. Before the first step, the number is computed from the chances

@@ -1,4 +1,4 @@
-"""Errors of models on a server. Independent of HTTP."""
+"""Errors of models on a server. This module does not use HTTP."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def supports_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
 
 
 def argument_schemas(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
-    """Return the schemas of the tools' arguments by the tools' names."""
+    """Return, for each tool's name, the schema of its arguments."""
     return {_name(tool): tool["function"].get("parameters") or {} for tool in tools}
 
 

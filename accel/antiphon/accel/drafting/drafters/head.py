@@ -19,17 +19,13 @@ MAX_DEPTH, WIDTH = 8, 4
 """Maximum number of passes of the head in a step, and number of guesses of each pass."""
 
 MIN_GAIN = 0.02
-"""Minimum expected gain of a pass, in tokens; without it the pass is not run, however short it
-is.
-"""
+"""Minimum expected gain of a pass, in tokens; below it no pass is run, however short it is."""
 
 INITIAL_ACCEPTANCE, PRIOR_TRIALS = 0.6, 4.0
 """Assumed acceptance rate of the head's best guess, and the number of trials that it counts as."""
 
 EXPLORE_EVERY = 32
-"""After this number of steps without the head, the head runs once to measure its acceptance
-rate.
-"""
+"""After this number of steps without the head, it runs once to measure its acceptance rate."""
 
 MEMORY, MEMORY_SECONDS = 200.0, 32.0
 """Acceptance rates are averages over about ``MEMORY`` guesses.
@@ -119,9 +115,7 @@ class HeadStats:
         self._trials, self._hits = [0.0] * MAX_DEPTH, [0.0] * MAX_DEPTH
 
     def acceptance(self, depth: int) -> float:
-        """Return the acceptance rate of the best guess at a depth (from 0) if earlier ones are
-        right.
-        """
+        """Return the acceptance rate of the best guess at a depth (from 0) after right guesses."""
         return (self._hits[depth] + PRIOR_TRIALS * INITIAL_ACCEPTANCE) / (self._trials[depth] + PRIOR_TRIALS)
 
     def pays(self, gain: float) -> bool:

@@ -110,9 +110,7 @@ class Window:
         ]
 
     def advance(self, answers: Tokens) -> None:
-        """Advance the window by one token. The model's predictions after the columns become the
-        newest level.
-        """
+        """Advance by one token: the predictions after the columns become the newest level."""
         if self.is_full:
             self.levels = [*self.levels[1:], list(answers)]
             self.levels[0] = self.levels[0][1:]

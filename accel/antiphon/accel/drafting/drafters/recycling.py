@@ -29,9 +29,7 @@ class Recycling:
         self.begin((), ())
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share ``table`` with other requests; ignored if it is None or the constructor got a
-        table.
-        """
+        """Share ``table`` with other requests, unless it is None or the constructor got a table."""
         if self._clears_table and table is not None:
             self.recycling_table, self._clears_table = table, False
 

@@ -36,7 +36,7 @@ class Bigrams:
     """A model's ``TOP_K`` most likely tokens after a single token, best first.
 
     Attributes:
-        tokens: Token ids, shape (tokens, TOP_K); row i follows token id i.
+        tokens: Token ids, shape (tokens, TOP_K); row i has the tokens after token id i.
         chances: Probabilities of ``tokens``, of the same shape.
     """
 
@@ -176,8 +176,7 @@ def recycling_table_of(drafter: object) -> RecyclingTable | None:
 
 
 def context_keys(tail: Tokens, draft: Draft) -> list[_Key]:
-    """Return the last two tokens of a text, and the last two tokens at each row of a draft after
-    it.
+    """Return the last two tokens at the end of a text, and at each row of a draft after it.
 
     Returns:
         One pair for the root, then one for each row.

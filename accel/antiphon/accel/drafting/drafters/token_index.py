@@ -68,8 +68,7 @@ class TokenIndex:
         return matches
 
     def continuations(self, positions: Iterable[int], ahead: int) -> dict[int, list[int]]:
-        """Group positions by the token at distance ``ahead``. Positions whose sequence has ended
-        are omitted.
+        """Group positions by the token at distance ``ahead``; omit positions whose text has ended.
 
         Args:
             positions: Positions that the call with ``ahead - 1`` returned; from other positions,
