@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 Content = bytes | Callable[[BinaryIO], object]
-"""The content of a file: bytes, or a function that writes them to the open file that it is given."""
+"""The content of a file: bytes, or a function that writes them to the open file it receives."""
 
 PRIVATE = 0o600
 """The permissions of a file that only its owner can read."""

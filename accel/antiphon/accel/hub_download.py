@@ -33,7 +33,7 @@ class DiskTooSmallError(ValueError):
 
 
 def cached_file(name: str, file: str, *, cache: str | None = None, revision: str | None = None) -> Path | None:
-    """Return the path of a file of a hub model in the cache, or None.
+    """Return the path of a hub model's file in the cache; None if the file is not cached.
 
     Args:
         cache: Folder of the cache; None: the hub's default.
@@ -45,7 +45,7 @@ def cached_file(name: str, file: str, *, cache: str | None = None, revision: str
 
 
 def parts_of_weights(index: Path) -> list[str]:
-    """Return the names of the files in the index of sharded weights."""
+    """Return the file names that an index of sharded weights lists."""
     weights: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     return sorted(set(weights.values()))
 

@@ -132,12 +132,12 @@ class LanguageModel:
         Raises:
             ValueError: The model is not a causal language model; the device, drafter or engine is unknown; the engine
                 cannot run the model; or the name is the address of a server, see `RemoteLanguageModel`.
-            ImportError: The package of a bundled model is missing; the message has the command to
-                install it.
+            ImportError: The package of a bundled model is missing; the message has the command for
+                it.
             OSError: No model is found under this name, or the hub cannot be reached.
             NotEnoughMemoryError: The model needs more memory than this process may use.
-            NotCachedError: With ``only_cached``: something needed is not in the cache, or torch
-                runs the model.
+            NotCachedError: With ``only_cached``: something is not in the cache, or torch runs the
+                model.
         """
         arguments.setdefault("engine", "auto")
         options = pop_options(arguments)
@@ -201,7 +201,7 @@ class LanguageModel:
 
     @cached_property
     def num_parameters(self) -> int | None:
-        """Number of the model's weights as stored; several weights packed into one count once."""
+        """Number of the model's weights as stored; weights packed into one number count once."""
         if isinstance(self._source, StoredModel):
             return self._source.num_parameters
         return sum(weights.numel() for weights in chain(self.model.parameters(), self.model.buffers()))
@@ -262,15 +262,15 @@ class LanguageModel:
             prompt: A text, which is tokenized with the tokenizer's special tokens; or messages or a `Conversation`
                 (messages and tools), to which the chat template is applied.
             references: Texts, or spans of a tokenized prompt, that the answer may repeat; drafts are copied from them.
-            prefix: The prefix cache of a conversation. The part of the prompt that the cache
-                already contains is not prefilled again. After the request, the cache contains its
+            prefix: The prefix cache of a conversation. The part of the prompt that is already in
+                the cache is not prefilled again. Afterwards, the cache contains the request's
                 tokens.
             **parameters: As in `Settings`.
 
         Raises:
             ValueError: A parameter is out of range, a message is malformed, the drafter is unknown, the tokenizer has
                 no chat template, or the prompt fills the context window.
-            TypeError: A reference or stop string is not text, or ``parameters`` contains an unknown
+            TypeError: A reference or stop string is not text, or ``parameters`` has an unknown
                 name.
         """
         settings = Settings(**parameters)

@@ -133,8 +133,8 @@ def check_memory(
         name_or_path: Folder of a checkpoint, or name on the hub.
         device: Requested device; None: a GPU if there is one.
         dtype: Requested precision; "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
-        engine: "auto", "torch" or "openvino". With "auto", the model has to fit with one of the two
-            engines only.
+        engine: "auto", "torch" or "openvino". With "auto", the model only has to fit with one of
+            them.
         weights: "int8" or "int4" for compressed weights, or None.
         cache: Requested size of the KV cache in bytes; None: the size for ``context`` tokens.
         context: Number of tokens, prompt and answer together; None: `DEFAULT_CONTEXT`, or the

@@ -14,12 +14,11 @@ def quiet_loading() -> Iterator[None]:
     """Inside the block, only this thread may load models; progress bars are hidden in all threads.
 
     While transformers loads a model it replaces ``PreTrainedModel.tie_weights`` and PyTorch's default dtype.
-    Concurrent loads would restore each other's replacements; afterwards no model with tied weights
-    could be loaded.
+    Concurrent loads would restore each other's replacements; then no model with tied weights could
+    be loaded any more.
 
     Inside the block, names can be imported from transformers. Elsewhere such imports fail while
-    another thread imports transformers for the first time, because transformers replaces its module
-    at the end.
+    another thread first imports transformers, which replaces its module at the end.
     """
     from transformers.utils import logging
 

@@ -152,7 +152,8 @@ class RemoteLanguageModel:
         Raises:
             ValueError, TypeError: As for `stream`; or the number of references or seeds differs
                 from the number of prompts.
-            RemoteError: A request failed. Running requests are closed, and no further ones are sent.
+            RemoteError: A request failed. Running requests are closed, and no more requests are
+                sent.
         """
         requests = split_batch(prompts, references, seeds, batch_size, Settings(**parameters))
         streams = [self._stream(*request) for request in requests]
@@ -180,7 +181,7 @@ class RemoteLanguageModel:
 
         Raises:
             ValueError: A parameter is out of range, or only applies to local models.
-            TypeError: A reference or stop string is not text, or ``parameters`` contains an unknown
+            TypeError: A reference or stop string is not text, or ``parameters`` has an unknown
                 name.
             RemoteError: The request failed; raised when the first piece is requested. If the connection breaks later, a
                 `BrokenStreamError` contains the received text.

@@ -221,7 +221,7 @@ class RequestBuilder:
         Args:
             tokens: Token ids of the prompt, including the response prefix.
             make: Function that makes the `ModelRequest` from the arguments that `generate`
-                prepares. Its other arguments are already bound.
+                prepares. The function's other arguments are already bound.
             prefix: Prefix cache of the conversation; the request takes its KV cache.
             thinking: How thinking is separated from the answer; None: the model does not think.
 
@@ -260,8 +260,7 @@ class RequestBuilder:
             )
             processors.append(control)
             limit = control.limit
-        # The cache is taken when the request can no longer be refused; a refused request would lose
-        # it.
+        # The cache is taken last, because a request that is refused after this would lose it.
         cache = None if prefix is None else prefix.take(self.model, tokens)
         request = self._prepare(tokens, limit, processors, settings, make, past_key_values=cache)
         for processor in processors:

@@ -96,8 +96,7 @@ class StoredModel:
             ValueError: The model's files have changed since the engine was opened.
         """
         if self._model is None:
-            # The engine's lock is taken first, because a request holds it when it asks for the
-            # model.
+            # The engine's lock comes first, because a request holds it when it asks for the model.
             self.selected.engine.lock.run(self._load_once)
         return cast("PreTrainedModel", self._model)
 
@@ -115,7 +114,7 @@ class StoredModel:
         self._model = model
 
     def decodes_greedily(self) -> bool:
-        """Return whether greedy requests need no transformers: no loaded model, no autocast."""
+        """Return whether greedy requests need no transformers (no loaded model, no autocast)."""
         torch = imported_torch()
         return self._model is None and not (torch is not None and torch.is_autocast_enabled("cpu"))
 
@@ -145,8 +144,7 @@ class ModelStore:
         Args:
             memory: Size of the KV cache in bytes; None for the default.
             load: Loads transformers' model; called when the model is first needed.
-            load_tokenizer: Loads transformers' tokenizer; called if `FileTokenizer` lacks
-                something.
+            load_tokenizer: Loads transformers' tokenizer; called if `FileTokenizer` is not enough.
         """
         is_auto = self.options.engine_choice == "auto"
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged record
@@ -223,8 +221,8 @@ def store_of(
     """Return the store of a model; None if it is not on the CPU, or an option cannot be recorded.
 
     Args:
-        arguments: Further arguments for transformers. Records do not contain them, so any argument
-            rules out a store.
+        arguments: Further arguments for transformers. Records do not contain them, so there is a
+            store only without arguments.
     """
     is_plain = not arguments and device_map is None and options.engine_name != "torch" and is_on_cpu(device)
     return ModelStore(place, dtype, options) if is_plain else None

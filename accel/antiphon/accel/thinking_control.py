@@ -37,7 +37,7 @@ class ThinkingControl(LogitsProcessor):
         limit: Maximum length of the whole output.
 
     Raises:
-        ValueError: ``make_schema`` has raised it.
+        ValueError: The schema is not supported, or its shortest answer does not fit.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Constrain the next token by penalties, biases and JSON schemas. Knows no drafts and no models."""
+"""Constrain the next token by penalties, biases and JSON schemas, for any drafter and any model."""

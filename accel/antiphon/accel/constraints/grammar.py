@@ -25,19 +25,17 @@ logger = logging.getLogger("antiphon.accel")
 
 CANDIDATES = 4
 """When few tokens are left, the processor checks this many of the most likely tokens. It allows a
-token if the response can still be completed after it.
-"""
+token if the response can still be completed after this token."""
 
 SLACK = 8
-"""Bytes of brackets and quotes that one token may add to the shortest completion, besides one part
-of the schema.
-"""
+"""One token may lengthen the shortest completion by one part of the schema, and by this many bytes
+of brackets and quotes."""
 
 LONGEST = 4096
 """Maximum length, in tokens, of the completions that `shortest_completion` tries."""
 
 FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
-"""White space as in `json.dumps`. Keywords that no grammar can express are skipped and reported."""
+"""White space as in `json.dumps`; keywords that no grammar can express are skipped and reported."""
 
 CLOSING = '"]},"0123456789ntf[{'
 """Characters that are tried, in this order, to complete a response.
@@ -46,7 +44,7 @@ Only the first is tried inside a string, and only the others outside.
 """
 
 CLASSES = ("1023456789", "ZDTWYMHSABCEFGIJKLNOPQRUVX", "abcdefghijklmnopqrstuvwxyz", *"@.:/-_+ ,;=!?#%&*()[]{}<>|~^$'`")
-"""Classes of characters for a string that its format or pattern does not allow to end yet."""
+"""Classes of characters to try if the format or pattern of a string does not allow its end yet."""
 
 CLASS_OF = {character: place for place, characters in enumerate(CLASSES) for character in characters}
 
@@ -238,8 +236,8 @@ class _ParserState:
         """Return the next part of a short completion.
 
         This part is the forced tokens, else a closing character, else another allowed character.
-        The latter, inside a string, is of the class that the string has used least, so that formats
-        such as durations end.
+        Inside a string, this other character is of the class that the string has used least, so
+        that formats such as durations end.
         """
         if forced := self._matcher.compute_ff_bytes():
             return list(self._tokens.tokenize_bytes(forced))

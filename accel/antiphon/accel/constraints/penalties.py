@@ -16,7 +16,7 @@ def penalties(
 
     Args:
         presence: Subtracted from the score of every token that has been emitted.
-        frequency: Subtracted from a token's score once for each time it has been emitted.
+        frequency: Subtracted from a token's score once for each time that it was emitted.
         prompt_tokens: Length of the prompt; its tokens are not counted.
 
     Raises:

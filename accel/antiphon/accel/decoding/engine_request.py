@@ -41,8 +41,7 @@ class TokenOutput:
     def commit(self, token: int) -> bool:
         """Append a token and return whether generation stops with it."""
         self.tokens.append(token)
-        # Criteria come first: plain decoding calls them for that token too, and they may keep
-        # counts.
+        # Criteria first: plain decoding calls them for end tokens too, and they may keep counts.
         if self.meets_criterion() or token in self.eos_tokens:
             self.finish = "stop"
         elif not self.remaining_tokens:

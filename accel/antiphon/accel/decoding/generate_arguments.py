@@ -37,7 +37,7 @@ def reference_tokens(
 
     Raises:
         TypeError: A reference is neither a text nor a list of token ids.
-        ValueError: A reference is a text and no tokenizer is given, or a token id is not in the
+        ValueError: A reference is a text without a tokenizer, or a token id is not in the
             vocabulary.
     """
     if isinstance(references, str):

@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 class PrefixCache:
     """Keeps the KV cache of a conversation's last text, so that the next request prefills only the new tokens.
 
-    Pass the same object to every request of a conversation. A request takes the KV cache out, and
-    puts it back at its end unless an error ended it. A request that starts meanwhile prefills its
-    whole prompt. Tokens after the common prefix are cropped. Layers that cannot be cropped
-    (sliding, recurrent) are reused only if the new text continues the whole old text. Nothing is
-    reused for models whose rotary frequencies change with the length of the text, or whose level is
-    "plain". Texts do not change, except by rounding, which depends on the number of tokens per
-    forward pass.
+    Pass the same object to every request of a conversation. A request takes the KV cache out when
+    it starts, and puts the cache back when it ends without an error. A request that starts
+    meanwhile prefills its whole prompt. Tokens after the common prefix are cropped. Layers that
+    cannot be cropped (sliding, recurrent) are reused only if the new text continues the whole old
+    text. Nothing is reused for models whose rotary frequencies change with the length of the text,
+    or whose level is "plain". Texts do not change, except by rounding, which depends on the number
+    of tokens per forward pass.
 
     An engine with one KV cache for all requests (OpenVINO's) keeps the tenant's prefixes in that cache instead, in
     whole blocks of tokens, until the memory is needed. Any number of requests can use these
     prefixes at the same time.
 
     Args:
-        tenant: In such an engine, prefix caches with the same tenant share their prefixes. None: nothing is shared.
+        tenant: In such an engine, prefix caches with the same tenant share their prefixes. None:
+            this one shares nothing.
     """
 
     def __init__(self, tenant: Hashable = None) -> None:

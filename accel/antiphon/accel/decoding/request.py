@@ -55,7 +55,8 @@ class Request:
         thread: Id of the thread that asked for the latest step.
         is_started: Whether the drafter has read the prompt.
         last_step_at: The `perf_counter` time in seconds at which the last step ended; 0 before the first.
-        idle_seconds: Seconds between the end of the last step and the caller's request for the next one.
+        idle_seconds: Seconds from the end of the last step to the caller's request for the next
+            step.
         must_run_alone: Whether the next forward pass must not be shared, because a shared one has failed.
     """
 

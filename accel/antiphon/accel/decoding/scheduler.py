@@ -106,7 +106,7 @@ class Scheduler:
         return [cast(Step | BaseException, step.result) for step in steps]
 
     def leave(self, request: Request) -> None:
-        """Remove a request that has ended or whose caller has stopped reading. The owner of the KV cache frees it."""
+        """Remove a request that has ended or is no longer read. The KV cache's owner frees it."""
         self._running.pop(request, None)
 
     def after_forward(self, request: Request, release: Callable[[], object]) -> None:
@@ -305,8 +305,7 @@ class Scheduler:
     def _forward_batch(
         self, group: Sequence[StepRequest], inputs: Sequence[SequenceInput]
     ) -> tuple[list[Logits], float]:
-        """Run a shared forward pass; return its logits by request (none after an error) and
-        seconds.
+        """Run a shared forward pass; return the requests' logits (none on failure) and its seconds.
 
         A failed pass may have written some keys and values, so every request is prefilled again in a separate pass.
         """
@@ -460,7 +459,7 @@ def _pad_one(
 ) -> list[Draft]:
     """Add padding rows to the first non-empty draft if they make the forward pass cheaper; return all drafts.
 
-    If all drafts are empty, no rows are added: the number of rows then stays the same anyway.
+    If all drafts are empty, no rows are added, because the number of rows then stays constant.
     """
     padded = list(drafts)
     index = next((at for at, draft in enumerate(drafts) if draft), None)

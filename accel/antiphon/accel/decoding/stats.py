@@ -67,7 +67,7 @@ class Summary:
         prefill_tokens: Number of prompt tokens after the cached prefix, which the model had to compute.
         weights: "int8" or "int4" if compressed weights generated the text; see `DecodingOptions`.
         decoded_tokens: Number of tokens that the steps after the prefill emitted.
-        plain_seconds: Estimated seconds in which plain decoding would emit ``decoded_tokens``; 0:
+        plain_seconds: Estimated seconds of plain decoding for ``decoded_tokens`` tokens; 0:
             unknown.
     """
 

@@ -1,4 +1,4 @@
-"""Choose the tokens of one request, and decide when it ends. Knows nothing of drafts and text."""
+"""Choose a request's tokens and decide when it ends. This module knows no drafts and no text."""
 
 from __future__ import annotations
 

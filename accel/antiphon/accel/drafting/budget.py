@@ -28,7 +28,7 @@ EXPLORE_EVERY = 4
 """Once in this number of steps, more candidates than the preferred number are requested, to measure their gain."""
 
 PADDING_GAIN = 0.9
-"""Padding rows are added only if they reduce the cost of a forward pass to this share: smaller gains may be noise."""
+"""Padding rows are added only if they cut a pass's cost below this share; less may be noise."""
 
 
 class Budget(Protocol):
@@ -204,10 +204,11 @@ def trim_drafts(
 ) -> list[Draft]:
     """Trim the drafts of several sequences that share one forward pass.
 
-    The rows of all sequences are sorted by chance. The first rows are selected, as many as give the most tokens per
-    second: (sequences + sum of chances) / cost(sequences + rows). No row is selected unless this exceeds the tokens
-    per second without drafts by a margin. Rows of budgets other than `AdaptiveBudget` are always verified; they count
-    in tokens and in cost. A single sequence uses its own budget.
+    The rows of all sequences are sorted by chance. The first rows are selected. Their number
+    maximizes the tokens per second: (sequences + sum of chances) / cost(sequences + rows). No row
+    is selected unless this rate exceeds the rate without drafts by a margin. Rows of budgets other
+    than `AdaptiveBudget` are always verified; they count in tokens and cost. A single sequence uses
+    its own budget.
 
     Args:
         cost: Cost model of forward passes over several sequences, evaluated at `context_tokens`.

@@ -32,8 +32,7 @@ class Calibration:
     """Acceptance rates of a drafter's rows whose parents were right, by estimated probability.
 
     All requests share one calibration. A row is right if the later text has the row's token at the
-    row's position. This is known even if the row was not verified, so unverified rows are counted,
-    too.
+    row's position. This is known even for rows that were not verified, so all rows are counted.
 
     Attributes:
         trials: Decayed number of rows per bin, length ``NUM_BINS``.
@@ -99,9 +98,9 @@ class RequestCalibration:
     def calibrate(self, draft: Draft) -> list[float]:
         """Return, for each candidate, the calibrated probability that the path to it is accepted.
 
-        This probability is at most the parent's. The draft is stored until later tokens show which
-        of its rows were right. It is stored once, even if it is calibrated several times before the
-        next tokens.
+        A candidate's probability is at most its parent's. The draft is stored until later tokens
+        show which of its rows were right. It is stored once, even if it is calibrated several times
+        before the next tokens.
         """
         draft = without_probes(draft)
         chances: list[float] = []

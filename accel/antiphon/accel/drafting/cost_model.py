@@ -42,12 +42,11 @@ class StepCost:
     Attributes:
         seconds: ``seconds[context_length][rows]``, contexts and rows ascending. Every context has the cost of one
             row, a plain step. Row counts are missing if the model cannot verify them in one forward pass or there was
-            no time to measure them. Costs assume that the previous forward pass had the same number
-            of rows.
+            no time to measure them. The previous forward pass is assumed to have had as many rows.
         shape_change: Extra seconds if the previous forward pass had another number of rows, for
             engines whose graph adapts to shapes.
-        packing: Extra seconds per context token that a sequence adds to a shared forward pass if it verifies a draft.
-            If it is 0, the cost depends only on the total number of rows.
+        packing: A sequence that verifies a draft adds this many seconds per token of its context to
+            a shared forward pass. 0: the cost depends only on the total number of rows.
         measurements: Number of measurements that were combined, see `cost_store.save`.
         is_quiet: Whether other programs used little processor time during the measurement.
     """
@@ -173,10 +172,10 @@ class CostModel:
 
     @property
     def packing(self) -> float:
-        """Extra seconds per context token that the first draft row of a sequence adds to a shared forward pass.
+        """Seconds per token of its context that a sequence with a draft adds to a shared pass.
 
-        If it is not 0, the ``context_length`` of a shared forward pass is the sum over its sequences, and ``seconds``
-        is the duration if all sequences verify a draft.
+        If the value is not 0, the ``context_length`` of a shared forward pass is the sum over its
+        sequences, and ``seconds`` assumes that all of them verify a draft.
         """
         return self.cost.packing
 

@@ -82,7 +82,7 @@ class Draft:
     def children(self) -> dict[int, dict[int, int]]:
         """Child rows of each row: ``children[row][token]`` is a row. Computed once; do not modify.
 
-        If several rows have equal paths, the children of all of them are listed for the first one.
+        If several rows have equal paths, the first of them lists the children of all.
         """
         if self._children is None:
             children: dict[int, dict[int, int]] = {}
@@ -137,7 +137,7 @@ class Accepted:
 
 
 def places_of(rows: Sequence[int], first: int = 0) -> slice | list[int]:
-    """Return the index of draft rows in logits with the root at ``first``; a slice if possible."""
+    """Return the places of rows in logits with the root at index ``first``; a slice if possible."""
     if isinstance(rows, range) and rows.step == 1:
         return slice(first + rows.start + 1, first + rows.stop + 1)
     return [first + row + 1 for row in rows]

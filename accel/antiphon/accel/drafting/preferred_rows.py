@@ -13,8 +13,9 @@ STEP_WEIGHT = 1 / 32
 """Weight of one step in the moving average over all steps."""
 
 SWITCH_GAIN = 1.04
-"""Another number of rows is only preferred if it has this many times the tokens per second, because the average
-fluctuates by a few percent."""
+"""Another number of rows is only preferred if it gives this many times the tokens per second,
+because the average fluctuates by a few percent.
+"""
 
 
 class PreferredRows:

@@ -1,4 +1,4 @@
-"""Row selection: select the rows of one or several drafts that give the most expected tokens per second.
+"""From one or several drafts, select the rows with the most expected tokens per second.
 
 A draft is cut to the rows that are worth their cost. `antiphon.accel.drafting.budget` provides calibrated chances and
 costs.
@@ -72,8 +72,8 @@ def select_rows(
         first_row_costs: Seconds that the first row of each draft adds to its forward pass; 0 by default.
 
     Returns:
-        For each draft, the selected rows, ascending. Empty if they do not raise the tokens per second by the factor
-        `MARGIN`.
+        For each draft, the selected rows, ascending; no rows if they do not raise the tokens per
+        second by the factor `MARGIN`.
     """
     first_row_costs = first_row_costs or (0.0,) * len(scored)
     chances = [chance for each in scored for chance in each.chances]
@@ -111,7 +111,7 @@ def _extra_seconds(
 
 
 def _with_probes(plan: _Plan, scored: ScoredDraft, places: dict[int, int], first_row_cost: float) -> _Plan:
-    """Add one draft's probes to a plan; ``places`` maps its candidates to indices of the plan."""
+    """Return the plan with a draft's probes; ``places`` has the plan's index of its candidates."""
     worth = scored.draft.chances
     gains, sizes, tokens, rows = list(plan.gains), list(plan.sizes), plan.tokens, plan.rows
     extra_seconds, seconds = list(plan.extra_seconds), plan.seconds

@@ -30,7 +30,7 @@ class Tree:
 
     Attributes:
         depths: Depth of each row, shape (rows,). The first pending token has depth 0. The position of a row is its
-            depth plus the number of tokens before the first pending one.
+            depth plus the number of tokens before the first pending token.
         ancestor_mask: Shape (rows, rows). Entry [i, j] is true if row j is row i or one of its ancestors.
         padding_rows: Number of padding rows at the end. In ``ancestor_mask`` they attend to nothing. They have the
             root's depth, so their position is always valid.

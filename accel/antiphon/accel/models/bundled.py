@@ -156,7 +156,7 @@ _CONVERTING_GGUF = "Converting the GGUF file, once"
 
 
 def _copy_bita_weights(folder: Path) -> None:
-    """Copy BiTA's weights to where the drafter "auto" finds them, unless the user has own ones."""
+    """Copy BiTA's weights to where "auto" looks for them, unless the user has put weights there."""
     from antiphon.accel.drafting.drafters import BITA_PLACES
     from antiphon.accel.files import write_cache_file
 
@@ -202,8 +202,7 @@ def _convert(gguf: Path, folder: Path, report: Report, stage: str, context_token
     """Dequantize a GGUF file and save it as a transformers model in bfloat16.
 
     Args:
-        context_tokens: Maximum length for the tokenizer; None: the length in the model's
-            configuration.
+        context_tokens: Maximum length for the tokenizer; None: as in the configuration.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig

@@ -18,8 +18,7 @@ _ANSWER = "PROBE-ANSWER"
 class EndTokens:
     """The tokens that end a model's texts.
 
-    Fine-tuned models often have only one end token in their settings, but were trained to write
-    another one.
+    Fine-tuned models often have one end token in their settings, but were trained to write another.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:

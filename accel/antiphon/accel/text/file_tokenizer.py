@@ -45,8 +45,7 @@ class FileTokenizer:
     Args:
         backend: The tokenizer of the library `tokenizers`, as JSON.
         facts: Values of transformers' tokenizer, see `tokenizer_facts`.
-        load: Loads transformers' tokenizer; called when another method or attribute is first
-            needed.
+        load: Loads transformers' tokenizer; called when it is first needed.
     """
 
     is_fast = True

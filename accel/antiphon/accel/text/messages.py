@@ -106,9 +106,10 @@ PromptInput = str | Sequence[Message] | Conversation | TokenizedPrompt | Counted
 def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
     """Return the text and the token ids of a prompt.
 
-    Messages are rendered by the chat template (`antiphon.accel.text.chat_template`), which includes special tokens
-    and the beginning of the assistant's turn. A text gets the special tokens that the tokenizer adds to every text.
-    So there is at most one beginning-of-sequence token.
+    Messages are rendered by the chat template (`antiphon.accel.text.chat_template`). The rendered
+    text includes special tokens and the beginning of the assistant's turn. A text gets the special
+    tokens that the tokenizer adds to every text. So there is at most one beginning-of-sequence
+    token.
 
     Args:
         prompt: The prompt; a `TokenizedPrompt` is returned unchanged.

@@ -1,4 +1,4 @@
-"""Stop strings: cut a growing text exactly before the first one."""
+"""Cut a growing text exactly before the first stop string."""
 
 from __future__ import annotations
 

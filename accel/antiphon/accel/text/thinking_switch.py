@@ -43,8 +43,7 @@ class ThinkingTraits:
         on: Variables that turn thinking on.
         off: Variables that turn thinking off, or reduce it if there is no switch.
         has_effort: Whether the template writes ``reasoning_effort``.
-        default: "always": the prompt begins the thinking; "never": the prompt ends it; "model": the
-            model decides.
+        default: The prompt begins the thinking ("always"), ends it ("never"), or neither ("model").
     """
 
     format: ThinkingFormat | None = None
@@ -106,9 +105,9 @@ def template_variables(
     """Return the variables for a chat template.
 
     1. ``thinking`` sets the template's switch. If the template has efforts but no switch, False
-    selects the least effort. If ``thinking`` is None, a known switch of other templates is used, if
-    the variables contain one. 2. ``reasoning_effort`` "none" and "minimal" turn thinking off if
-    there is a switch; otherwise they become "low".
+       selects the least effort. If ``thinking`` is None, a known switch of other templates is used,
+       if the variables contain one.
+    2. ``reasoning_effort`` "none" and "minimal" turn thinking off if there is a switch; otherwise they become "low".
 
     Args:
         thinking: Whether to turn thinking on or off; None: the default of the template.

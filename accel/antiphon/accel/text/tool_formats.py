@@ -64,7 +64,7 @@ _HEADERS = tuple(
         rf"({_NAME})\s*(?=\{{)",
     )
 )
-"""Headers with the name of a tool, before its arguments as JSON."""
+"""Matches headers: the name of a tool before the tool's arguments as JSON."""
 
 _FENCE = re.compile(r"```(?:json|tool_call|python|xml)?\s*")
 _FUNCTION = re.compile(r"<function=[\"']?([^>\"']+)[\"']?>\s*")

@@ -33,8 +33,8 @@ BITA_FILE = "bita.safetensors"
 
 BITA_PLACES = (f"antiphon/{BITA_FILE}", BITA_FILE)
 """Paths of BiTA's weights in the model's folder, in the order in which "auto" tries them. The first
-is in a subfolder, because vLLM would load a safetensors file next to the weights as weights of the
-model.
+is in a subfolder, because vLLM would load a safetensors file next to the model's weights as
+weights, too.
 """
 
 

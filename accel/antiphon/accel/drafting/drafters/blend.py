@@ -58,8 +58,7 @@ class Blend:
         self.head = None if head is None else Head(head)
         self.bita_weights = bita
         self.bita = Bita(bita) if bita is not None else None
-        # The window takes no n-grams from the prompt, because the suffix match drafts from the
-        # prompt already.
+        # The window takes no n-grams from the prompt; the suffix match already drafts from it.
         self._window = Lookahead(*window, prompt_as_reference=False) if window else None
         self.lookahead: Lookahead | None = None
 

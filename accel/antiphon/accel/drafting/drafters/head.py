@@ -22,7 +22,7 @@ MIN_GAIN = 0.02
 """Minimum expected gain of a pass, in tokens; below it no pass is run, however short it is."""
 
 INITIAL_ACCEPTANCE, PRIOR_TRIALS = 0.6, 4.0
-"""Assumed acceptance rate of the head's best guess, and the number of trials that it counts as."""
+"""Assumed acceptance rate of the head's best guess, and the number of trials it counts as."""
 
 EXPLORE_EVERY = 32
 """After this number of steps without the head, it runs once to measure its acceptance rate."""
@@ -61,8 +61,8 @@ class HeadSession(Protocol):
 
         Args:
             states: Hidden states of consecutive tokens, in one or several parts.
-            tokens: For each hidden state, the token after its position; the last is the last
-                confirmed token.
+            tokens: For each hidden state, the token after it; the last one is the last confirmed
+                token.
             width: Number of guesses.
 
         Returns:
@@ -115,14 +115,14 @@ class HeadStats:
         self._trials, self._hits = [0.0] * MAX_DEPTH, [0.0] * MAX_DEPTH
 
     def acceptance(self, depth: int) -> float:
-        """Return the acceptance rate of the best guess at a depth (from 0) after right guesses."""
+        """Return the acceptance rate of the best guess at a depth (from 0) below right guesses."""
         return (self._hits[depth] + PRIOR_TRIALS * INITIAL_ACCEPTANCE) / (self._trials[depth] + PRIOR_TRIALS)
 
     def pays(self, gain: float) -> bool:
         """Return whether a pass of the head brings more tokens than its time is worth.
 
-        The time is worth the tokens that would be emitted in it otherwise: seconds of a pass times
-        tokens per second.
+        The time is worth the tokens that would otherwise be emitted: seconds of a pass times tokens
+        per second.
 
         Args:
             gain: Number of tokens by which the pass is expected to increase the tokens of the step.
@@ -196,11 +196,11 @@ class Head:
         return trim(self.extend(EMPTY, budget), budget, sys.maxsize)
 
     def extend(self, tree: Draft, budget: int) -> Draft:
-        """Return a draft of other drafters, with calibrated chances, merged with the head's guesses.
+        """Return other drafters' draft merged with the head's guesses; chances are calibrated.
 
         Args:
             tree: The draft of the other drafters, without probes.
-            budget: Maximum number of rows; without any, the head does not run.
+            budget: Maximum number of rows; if it is 0, the head does not run.
         """
         self._started = perf_counter()
         if len(tree):
@@ -226,8 +226,7 @@ class Head:
         """Take the hidden states of the tokens that were kept since the last call.
 
         After an eviction, the engine computes known hidden states again; they are skipped. The
-        engine computes none for a cached prefix; the head then knows only the tokens after the
-        prefix.
+        engine computes none for a cached prefix; the head then knows only later tokens.
         """
         for start, layers in self._take_states():
             known = self._end - start
@@ -245,7 +244,7 @@ class Head:
         parents: list[int] = []
         chances: list[float] = []
         row, above, given_above = ROOT, 1.0, 1.0  # the chain's last row, its chance, and its chance as the head gave it
-        other = ROOT  # the tree's row of the same path
+        other = ROOT  # the row of `tree` with the same path
         self._best = []
         stats.skipped_steps += 1
         for level in range(depth if self._unread else 0):

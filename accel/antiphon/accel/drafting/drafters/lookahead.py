@@ -17,7 +17,7 @@ WINDOW_WORTH = 0.3
 class NGramPool:
     """N-grams by their first token, at most ``capacity`` per token: the n-gram pool of the paper (section 3.2).
 
-    An n-gram that is added again becomes the newest one of its first token. A lookup does not change the order.
+    An n-gram that is added again becomes the newest of its first token. Lookups keep the order.
 
     Args:
         capacity: Maximum number of n-grams per first token.
@@ -51,7 +51,7 @@ class NGramPool:
 
 
 class Window:
-    """The lookahead window: ``width`` columns of guesses, the first one below the root, ``size`` - 1 levels deep.
+    """The lookahead window: ``width`` columns of guesses with ``size`` - 1 levels.
 
     The tokens of level 0 are guesses at the next 1, 2, ... positions of the text, and each guess
     attends to the guesses before it. Column j starts below the j-th token of level 0 (column 0

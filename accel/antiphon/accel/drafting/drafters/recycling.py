@@ -11,12 +11,12 @@ from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, con
 
 
 class Recycling:
-    """A `Drafter` that drafts what the model predicted when the last tokens last occurred.
+    """A `Drafter` that drafts what the model predicted earlier after the same last tokens.
 
-    The last two tokens are looked up, or the last token alone. Rows are ranked by the product of
-    the chances on their path. So the tree is deep along paths of which the model was certain; the
-    paper's tree has a fixed shape. Every row of every forward pass updates the table, even if it is
-    not accepted.
+    The drafter looks up the last two tokens, or else the last token alone. Rows are ranked by the
+    product of the chances on their path. So the tree is deep along paths of which the model was
+    certain; the paper's tree has a fixed shape. Every row of every forward pass updates the table,
+    even if it is not accepted.
 
     Args:
         table: Table to use and update; requests to the same model can share it. By default the drafter has its own

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens
 
 TOP_K = 8
-"""Number of tokens kept per context: Token Recycling's 8."""
+"""Number of tokens kept per context, as in Token Recycling."""
 
 NO_TOKEN = -1
 """First token of a context key if the context is the start of a text or the last token alone."""
@@ -49,7 +49,7 @@ class Bigrams:
 
 
 class RecyclingTable:
-    """The model's ``TOP_K`` best next tokens for the last two tokens, and for the last token alone.
+    """The model's ``TOP_K`` best tokens after the last two tokens, and after the last token alone.
 
     This is the table of Token Recycling (Luo et al. 2024, arXiv 2408.08696) with a longer context: every row of every
     forward pass overwrites the entry of its context, and drafts use the entry when the context occurs again. If the

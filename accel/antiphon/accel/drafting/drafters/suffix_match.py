@@ -154,7 +154,7 @@ class SuffixMatch:
     def _trust(self, weight: float, depth: int) -> float:
         """Return the probability that one of the known positions is right: m / (m + ESCAPE).
 
-        m is the number of matching tokens at which one position alone would have this ``weight``.
+        m is ``depth`` plus the matching tokens with which a single position has this ``weight``.
         """
         matched = log(weight) / _LOG_BASE + depth
         return matched / (matched + ESCAPE)
