@@ -132,8 +132,7 @@ class LanguageModel:
         Raises:
             ValueError: The model is not a causal language model; the device, drafter or engine is unknown; the engine
                 cannot run the model; or the name is the address of a server, see `RemoteLanguageModel`.
-            ImportError: The package of a bundled model is missing; the message has the command for
-                it.
+            ImportError: The package of a bundled model is missing; the message says what to run.
             OSError: No model is found under this name, or the hub cannot be reached.
             NotEnoughMemoryError: The model needs more memory than this process may use.
             NotCachedError: With ``only_cached``: something is not in the cache, or torch runs the

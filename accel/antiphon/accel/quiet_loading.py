@@ -17,8 +17,8 @@ def quiet_loading() -> Iterator[None]:
     Concurrent loads would restore each other's replacements; then no model with tied weights could
     be loaded any more.
 
-    Inside the block, names can be imported from transformers. Elsewhere such imports fail while
-    another thread first imports transformers, which replaces its module at the end.
+    Inside the block, names can be imported from transformers. Elsewhere such imports fail during
+    another thread's first import of transformers, which replaces its module at the end.
     """
     from transformers.utils import logging
 

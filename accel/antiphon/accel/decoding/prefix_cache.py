@@ -36,7 +36,7 @@ class PrefixCache:
 
     Args:
         tenant: In such an engine, prefix caches with the same tenant share their prefixes. None:
-            this one shares nothing.
+            the prefixes are not shared.
     """
 
     def __init__(self, tenant: Hashable = None) -> None:

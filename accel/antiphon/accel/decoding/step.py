@@ -194,7 +194,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
 
 
 def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
-    """Add padding rows, which make some forward passes cheaper, to a draft if all of them fit."""
+    """Add padding rows to a draft if all of them fit; they make some forward passes cheaper."""
     depth = request.output.remaining_tokens - 1
     if not count or not depth:
         return draft

@@ -28,7 +28,7 @@ EXPLORE_EVERY = 4
 """Once in this number of steps, more candidates than the preferred number are requested, to measure their gain."""
 
 PADDING_GAIN = 0.9
-"""Padding rows are added only if they cut a pass's cost below this share; less may be noise."""
+"""Padding rows must cut a pass's cost to below this share, because smaller gains may be noise."""
 
 
 class Budget(Protocol):

@@ -185,8 +185,8 @@ class Drafter(Protocol):
 
         Returns:
             A draft below the last token of the prompt, or None. It is meant for drafters that need
-                logits of the first forward pass. The engine may ignore it: some models and batches
-                cannot draft during prefill.
+            logits of the first forward pass. The engine may ignore it: some models and batches
+            cannot draft during prefill.
         """
 
     def propose(self, context: Tokens, budget: int) -> Draft:

@@ -111,7 +111,7 @@ def _extra_seconds(
 
 
 def _with_probes(plan: _Plan, scored: ScoredDraft, places: dict[int, int], first_row_cost: float) -> _Plan:
-    """Return the plan with a draft's probes; ``places`` has the plan's index of its candidates."""
+    """Return the plan with one draft's probes; ``places`` maps the draft's rows to plan indices."""
     worth = scored.draft.chances
     gains, sizes, tokens, rows = list(plan.gains), list(plan.sizes), plan.tokens, plan.rows
     extra_seconds, seconds = list(plan.extra_seconds), plan.seconds

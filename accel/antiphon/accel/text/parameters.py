@@ -80,7 +80,7 @@ class Settings:
             computed from the model's own scores, unaffected by these parameters.
         response_prefix: Text with which the completion starts. It is appended to the prompt, and
             both are tokenized together. It is not generated, and ``max_new_tokens`` does not
-            include it. With a ``json_schema``, prefix and generated text follow it together.
+            include it. With a ``json_schema``, prefix and text together follow it.
         stop_token_ids: Further token ids that end the completion, besides the model's own end tokens.
         min_new_tokens: No end token is generated before this number of tokens; 0 is off.
         ignore_eos: Generate up to the maximum length; end tokens do not end the completion.
