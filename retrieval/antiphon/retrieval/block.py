@@ -10,7 +10,7 @@ Span = tuple[int, int]
 
 
 class Markup(Enum):
-    """The markup of a text. In plain text, fences of code and tables with bars are recognised as well."""
+    """The markup of a text. Fenced code and tables with bars are recognized in plain text, too."""
 
     PLAIN = "plain"
     MARKDOWN = "markdown"
