@@ -20,7 +20,7 @@ NO_PROMPTS = ("", "")
 
 
 def family_prompts(model: str) -> tuple[str, str]:
-    """Return the query prompt and the document prompt of a model's family; both empty by default."""
+    """Return the query and the document prompt of a model's family; both are empty by default."""
     found = ((query, document) for part, query, document in FAMILIES if re.search(part, model.lower()))
     return next(found, NO_PROMPTS)
 

@@ -1,7 +1,7 @@
 """File formats. To add one, write a reader in this folder and add a row to `FORMATS`.
 
 A reader converts the bytes of a file to a `Document`. An unpacker yields the files inside a file.
-Readers and unpackers are imported when they are first used, and import parsers when they are called.
+Readers and unpackers are imported when they are first used, and import parsers when called.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ def format_of(suffix: str) -> Format | None:
 
 
 def may_be_text(suffix: str) -> bool:
-    """Return whether a file with this unknown ending may be a text for people, such as ``GFDL-1.3``.
+    """Return whether a file with this unknown ending may be a text for people (``GFDL-1.3``).
 
-    It is not if the ending has a media type, as ``.svg`` has, or belongs to files that programs write.
+    Endings of a media type, such as ``.svg``, and of files that programs write are excluded.
     """
     return suffix not in _MACHINE_WRITTEN and _MEDIA_TYPES.guess_type(f"name{suffix}") == (None, None)
 

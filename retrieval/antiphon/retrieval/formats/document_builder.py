@@ -26,7 +26,8 @@ class DocumentBuilder:
         """Append a block of text and return its start.
 
         Args:
-            text: The block. Control characters, empty lines before it and white space after it are removed.
+            text: The text, which loses control characters, empty lines at its start and white space
+                at its end.
             place: The block's place in the file, such as ``{"slide": "3"}``. None: the same place
                 as the previous block.
             gap: White space between the previous block and this block.

@@ -106,7 +106,7 @@ def _rows(sheet: Any, counter: CellCounter, warnings: list[str]) -> tuple[list[R
 
 
 def _merges(parser: Any, numbers: Sequence[int], columns: Sequence[int]) -> list[Merge]:
-    """Return the merged cells of a sheet, with indices into ``numbers`` (of rows) and ``columns``."""
+    """Return the merged cells of a sheet as indices into ``numbers`` (of rows) and ``columns``."""
     from openpyxl.utils.cell import range_boundaries
 
     merges = []

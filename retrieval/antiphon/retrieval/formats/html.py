@@ -83,7 +83,7 @@ class _Text:
         self.length += len(before) + len(text)
 
     def add_code(self, text: str) -> None:
-        """Append preformatted text as a paragraph. A long text, such as a letter, does not count as code."""
+        """Append preformatted text as a paragraph; a long text, such as a letter, is not code."""
         self.gap("\n\n")
         if text:
             self.add(text)
@@ -205,8 +205,8 @@ def _parts(node: LexborNode, tag: str, text: _Text) -> list[LexborNode | str]:
     """Return the contents of an element: its nodes, with operators between the parts of formulas."""
     nodes = [*children(node)]
     if tag in LEVELS and not text.is_line:
-        # Browsers count all that follows an unclosed heading as part of the heading. Here a heading's
-        # title ends at the first block.
+        # Browsers count all that follows an unclosed heading as part of it. Here a heading's title
+        # ends at the first block.
         title = [*takewhile(lambda child: child.tag not in BLOCKS, nodes)]
         words = _line(title) or _line(nodes)
         text.add_heading(words, LEVELS[tag])

@@ -102,7 +102,7 @@ def declared_encoding(page: bytes) -> str:
 
 
 def is_hidden(node: LexborNode) -> bool:
-    """Return whether an element has no visible text: a script, a hidden element, a heading's permalink."""
+    """Return whether an element has no visible text: a script, a hidden element, a permalink."""
     tag = node.tag
     if tag in _NOT_TEXT:
         return True
@@ -207,7 +207,7 @@ def _integer(text: str | None, default: int) -> int:
 
 
 def nesting_excess(markup: str) -> int:
-    """Return how many elements a page does not close; 0 if they are too few to slow parsers down."""
+    """Return how many elements a page does not close; 0 if too few to slow parsers down."""
     if markup.count("<") < _MOST_OPEN:
         return 0
     excess = len(_OPENING.findall(markup)) - len(_CLOSING.findall(markup))

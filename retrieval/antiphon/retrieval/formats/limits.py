@@ -10,7 +10,7 @@ MAX_BYTES = 512 * 1024 * 1024
 """The largest unpacked content of one file, in bytes."""
 
 MAX_RATIO = 200
-"""The highest compression ratio of a large part of an archive; the ratio of text is seldom above 20."""
+"""The highest compression ratio of a large part of an archive; text seldom has more than 20."""
 
 MAX_MEMBERS = 20_000
 """The most files in one archive or mailbox."""
@@ -68,5 +68,5 @@ def check_size(size: int) -> None:
 
 
 def _is_encrypted_office(data: bytes) -> bool:
-    """Return whether the data are an Office file with a password: an OLE file with an encrypted package."""
+    """Return whether the data are an Office file with a password, which is an OLE file."""
     return data.startswith(b"\xd0\xcf\x11\xe0") and "EncryptedPackage".encode("utf-16-le") in data

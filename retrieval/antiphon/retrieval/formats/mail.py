@@ -116,7 +116,7 @@ def _parsed(data: bytes) -> Message:
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """Yield the parts of a message that have no parts; an attached message is yielded as one part."""
+    """Yield the parts of a message that have no parts; an attached message is one part."""
     pending = [message]
     count = 0
     while pending:
@@ -147,7 +147,7 @@ def _bodies(message: Message) -> list[Message]:
 
 
 def _is_attachment(part: Message) -> bool:
-    """Return whether a part is an attached file: it has a file name or is marked as an attachment."""
+    """Return whether a part is a file: it has a file name or is marked as an attachment."""
     try:
         return bool(part.get_filename()) or part.get_content_disposition() == "attachment"
     except _BROKEN:
@@ -176,7 +176,7 @@ def _bytes(part: Message) -> bytes:
 
 
 def _text(part: Message) -> DecodedText:
-    """Decode the text of a part, with its charset interpreted as browsers do, and join flowed lines."""
+    """Decode a part's text, with its charset interpreted as browsers do, and join flowed lines."""
     try:
         decoded = decode_text(_bytes(part), part.get_content_charset() or "")
     except ValueError as error:
@@ -188,7 +188,7 @@ def _text(part: Message) -> DecodedText:
 
 
 def _html(part: Message, source: str) -> Document:
-    """Read an HTML part with ``>`` before quoted lines. The header's charset overrides the HTML's."""
+    """Read an HTML part, with ``>`` before quoted lines. Its header's charset takes precedence."""
     data = _BOM + _text(part).text.encode("utf-8", "replace") if part.get_content_charset() else _bytes(part)
     return read_html_document(data, source, quote_marks=True)
 

@@ -1,4 +1,4 @@
-"""Read Markdown with markdown-it-py; find headings in texts, and parts of Markdown without prose."""
+"""Read Markdown with markdown-it-py; find headings of texts, and parts of Markdown without prose."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _comments(text: str, is_myst: bool) -> Iterator[Span]:
 
 
 def _directive_spans(text: str) -> Iterator[Span]:
-    """Yield the fences and options of MyST directives with prose, without arguments such as titles."""
+    """Yield the fences and options of MyST directives with prose, but not their arguments."""
     fences, in_options = FenceTracker(), False
     for start, line in _lines(text):
         match = _DIRECTIVE.match(line)
@@ -156,12 +156,12 @@ def _parser(*, with_inline: bool, is_myst: bool = False) -> MarkdownIt:
 
 
 def _line_starts(text: str) -> list[int]:
-    """Return where each line begins, as markdown-it counts lines, followed by the text's end twice."""
+    """Return where each line begins, as markdown-it counts lines, then twice the text's end."""
     return [0, *(match.end() for match in _LINE_END.finditer(text)), len(text), len(text)]
 
 
 def markdown_signposts(text: str) -> Iterator[Span]:
-    """Yield the spans without prose in Markdown, in order: headings, and lines of links or markup only.
+    """Yield the spans of Markdown without prose: headings, and lines of only links or markup.
 
     Lines of links are anchor links alone in a list item or a paragraph, link reference definitions,
     images and badges. Lines of markup are HTML elements, and first lines of admonitions and tabs.
@@ -178,7 +178,7 @@ def markdown_signposts(text: str) -> Iterator[Span]:
 def plain_headings(text: str) -> tuple[Heading, ...]:
     """Return the titles in plain text: underlined lines, and lines that look like titles.
 
-    A line looks like a title if it is short, stands between empty lines and does not end a sentence.
+    A line looks like a title if it is short, is between empty lines and does not end a sentence.
     Kinds of underlines get levels from 1 in the order of their first use; the other titles get the
     next level. Without underlined titles, only the first line of the text may have level 1.
     """

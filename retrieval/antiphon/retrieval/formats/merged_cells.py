@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A cell that covers several rows or columns of a table; all numbers are from 0 and inclusive."""
+    """A cell that covers several rows or columns of a table; indices from 0, both ends included."""
 
     top: int
     left: int
@@ -52,7 +52,7 @@ def count_header_rows(rows: Sequence[Sequence[str]], merges: Sequence[Merge], co
 
 
 def joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return each column's name from all header rows: ``2023`` above ``Budget`` is ``2023 Budget``."""
+    """Join all header rows into column names: ``2023`` above ``Budget`` is ``2023 Budget``."""
     width = max(map(len, rows), default=0)
     columns = ([" ".join(row[at].split()) for row in rows if at < len(row)] for at in range(width))
     return [" ".join(dict.fromkeys(filter(None, column))) for column in columns]
