@@ -1,4 +1,4 @@
-"""Read Markdown with markdown-it-py; find headings of texts, and parts of Markdown without prose."""
+"""Read Markdown with markdown-it-py; find headings, and the parts of Markdown without prose."""
 
 from __future__ import annotations
 

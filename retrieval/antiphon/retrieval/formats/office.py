@@ -133,7 +133,7 @@ def drawn(element: Any) -> Iterator[str]:
 
 
 def drawn_lines(xml: bytes) -> list[str]:
-    """Return the texts of SmartArt; or a chart's title, and a line with values for each category."""
+    """Return the texts of SmartArt; or a chart's title and, for each category, a line of values."""
     from defusedxml.ElementTree import fromstring
 
     root = fromstring(xml)
@@ -149,7 +149,7 @@ def drawn_lines(xml: bytes) -> list[str]:
 
 
 def _points(series: Any, *parts: str) -> dict[str, str]:
-    """Return the values in parts of a chart's series, by their indices and in the chart's format."""
+    """Return the values in parts of a chart's series, by their indices, as the chart shows them."""
     points = dict[str, str]()
     for found in (each for part in parts for each in series.iterfind(f"{{*}}{part}")):
         code = found.findtext(".//{*}formatCode")

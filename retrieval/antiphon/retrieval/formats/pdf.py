@@ -47,8 +47,8 @@ _SHAPES = (2, 3, 4)  # PDFium's kinds of objects: paths, images, shadings
 def read_pdf_document(data: bytes, source: str) -> Document:
     """Read a PDF as a document, without running headers, footers and page numbers.
 
-    Scanned pages are read if the extra ``ocr`` is installed. The warnings list the pages that cannot
-    be read, have no text, or were read by OCR.
+    Scanned pages are read if the extra ``ocr`` is installed. The warnings list the pages that
+    cannot be read, have no text, or were read by OCR.
 
     Args:
         data: The bytes of the file.
@@ -177,7 +177,7 @@ def _named(pages: list[int]) -> str:
 
 
 def _lines(page: PdfPage, *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
-    """Return a page's lines, whether invisible text was left out, and whether its letters are known."""
+    """Return a page's lines, whether hidden text was left out, and whether its letters are known."""
     from pypdfium2 import raw
 
     textpage = page.get_textpage()
@@ -216,7 +216,7 @@ def _size(textpage: PdfTextPage, index: int) -> float:
 
 
 def _boxes(textpage: PdfTextPage, turns: int) -> Iterator[tuple[str, _Box, int]]:
-    """Yield each part of a line between wide gaps: text, box, and index of the line's first character."""
+    """Yield each part of a line between wide gaps: text, box, and the line's first character."""
     from pypdfium2 import raw
 
     for match in _LINE.finditer(textpage.get_text_range()):

@@ -29,8 +29,8 @@ _LEAST_FILL = 0.5  # of the width of a column that its lines take; cells of tabl
 class Line:
     """A line of a page: its text, and its box on the displayed page.
 
-    Coordinates go from 0 to 1, from the lower left corner of the page. ``size`` is the height of the
-    font as a share of the page's height; 0 if it is unknown.
+    Coordinates go from 0 to 1, from the lower left corner of the page. ``size`` is the height of
+    the font as a share of the page's height; 0 if it is unknown.
     """
 
     text: str
@@ -109,7 +109,7 @@ def _overlap(one: Line, other: Line) -> float:
 
 
 def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yield the two highest and the two lowest lines that are in a margin, except cells of tables."""
+    """Yield the two highest and two lowest lines that are in a margin, except cells of tables."""
     level = sorted((line for line in lines if not line.is_vertical), key=lambda line: -line.top)
     outer = [line for line in level[:2] if line.bottom > 1 - _MARGIN] + [
         line for line in level[-2:] if line.top < _MARGIN
@@ -118,7 +118,7 @@ def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _is_cell(line: Line, lines: Sequence[Line]) -> bool:
-    """Return whether a line has lines beside it, and the nearest line above or below has some, too."""
+    """Return whether a line has others beside it, and the nearest line above or below has, too."""
     row = [each for each in lines if _overlap(line, each) > _LEAST_OVERLAP]
     others = (each for each in lines if each not in row)
     nearest = min(others, key=lambda each: abs(each.bottom - line.bottom), default=line)
@@ -130,7 +130,7 @@ def _key(line: Line) -> str:
 
 
 def _gutter(lines: Sequence[Line]) -> float | None:
-    """Return the middle of the gap between two columns of prose if the file mixes them, else None."""
+    """Return the middle of the gap between two columns of prose if the file mixes them, or None."""
     left, right = min(line.left for line in lines), max(line.right for line in lines)
     candidates = [left + (right - left) * step / 100 for step in range(30, 71)]
     crossings = [sum(line.left < x < line.right for line in lines) for x in candidates]
@@ -150,7 +150,7 @@ def _gutter(lines: Sequence[Line]) -> float | None:
 
 
 def _by_column(lines: Sequence[Line], gutter: float) -> Iterator[Line]:
-    """Yield the left column, then the right; a line across both columns follows all lines above it."""
+    """Yield the left column, then the right; a line across both follows the lines above it."""
     columns: tuple[list[Line], list[Line]] = ([], [])
     for line in sorted(lines, key=lambda line: -line.top):
         if line.left < gutter < line.right:

@@ -102,7 +102,7 @@ def _boxes(textpage: PdfTextPage, text: str) -> Iterator[Box]:
 
 
 def _spans(page: str, text: str) -> Iterator[tuple[int, int]]:
-    """Yield the span of a text in a page; if there is none, the spans of the text's lines and cells.
+    """Yield the span of a text in a page; if there is none, the spans of its lines and cells.
 
     Args:
         page: The text of the page, as `_folded` returns it.

@@ -47,7 +47,7 @@ def blocks_of(lines: Sequence[Line], columns: int = 0) -> Iterator[Sequence[Line
 
 
 def _table(rows: Sequence[Sequence[Line]], first: int) -> tuple[Table, int]:
-    """Return the table that begins at a row, and the index after it; empty if the row has one cell."""
+    """Return the table that begins at a row, and the row after it; empty if there is no table."""
     spans = [(cell.left, cell.right) for cell in rows[first]]
     if len(spans) < 2 or any(_NO_CELL.match(cell.text) for cell in rows[first]):
         return [], first

@@ -78,7 +78,7 @@ def _prose(lines: Sequence[Line]) -> str:
 
 
 def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
-    """Join the pages so that sentences and tables go on; return the text and where each page begins."""
+    """Join the pages, across sentences and tables; return the text and where each page begins."""
     parts: list[str] = []
     starts, length = [], 0
     for page in pages:
@@ -130,7 +130,7 @@ def _is_full_line(text: str) -> bool:
 
 
 def _same_table(text: str, following: str) -> re.Match[str] | None:
-    """Return the first row of ``following`` if it continues the table at a text's end, else None."""
+    """Return the first row of ``following`` if it continues the text's last table, else None."""
     last, first = _TABLE_END.search(text[-10_000:]), _TABLE_START.match(following)
     bars = [len(_BAR.findall(match["row"])) for match in (last, first) if match]
     return first if len(bars) == 2 and bars[0] == bars[1] else None
@@ -146,7 +146,7 @@ def _without_header(parts: Sequence[str], page: str) -> str:
 
 
 def _without_notes(lines: Sequence[Line]) -> Sequence[Line]:
-    """Return the lines of a page without its footnotes: the smaller lines at its end, from a mark on."""
+    """Return a page's lines without its footnotes: smaller lines at its end, from a mark on."""
     usual = median(line.size for line in lines) if lines else 0.0
     small = len(lines)
     while small and 0 < lines[small - 1].size < _SMALL * usual:

@@ -39,7 +39,7 @@ def read_csv_document(data: bytes, source: str) -> Document:
 
 
 Place = Callable[[int, int, int], dict[str, str]]
-"""Returns the place of cells, from the numbers of their row, first column and last column, from 1."""
+"""Returns the place of cells for their row, first column and last column, all counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _add_table(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[M
 
 
 def _cut(rows: Iterable[Row]) -> Iterator[tuple[Sequence[str], dict[str, str]]]:
-    """Yield the cells and the place of each row, padded to the columns of the header (first row)."""
+    """Yield the cells and the place of each row, padded to the columns of the first row."""
     left = right = 0
     for row in rows:
         last = row.column + len(row.cells) - 1
