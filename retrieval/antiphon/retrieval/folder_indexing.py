@@ -71,7 +71,7 @@ class FolderTarget:
             yield {} if self._old is None else self._old.documents()
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
-        """Replace the index; return how many passages reused stored vectors.
+        """Replace the index; return for how many passages stored vectors were reused.
 
         Args:
             kept: The sources of the documents to keep unchanged; all others are dropped.

@@ -84,7 +84,7 @@ def build_index(
     Args:
         paths: Files and folders.
         out: The index folder, or a table of PostgreSQL: ``postgresql://USER@HOST/DATABASE?table=NAME``. A new folder
-            can only be read by its owner; in an existing folder, files get the folder's permissions.
+            can only be read by its owner; files in an existing folder get its permissions.
         embedder: An embedder, or its name; see `load_embedder`. The default for an existing table is the embedder
             that made it; any other embedder is refused.
         device: Where to load the embedder. None: a GPU if there is one.

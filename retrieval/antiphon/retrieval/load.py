@@ -40,7 +40,7 @@ class LoadedDocuments:
 
     @property
     def warnings(self) -> tuple[SkippedFile, ...]:
-        """The warnings of the documents, such as a damaged page, with the documents' sources as paths."""
+        """The warnings of the documents; the path of a warning is its document's source."""
         return tuple(SkippedFile(each.source, warning) for each in self.documents for warning in each.warnings)
 
 

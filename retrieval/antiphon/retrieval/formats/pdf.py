@@ -177,7 +177,7 @@ def _named(pages: list[int]) -> str:
 
 
 def _lines(page: PdfPage, *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
-    """Return a page's lines, whether hidden text was left out, and whether its letters are known."""
+    """Return a page's lines, whether hidden text was left out, and whether fonts name its letters."""
     from pypdfium2 import raw
 
     textpage = page.get_textpage()

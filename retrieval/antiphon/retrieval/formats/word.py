@@ -1,4 +1,4 @@
-"""Read Word documents (docx): mammoth converts them to HTML, and the HTML reader reads the result."""
+"""Read Word documents (docx): mammoth converts them to HTML, which the HTML reader reads."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class ParagraphNumbers:
         self._started: set[tuple[str, int]] = set()
 
     def label(self, paragraph: Any) -> str:
-        """Count a paragraph, and return the number that Word prints before it; empty without one."""
+        """Count a paragraph; return the number that Word prints before it, or an empty text."""
         style = _value(paragraph, f"pPr/{W}pStyle")
         number, level, own_style = "", "", style
         for properties, name in self._properties(paragraph, style):
@@ -85,7 +85,7 @@ class ParagraphNumbers:
         return re.sub(r"%(\d)", printed, _value(levels[place], "lvlText")).strip()
 
     def _properties(self, paragraph: Any, style: str) -> Iterator[tuple[Any, str]]:
-        """Yield the numbering properties of a paragraph and of its styles, each with a style's name."""
+        """Yield the numbering properties of a paragraph, then of its styles, with style names."""
         yield from ((each, style) for each in paragraph.iterfind(f"{W}pPr/{W}numPr"))
         for _ in range(_MOST_STYLES):
             found = self._styles.get(style)

@@ -11,7 +11,7 @@ _SIGNS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
 def sql_condition(condition: Filter, values: dict[str, Any]) -> str:
-    """Return the SQL condition of a filter, and add its names and values to the parameters ``values``."""
+    """Convert a filter to an SQL condition, and add the condition's parameters to ``values``."""
     if not isinstance(condition, Comparison):
         parts = [f"({sql_condition(part, values)})" for part in condition.parts]
         if condition.operator == "$not":
