@@ -1,4 +1,4 @@
-"""Cut the sections of documents into passages of whole sentences, up to a number of tokens."""
+"""Cut the sections of documents into passages of whole sentences, up to a maximum length."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def _code_spans(document: Document, parts: Sequence[Block], start: int, end: int
 
 
 def _sections(document: Document) -> Iterator[tuple[Span, str]]:
-    """Yield each section, which ends at the next heading, and the title of the section.
+    """Yield the span and the title of each section. A section ends at the next heading.
 
-    The title consists of the headings, outermost first. Before the first heading it is the title of
-    the document. If a heading directly follows another heading, both belong to the same section.
+    The title joins the headings above the text, outermost first. Before the first heading, it is
+    the document's title. If a heading directly follows another one, they share one section.
     """
     trail: list[Heading] = []
     start, written = 0, 0
@@ -168,7 +168,10 @@ class _Packer:
         return self._size(span) <= self._limit(span)
 
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
-        """Return the end of the longest run of units from ``first`` that fits a passage; at least one unit."""
+        """Return the end of the passage that begins with unit ``first``: as many units as fit.
+
+        The end is exclusive. The passage has at least one unit.
+        """
         last, total, limit = first, 0, self._limit(units[first])
         while last < len(units) and (last == first or total + sizes[last] <= limit):
             total += sizes[last]
@@ -192,7 +195,10 @@ class _Packer:
         return start
 
     def _fit(self, unit: Span) -> Iterator[Span]:
-        """Yield the unit, or the largest pieces of it that fit: lines, words, or halves of a word."""
+        """Yield the unit if it fits into a passage; otherwise yield its largest pieces that fit.
+
+        The pieces consist of lines, words, or parts of one word.
+        """
         if self._size(unit) <= self._limit(unit) or unit[1] - unit[0] == 1:
             yield unit
             return
@@ -215,7 +221,7 @@ class _Packer:
             first = last
 
     def _limit(self, first: Span) -> int:
-        """Return ``max_tokens`` less the column names of a passage that begins with this unit."""
+        """Return ``max_tokens`` less the tokens of column names for a passage that begins here."""
         return self.max_tokens - self.columns.tokens_above(first[0])
 
     def _size(self, span: Span) -> int:

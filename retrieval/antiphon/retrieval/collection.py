@@ -21,7 +21,7 @@ class PassageIndex(Protocol):
     """A set of passages that can be searched by vector and by keywords."""
 
     def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
-        """Return the ``k`` passages nearest to a vector, best first; the score is the cosine.
+        """Return the ``k`` passages nearest to a vector, best first. The score is the cosine.
 
         Args:
             vector: The query, of shape (dim,).
@@ -38,10 +38,7 @@ class PassageIndex(Protocol):
 
 @runtime_checkable
 class HybridIndex(PassageIndex, Protocol):
-    """A passage index that itself fuses vector search and keyword search.
-
-    Of the passages that the two searches find, the index reads only the returned ones.
-    """
+    """A passage index that fuses its own two rankings, and reads only the returned passages."""
 
     def hybrid_search(
         self,

@@ -83,10 +83,8 @@ class Document:
         pages: The first character of each page, if the format has pages.
         regions: The places of the text in the file, if the format has places other than pages.
         cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.
-        code: Spans that are code although no markup in ``text`` shows it, such as preformatted text
-            of an HTML page.
-        warnings: Sentences for the user about what is missing or was guessed, such as a damaged
-            page or the encoding.
+        code: Spans of code that has no markup in ``text``, such as preformatted text of HTML pages.
+        warnings: Sentences for the user about what is missing or was guessed, such as the encoding.
         file: The file that the document was read from, or None.
     """
 

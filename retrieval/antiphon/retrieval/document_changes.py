@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 StoredDocuments = Mapping[str, tuple[int, SourceFile | None]]
-"""For the source of each document in an index, its number of passages, and its file or None."""
+"""Maps each document's source to its number of passages and its file (None if unknown)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def plan_change(
 
     A document whose file is indexed again is replaced. Uploaded documents stay. Other documents
     stay if ``add`` is set and they are not below ``paths``. If a document of another file already
-    has the source of a new document, the new document's source becomes its file's absolute path.
+    has the source of a new document, the new document gets its file's absolute path as its source.
 
     Args:
         add: Whether the documents are added to the index, instead of replacing its content.
@@ -98,7 +98,10 @@ def is_below(source: str, places: Sequence[str], file: SourceFile | None = None)
 
 
 def _names(source: str, file: SourceFile | None) -> tuple[str, ...]:
-    """Return the target of a document's path, and the path. Equal documents share at least one."""
+    """Return the absolute path of a document's file, with and without symbolic links resolved.
+
+    Two documents are the same if they have one of these paths in common.
+    """
     return (real_path(source),) if file is None else (normalized_name(file.path), _absolute(source, file))
 
 
@@ -107,7 +110,7 @@ def _absolute(source: str, file: SourceFile) -> str:
 
 
 def real_path(path: str | Path) -> str:
-    """Return the target of a path with composed letters; a source that is not a path is returned as it is."""
+    """Return a path with links resolved and letters composed; other texts stay unchanged."""
     try:
         return normalized_name(os.path.realpath(path))
     except ValueError:

@@ -67,10 +67,10 @@ def asks_about_changes(question: str) -> bool:
 
 
 def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage]:
-    """Sort passages by the exact tokens of the question (versions, options, names in code) in them.
+    """Sort passages by how many exact tokens of the question they contain.
 
-    A token in the text counts twice as much as a token only in the headings or the file's name.
-    Passages with equal counts keep their order.
+    Exact tokens are versions, options and names in code. A token in the text counts twice as much
+    as a token only in the headings or the file's name. Passages with equal counts keep their order.
 
     Args:
         ranked: The passages, best first.
@@ -85,9 +85,9 @@ def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage
 
 
 def records_last(question: str, ranked: Sequence[Passage], k: int) -> list[Passage]:
-    """Reorder a ranking so that records take at most half of the first ``k`` places, the last ones.
+    """Reorder a ranking: at most half of the first ``k`` passages are records, and these come last.
 
-    Records take more places if there are too few other passages. If the question may be about
+    More than half are records if there are too few other passages. If the question may be about
     changes, the ranking is unchanged.
 
     Args:

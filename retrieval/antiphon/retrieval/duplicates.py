@@ -57,7 +57,7 @@ class _Shingles:
     decisive: list[Counter[str]] = field(default_factory=list)
 
     def find(self, words: Sequence[str]) -> int | None:
-        """Return the first kept passage that a passage with these words repeats, or None."""
+        """Return the index of the first kept passage with nearly the same words, or None."""
         plain = tuple(word.casefold() for word in words)
         if plain and plain in self.exact:
             return self.exact[plain]

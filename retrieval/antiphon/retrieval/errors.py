@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class IndexNotFound(FileNotFoundError):  # noqa: N818
-    """The folder contains no index, or the database has no table of the index."""
+    """The folder contains no index, or the table does not exist in the database."""
 
 
 class IndexCorrupt(ValueError):  # noqa: N818

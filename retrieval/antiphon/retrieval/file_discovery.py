@@ -46,8 +46,8 @@ class FoundFile:
     """A file to read.
 
     Attributes:
-        real: Its path without symbolic links.
-        source: Its name for users.
+        real: The path of the file without symbolic links.
+        source: The name of the file for users.
         is_named: Whether the caller named the file itself, instead of a folder that contains it.
     """
 
@@ -69,7 +69,7 @@ class FoundFiles:
 def find_files(
     paths: Sequence[str | Path | Root], exclude: Sequence[str | Path] = (), *, follow_links: bool = False
 ) -> FoundFiles:
-    """Find the files below paths, sorted within each path, without hidden files.
+    """Find the files below paths, without hidden files. The files below each path are sorted.
 
     Folders that cannot be listed and names that are not UTF-8 are skipped with a reason.
 

@@ -1,4 +1,4 @@
-"""Filters of metadata: parsed once, then translated for each index."""
+"""Filters on metadata, which are parsed once and then translated for each kind of index."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def parse_filter(where: Any) -> Filter | None:
 
 
 def json_value(value: Any, name: str = "value") -> Any:
-    """Convert a metadata value for saving: dates to ISO 8601 texts, sequences to lists, NaN and infinity to None.
+    """Convert a metadata value: dates to ISO 8601 texts, sequences to lists, NaN, infinity to None.
 
     Args:
         value: A JSON value, a date, a time, a number of NumPy, a tuple, a set, or any nesting of them.

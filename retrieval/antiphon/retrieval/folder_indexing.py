@@ -167,7 +167,7 @@ def update_index(
     Raises:
         IndexNotFound: The folder contains no index.
         IndexCorrupt: The index is damaged.
-        IndexMismatch: Another embedder made the index, or the installed version of FAISS cannot read it.
+        IndexMismatch: Another embedder made the index, or the installed FAISS cannot read it.
         ValueError: The numbers of vectors and passages differ, a vector is zero or not finite, or there are too few
             passages for training.
         BlockingIOError: Another process is writing to the folder, or has changed it during this call.

@@ -88,15 +88,13 @@ def build_index(
         embedder: An embedder, or its name; see `load_embedder`. The default for an existing table is the embedder
             that made it; any other embedder is refused.
         device: Where to load the embedder. None: a GPU if there is one.
-        max_tokens: Maximum length of a passage in tokens of the embedder. None: 128, or the embedder's limit if that
-            is less.
+        max_tokens: Maximum tokens of a passage. None: 128, or the embedder's limit if that is less.
         overlap: Number of sentences that a passage repeats from the passage before it.
         setting: How vectors are searched: auto, flat or compact; see `choose_setting`.
             A table is searched by PostgreSQL, and has no setting.
         ray: Embed on a Ray cluster with this address; see `RayEmbedder`. The embedder must be given by its name.
         follow_links: Also follow symbolic links whose targets are outside of ``paths``.
-        add: Keep all documents of the index that are not below ``paths``. The default embedder is the one that made
-            the index.
+        add: Keep documents that are not below ``paths``. The index's embedder becomes the default.
         confirm: Called before documents are dropped; if it returns False, nothing changes. None: drop them.
         progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``. Before these
             stages, it is called with the megabytes of model downloads.

@@ -61,8 +61,7 @@ def load_documents(
     Args:
         paths: Files and folders. A file among them is read as plain text if its format is unknown.
         exclude: Files and folders to leave out, with everything below them.
-        follow_links: Also follow symbolic links whose targets are outside of ``paths``. By default
-            such links are skipped.
+        follow_links: Also follow symbolic links to targets outside of ``paths``; else skip them.
         progress: Called with the stage ``load``, and with ``ocr`` for the scanned pages of a file.
 
     Raises:
@@ -248,7 +247,7 @@ def _checked(document: Document, kind: Format) -> Document:
 
 
 def nothing_readable(paths: Sequence[str | Path], skipped: Sequence[SkippedFile]) -> str:
-    """Return the error message for paths of which no file can be read.
+    """Return the error message for paths below which no file can be read.
 
     Args:
         skipped: The skipped files, with reasons; at least one.

@@ -19,10 +19,7 @@ DOCUMENT_TITLE = "document_title"
 """The metadata key of the document's title, if the headings above the passage do not contain it."""
 
 CODE_SPANS = "code_spans"
-"""The metadata key of spans of code that the passage's text alone does not show.
-
-The spans are indices into the document's text.
-"""
+"""The metadata key of spans of code, in the document, that the passage's text does not show."""
 
 PLACES = ("page", "sheet", "cells", "rows", "slide", "cell", "record", "message", "lines")
 """The metadata keys of a passage's place in its file, in the order of display.
@@ -42,8 +39,7 @@ class Passage:
         start: The index of the passage's first character in the document.
         end: The index after the passage's last character.
         score: Set by a search; higher is better. See `Retriever.search`.
-        metadata: JSON values, dates or times. May contain ``title`` (the headings above the passage), `COLUMN_NAMES`
-            and `PLACES`.
+        metadata: JSON values and dates, such as ``title`` (headings), `COLUMN_NAMES` and `PLACES`.
         similarity: The cosine of question and passage; None if it was not computed.
         also_in: The sources of passages that a search left out because they repeat this passage.
     """
@@ -83,8 +79,7 @@ class Passage:
     def text_with_headings(self) -> str:
         """The text for embedders and rerankers: headings, column names and the passage.
 
-        Headings at the beginning of the passage are not repeated. Letters are composed, without
-        ligatures.
+        Headings at the passage's start are not repeated. Letters are composed, without ligatures.
         """
         text = self.text.lstrip("# \t")
         trail = [title for title in str(self.metadata.get("title") or "").split(TRAIL) if title]

@@ -26,7 +26,7 @@ CANDIDATES = 100
 """The number of passages that each ranking contributes to the fusion."""
 
 MAX_CANDIDATES = 4096
-"""The maximum number of passages in a search for distinct ones, as databases limit results."""
+"""A search for distinct passages ends at this many candidates, because databases limit results."""
 
 
 class Retriever:

@@ -13,7 +13,7 @@ from antiphon.retrieval.postgres.address import is_postgres
 from antiphon.retrieval.postgres.index import PostgresIndex
 
 Stored = StoredIndex | PostgresIndex
-"""A stored index. Both have ``location``, ``embedder``, ``fingerprint``, `sources` and `lines`."""
+"""A stored index, with ``location``, ``embedder``, ``fingerprint``, `sources` and `lines`."""
 
 
 def read_stored(location: str | Path) -> Stored:

@@ -36,13 +36,14 @@ _PEFT_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
 class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (Apache-2.0): mean pooling over at most 256 tokens; fast enough for CPUs.
+    """all-MiniLM-L6-v2 (Apache-2.0), with mean pooling over at most 256 tokens.
+
+    It embeds thousands of words per second on a CPU.
 
     Args:
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
-        adapter: A folder with a LoRA adapter in peft's format to merge into the weights. The adapter changes the
-            fingerprint.
+        adapter: A folder with a LoRA adapter (peft's format) to merge. It changes the fingerprint.
 
     Raises:
         ValueError: The weights have a wrong checksum, the adapter does not fit the model, or

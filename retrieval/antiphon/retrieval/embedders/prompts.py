@@ -20,7 +20,7 @@ NO_PROMPTS = ("", "")
 
 
 def family_prompts(model: str) -> tuple[str, str]:
-    """Return the query and the document prompt of a model's family; both are empty by default."""
+    """Return the query prompt and document prompt of a model's family; empty if it is unknown."""
     found = ((query, document) for part, query, document in FAMILIES if re.search(part, model.lower()))
     return next(found, NO_PROMPTS)
 
@@ -32,7 +32,7 @@ def with_prompts(name: str, query: str | None, document: str | None) -> str:
 
     Args:
         query: The prompt for questions. None: the prompt of the model or of its family.
-        document: The prompt for documents. None as for ``query``.
+        document: The prompt for documents. None: as for ``query``.
     """
     given = {"query": query, "document": document}
     own = {kind: prompt for kind, prompt in given.items() if prompt is not None}
@@ -40,7 +40,7 @@ def with_prompts(name: str, query: str | None, document: str | None) -> str:
 
 
 def split_prompts(name: str) -> tuple[str, dict[str, str]]:
-    """Split an embedder's name into the name without prompts, and the prompts by their kinds."""
+    """Split an embedder's name into the name without prompts, and its prompts by kind."""
     plain, _, text = name.rpartition("?")
     prompts = dict(parse_qsl(text, keep_blank_values=True)) if plain else {}
     return (plain, prompts) if prompts and prompts.keys() <= {"query", "document"} else (name, {})

@@ -13,7 +13,7 @@ from antiphon.retrieval.vector_index.flat import Vectors
 
 
 class Embedder(Protocol):
-    """Maps texts to vectors whose inner product measures how similar their meanings are.
+    """Maps texts to vectors. The inner product of two vectors measures the texts' similarity.
 
     Vectors are float32, of length 1 and of shape (n, dim); no texts give shape (0, dim).
     """
@@ -51,9 +51,7 @@ class Embedder(Protocol):
 class TokenVectors:
     """The tokens of a text, without special tokens.
 
-    Attributes:
-        ids: The ids of the tokens, of shape (tokens,).
-        vectors: The unit vectors of the tokens, of shape (tokens, dim).
+    ``ids`` has the shape (tokens,). ``vectors`` are unit vectors, of shape (tokens, dim).
     """
 
     ids: NDArray[np.int64]

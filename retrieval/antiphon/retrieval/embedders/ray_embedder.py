@@ -35,9 +35,8 @@ class RayEmbedder:
     cluster, that cluster is used. All machines of the cluster need Antiphon and the model.
 
     Args:
-        address: On a machine of the cluster, ``HOST:PORT`` of the head node, or ``auto``. On any
-            machine, ``ray://HOST:PORT`` of the cluster's Ray Client server, or ``local`` to start
-            Ray on this machine.
+        address: On a machine of the cluster, ``HOST:PORT`` of the head node, or ``auto``. On other
+            machines, ``ray://HOST:PORT`` of the Ray Client server. ``local`` starts Ray here.
         workers: The number of workers, each of which loads the model once. None: one worker for
             each GPU of the cluster; without GPUs, one for each core.
         batch: The number of texts that a worker embeds at a time.

@@ -27,8 +27,8 @@ class RemoteEmbedder:
     longer than 512 tokens are truncated.
 
     Args:
-        address: Such as "ollama/nomic-embed-text" or "http://host:8000/v1#bge-m3". Prompts may follow it; see
-            `with_prompts`.
+        address: An address such as "ollama/nomic-embed-text" or "http://host:8000/v1#bge-m3".
+            Prompts may follow the address; see `with_prompts`.
 
     Raises:
         ValueError: The address is invalid.

@@ -39,7 +39,7 @@ class SentenceTransformerEmbedder:
     """A sentence-transformers model with its own pooling and prompts, in half precision if that is faster.
 
     A cached model is used even if the hub has a newer version. Texts are truncated to the model's
-    limit or 8,192 tokens, whichever is less; for BGE-M3 to 512. Special tokens count.
+    limit or 8,192 tokens, whichever is less, and for BGE-M3 to 512. Special tokens are included.
 
     Args:
         model: ``bge-m3``, a name on the hub, or a folder.
@@ -47,7 +47,7 @@ class SentenceTransformerEmbedder:
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
         query_prompt: The text before each question. None: the model's own prompt. If the model has
             no prompts, the prompt of its family is used, such as "query: " for E5.
-        document_prompt: The text before each document. None as for ``query_prompt``.
+        document_prompt: The text before each document. None: as for ``query_prompt``.
 
     Raises:
         ValueError: The model cannot be loaded or has no fixed dimension, or OpenVINO is requested
@@ -104,7 +104,7 @@ class SentenceTransformerEmbedder:
     def _set_prompts(self, source: str, query: str | None, document: str | None) -> dict[str, str | None]:
         """Set the prompts that were given or that the model's family needs.
 
-        Returns the prompt of each kind that was set; None if the model's own prompt is used.
+        Returns, for each kind of prompt, the prompt that was set; None if the model's own is used.
         """
         of_family = NO_PROMPTS if any(self._model.prompts.values()) else family_prompts(source)
         given = {"query": query, "document": document}

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Engine = Literal["auto", "torch", "openvino"]
-"""The library that runs an encoder. ``auto``: OpenVINO if it agrees with torch, else torch."""
+"""The engine of an encoder. ``auto``: OpenVINO if it is installed and agrees with torch."""
 
 ENGINES = ("auto", "torch", "openvino")
 
 CLOSE = 1e-4
 """The allowed cosine distance between vectors of the graph and vectors of torch in float32.
 
-If torch's own vectors in the precision in use are further from float32, their distance is allowed.
+If torch's own vectors in the precision in use differ more from float32, that distance is allowed.
 """
 
 COMPARISON_TEXTS = (
@@ -165,7 +165,7 @@ def _agreement(graph: float, torch: float) -> tuple[bool, str]:
 
     Args:
         graph: The largest cosine distance of the graph's vectors from those of torch in float32.
-        torch: The largest distance of torch's vectors in the precision in use from float32.
+        torch: The largest such distance of torch's own vectors in the precision in use.
     """
     reason = f"its vectors are {graph:.1e} from torch's in float32, in cosine"
     allowed = max(CLOSE, torch)

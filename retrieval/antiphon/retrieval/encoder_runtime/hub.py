@@ -26,7 +26,7 @@ OWN_CODE = (
     "with vLLM, Text Embeddings Inference or another program with OpenAI's protocol, and give its address "
     "(http://HOST:PORT/v1#MODEL)."
 )
-"""The message for a model that brings code."""
+"""The error message for a model that needs Python code of its own."""
 
 
 def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cached: bool) -> Model:
@@ -74,7 +74,7 @@ def download_models(names: Sequence[str], report: hub_download.Report) -> None:
         report: Called with a stage, the megabytes done, and the total megabytes.
 
     Raises:
-        DiskTooSmallError: The disk has too little space. Other errors are reported by `load_model`.
+        DiskTooSmallError: The disk has too little space. Other errors are left for `load_model`.
     """
     for name in names:
         try:

@@ -92,7 +92,7 @@ OUTDATED = {
     ".odp": "save it as .pptx",
     ".msg": "save it as .eml",
 }
-"""File name endings of formats that cannot be read, and advice for the user."""
+"""For the file name ending of each format that cannot be read, advice for the user."""
 
 _BY_SUFFIX = {suffix: each for each in FORMATS for suffix in each.suffixes}
 _MACHINE_WRITTEN = (".diff", ".lock", ".log", ".map", ".patch", ".po", ".pot")

@@ -26,10 +26,8 @@ class DocumentBuilder:
         """Append a block of text and return its start.
 
         Args:
-            text: The text, which loses control characters, empty lines at its start and white space
-                at its end.
-            place: The block's place in the file, such as ``{"slide": "3"}``. None: the same place
-                as the previous block.
+            text: The text, from which control characters and outer empty lines are removed.
+            place: The block's place in the file, such as ``{"slide": "3"}``. None: the last one.
             gap: White space between the previous block and this block.
         """
         text = printable(text).strip("\n").rstrip()

@@ -68,7 +68,7 @@ class _Text:
         self._marker = "" if self.is_line else label
 
     def gap(self, space: str) -> None:
-        """Request white space before the next word; of several requests the widest is used."""
+        """Request white space before the next word; the widest of several requests is used."""
         if space:
             space = " " if self.is_line else space
             self._space = max(self._space, space, key=lambda gap: (gap.count("\n"), len(gap)))
@@ -83,7 +83,7 @@ class _Text:
         self.length += len(before) + len(text)
 
     def add_code(self, text: str) -> None:
-        """Append preformatted text as a paragraph; a long text, such as a letter, is not code."""
+        """Append preformatted text as a paragraph; a long one, such as a letter, is not code."""
         self.gap("\n\n")
         if text:
             self.add(text)
@@ -119,8 +119,8 @@ def read_html_document(data: bytes, source: str, *, quote_marks: bool = False) -
     Page furniture is navigation, headers, footers, asides and cookie banners. If a page marks one main part
     (``<main>`` or ``role="main"``), only that part is read. If almost nothing would be left, furniture is read too.
     Cells of tables are separated by ``|``. The pronunciation in a ruby annotation follows the
-    annotated text in parentheses. The page's declared encoding is interpreted as browsers do; if
-    the page declares none, the encoding is detected.
+    annotated text in parentheses. The encoding that the page declares is interpreted as in
+    browsers; if the page declares none, the encoding is detected.
 
     Args:
         quote_marks: Whether the lines of block quotes begin with ``>``, as in plain e-mail.

@@ -85,7 +85,7 @@ class TableNodes:
 
 
 def declared_encoding(page: bytes) -> str:
-    """Return the label of the encoding that a page declares in ``<meta>`` or as XML; empty if it declares none."""
+    """Return the encoding's label that a page declares in ``<meta>`` or as XML; empty if none."""
     from selectolax.lexbor import LexborHTMLParser
 
     if xml := _XML.match(page):
@@ -184,7 +184,7 @@ def children(node: LexborNode) -> Iterator[LexborNode]:
 
 
 def item_labels(ordered_list: LexborNode) -> dict[int, str]:
-    """Return, for each item of an ordered list, the number before it in browsers, by node address.
+    """Map the node address of each item of an ordered list to the number that browsers show.
 
     The numbers are empty if the list has the class ``numbered`` or a style with ``none``.
     """
@@ -207,7 +207,7 @@ def _integer(text: str | None, default: int) -> int:
 
 
 def nesting_excess(markup: str) -> int:
-    """Return how many elements a page does not close; 0 if too few to slow parsers down."""
+    """Return how many elements a page leaves open; 0 if these are too few to slow parsers down."""
     if markup.count("<") < _MOST_OPEN:
         return 0
     excess = len(_OPENING.findall(markup)) - len(_CLOSING.findall(markup))

@@ -1,4 +1,4 @@
-"""Limits for the unpacked size and the nesting of files. Files beyond the limits are refused."""
+"""Limits for files from other people: unpacked size and nesting. Files beyond them are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_RATIO = 200
 """The highest compression ratio of a large part of an archive; text seldom has more than 20."""
 
 MAX_MEMBERS = 20_000
-"""The most files in one archive or mailbox."""
+"""The maximum number of files in one archive or mailbox."""
 
 MAX_DEPTH = 4
 """The maximum number of archives that are nested in each other."""
@@ -68,5 +68,5 @@ def check_size(size: int) -> None:
 
 
 def _is_encrypted_office(data: bytes) -> bool:
-    """Return whether the data are an Office file with a password, which is an OLE file."""
+    """Return whether the data are an Office file with a password: OLE with an encrypted package."""
     return data.startswith(b"\xd0\xcf\x11\xe0") and "EncryptedPackage".encode("utf-16-le") in data

@@ -76,7 +76,7 @@ def mail_attachments(data: bytes) -> Iterator[Member]:
     """Yield the attached files of a message, and attached messages as eml files.
 
     Raises:
-        ValueError: The data are not a message, or it has too many parts.
+        ValueError: The data are not a message, or the message has too many parts.
     """
     for number, part in enumerate(_parts(_parsed(data)), 1):
         if part.get_content_type() == "message/rfc822":
@@ -90,7 +90,7 @@ def mailbox_messages(data: bytes) -> Iterator[Member]:
     """Yield the messages of a mailbox (mbox) as eml files that are named by their numbers.
 
     Raises:
-        ValueError: The data are not a mailbox, or it has too many messages.
+        ValueError: The data are not a mailbox, or the mailbox has too many messages.
     """
     marks = list(_SEPARATOR.finditer(data))
     if not marks or data[: marks[0].start()].strip():
@@ -116,7 +116,7 @@ def _parsed(data: bytes) -> Message:
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """Yield the parts of a message that have no parts; an attached message is one part."""
+    """Yield the innermost parts of a message; an attached message counts as one part."""
     pending = [message]
     count = 0
     while pending:
@@ -134,8 +134,8 @@ def _parts(message: Message) -> Iterator[Message]:
 def _bodies(message: Message) -> list[Message]:
     """Return the parts with the text of a message: plain text or HTML, and invitations.
 
-    HTML is used if the plain text has less than half as many words: many messages have their text
-    only in HTML, and a remark that says so in plain text.
+    HTML is used if the plain text has less than half as many words. In many messages, the plain
+    text is only a remark that the text is in HTML.
     """
     texts = [part for part in _parts(message) if part.get_content_maintype() == "text" and not _is_attachment(part)]
     invitations = [part for part in texts if part.get_content_subtype() == "calendar"]
@@ -188,7 +188,10 @@ def _text(part: Message) -> DecodedText:
 
 
 def _html(part: Message, source: str) -> Document:
-    """Read an HTML part, with ``>`` before quoted lines. Its header's charset takes precedence."""
+    """Read an HTML part, with ``>`` before quoted lines.
+
+    If the part's header names a charset, it is used instead of the charset in the HTML.
+    """
     data = _BOM + _text(part).text.encode("utf-8", "replace") if part.get_content_charset() else _bytes(part)
     return read_html_document(data, source, quote_marks=True)
 

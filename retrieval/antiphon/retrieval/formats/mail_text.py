@@ -57,7 +57,7 @@ def add_thread(builder: DocumentBuilder, text: str, sender: str) -> None:
 
 
 def unflowed(text: str, *, without_spaces: bool) -> str:
-    """Join lines of ``format=flowed`` (RFC 3676): a line that ends with a space goes on below.
+    """Join the lines of ``format=flowed`` (RFC 3676). A line that ends with a space goes on below.
 
     Args:
         without_spaces: Whether the space at the line's end is not part of the text (``DelSp``).

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A cell that covers several rows or columns of a table; indices from 0, both ends included."""
+    """A cell that covers several rows or columns of a table. Indices are from 0 and inclusive."""
 
     top: int
     left: int

@@ -39,7 +39,7 @@ _LEFT_OUT = (
     ("drawings with text", re.compile(r"xl/(?:drawings|diagrams)/(?:drawing|data)\d*\.xml"), b"<a:t>"),
     ("embedded files", re.compile(r"\w+/embeddings/(?!Microsoft_Excel_(?:Work)?[Ss]heet).+"), b""),
 )
-"""Parts that are not read: a description, a pattern for names, and bytes of a part with text."""
+"""For each kind of part that is not read: a description, a name pattern, and required bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ def open_office(data: bytes, kind: str, main: str) -> Office:
 
 
 def with_parts(archive: zipfile.ZipFile, parts: Mapping[str, bytes]) -> bytes:
-    """Return an archive with other contents of some parts; without content, a part is removed.
+    """Return an archive in which the given parts have new contents.
 
-    A slide without content is replaced by a blank slide.
+    A part with empty content is removed. A slide with empty content becomes a blank slide.
     """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as copy:
@@ -133,7 +133,10 @@ def drawn(element: Any) -> Iterator[str]:
 
 
 def drawn_lines(xml: bytes) -> list[str]:
-    """Return the texts of SmartArt; or a chart's title and, for each category, a line of values."""
+    """Return the text of a chart or of SmartArt, as lines.
+
+    The lines of a chart are its title, and for each category a line with its values.
+    """
     from defusedxml.ElementTree import fromstring
 
     root = fromstring(xml)
@@ -149,7 +152,7 @@ def drawn_lines(xml: bytes) -> list[str]:
 
 
 def _points(series: Any, *parts: str) -> dict[str, str]:
-    """Return the values in parts of a chart's series, by their indices, as the chart shows them."""
+    """Return the values in ``parts`` of a chart's series, by index and as the chart shows them."""
     points = dict[str, str]()
     for found in (each for part in parts for each in series.iterfind(f"{{*}}{part}")):
         code = found.findtext(".//{*}formatCode")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
 
 READING = threading.Lock()
-"""Held while PDFium is used, because it may be used by one thread at a time."""
+"""A lock to hold while PDFium is used, because only one thread at a time may use PDFium."""
 
 _LIGATURES = str.maketrans(dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"), strict=True)))
 _WIDE_GAP = 1.5  # of the line's height; a line is split into columns or cells at wider gaps
@@ -177,7 +177,11 @@ def _named(pages: list[int]) -> str:
 
 
 def _lines(page: PdfPage, *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
-    """Return a page's lines, whether hidden text was left out, and whether fonts name its letters."""
+    """Return the lines of a page, and two facts about the page.
+
+    The first fact is whether invisible text was left out. The second fact is whether the fonts name
+    letters for most characters.
+    """
     from pypdfium2 import raw
 
     textpage = page.get_textpage()
@@ -216,7 +220,7 @@ def _size(textpage: PdfTextPage, index: int) -> float:
 
 
 def _boxes(textpage: PdfTextPage, turns: int) -> Iterator[tuple[str, _Box, int]]:
-    """Yield each part of a line between wide gaps: text, box, and the line's first character."""
+    """Split lines at wide gaps. Yield the text and the box of each part, and its line's start."""
     from pypdfium2 import raw
 
     for match in _LINE.finditer(textpage.get_text_range()):

@@ -19,7 +19,7 @@ _PAGE_NUMBER = re.compile(
 _MARGIN = 0.1  # of the height of a page: where running headers and footers are
 _MOST_CROSSING = 0.25
 SAME_LINE = 0.003
-"""Lines on one baseline have a smaller vertical distance, as a share of the page's height."""
+"""Lines on one baseline are at most this far apart, as a share of the page's height."""
 _LEAST_OVERLAP = 0.5  # of the heights of lines on one baseline
 _LEAST_COLUMN = 4  # lines
 _LEAST_FILL = 0.5  # of the width of a column that its lines take; cells of tables take less
@@ -65,7 +65,7 @@ def without_running_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
 
     Headers and footers are lines in the margins that are equal, except for numbers, on three pages,
     or on two in a short document. A number in a margin is a page number if its difference from the
-    page's position occurs on several pages.
+    page's position is the same on several pages.
     """
     counts = Counter(key for lines in pages for key in {_key(line) for line in _marginal(lines)})
     offsets = Counter(
@@ -118,7 +118,7 @@ def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _is_cell(line: Line, lines: Sequence[Line]) -> bool:
-    """Return whether a line has others beside it, and the nearest line above or below has, too."""
+    """Return whether a line, and the nearest line above or below, both have lines beside them."""
     row = [each for each in lines if _overlap(line, each) > _LEAST_OVERLAP]
     others = (each for each in lines if each not in row)
     nearest = min(others, key=lambda each: abs(each.bottom - line.bottom), default=line)
@@ -150,7 +150,10 @@ def _gutter(lines: Sequence[Line]) -> float | None:
 
 
 def _by_column(lines: Sequence[Line], gutter: float) -> Iterator[Line]:
-    """Yield the left column, then the right; a line across both follows the lines above it."""
+    """Yield the left column, then the right column.
+
+    A line across both columns comes after all lines above it, and before all lines below it.
+    """
     columns: tuple[list[Line], list[Line]] = ([], [])
     for line in sorted(lines, key=lambda line: -line.top):
         if line.left < gutter < line.right:

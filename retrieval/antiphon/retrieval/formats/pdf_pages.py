@@ -35,7 +35,7 @@ def draw_page(data: bytes, number: int) -> bytes:
         number: The number of the page, from 1.
 
     Raises:
-        ValueError: The file is damaged or encrypted, or has no such page, or PDFium cannot draw it.
+        ValueError: The file is damaged or encrypted, or the page does not exist or cannot be drawn.
     """
     with READING, open_pdf(data) as pdf:
         page = _page(pdf, number)
@@ -62,7 +62,7 @@ def find_on_page(data: bytes, number: int, text: str) -> tuple[Box, ...]:
         text: The text, as `read_pdf_document` returns it.
 
     Raises:
-        ValueError: The file is damaged or encrypted, or has no such page.
+        ValueError: The file is damaged or encrypted, or the page does not exist.
     """
     from pypdfium2 import PdfPosConv
 
@@ -102,7 +102,7 @@ def _boxes(textpage: PdfTextPage, text: str) -> Iterator[Box]:
 
 
 def _spans(page: str, text: str) -> Iterator[tuple[int, int]]:
-    """Yield the span of a text in a page; if there is none, the spans of its lines and cells.
+    """Yield a text's span in a page; if it is not found, the spans of the text's lines and cells.
 
     Args:
         page: The text of the page, as `_folded` returns it.

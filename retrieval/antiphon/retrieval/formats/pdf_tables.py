@@ -25,8 +25,8 @@ def blocks_of(lines: Sequence[Line], columns: int = 0) -> Iterator[Sequence[Line
 
     Args:
         lines: The lines of the page in reading order; each cell of a row is one line.
-        columns: The number of columns of the table at the end of the previous page. Of that table,
-            a single row may follow.
+        columns: The number of columns of the table at the end of the previous page; 0 without one.
+            Even a single row may continue that table.
     """
     rows = [*rows_of(lines)]
     prose: list[Line] = []
@@ -47,7 +47,7 @@ def blocks_of(lines: Sequence[Line], columns: int = 0) -> Iterator[Sequence[Line
 
 
 def _table(rows: Sequence[Sequence[Line]], first: int) -> tuple[Table, int]:
-    """Return the table that begins at a row, and the row after it; empty if there is no table."""
+    """Return the table that begins at a row (empty if none), and the index of the row after it."""
     spans = [(cell.left, cell.right) for cell in rows[first]]
     if len(spans) < 2 or any(_NO_CELL.match(cell.text) for cell in rows[first]):
         return [], first

@@ -26,11 +26,10 @@ _CELL_GAP = "   "
 def pages_text(pages: Sequence[Sequence[Line]]) -> list[str]:
     """Return the text of each page.
 
-    If footnotes interrupt a sentence, they are moved below its paragraph on the next page.
+    Footnotes that interrupt a sentence are moved below the sentence's paragraph on the next page.
 
     Args:
-        pages: The lines of each page in reading order. A line that ends with `SOFT_HYPHEN` goes on
-            in the next line.
+        pages: The lines of each page in reading order; `SOFT_HYPHEN` joins a line to the next line.
     """
     texts: list[str] = []
     note = ""
@@ -78,7 +77,7 @@ def _prose(lines: Sequence[Line]) -> str:
 
 
 def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
-    """Join the pages, across sentences and tables; return the text and where each page begins."""
+    """Join the pages so that sentences and tables go on; return the text and each page's start."""
     parts: list[str] = []
     starts, length = [], 0
     for page in pages:
@@ -146,7 +145,10 @@ def _without_header(parts: Sequence[str], page: str) -> str:
 
 
 def _without_notes(lines: Sequence[Line]) -> Sequence[Line]:
-    """Return a page's lines without its footnotes: smaller lines at its end, from a mark on."""
+    """Return the lines of a page without its footnotes.
+
+    Footnotes are the lines in smaller letters at the end, from the first line with a mark on.
+    """
     usual = median(line.size for line in lines) if lines else 0.0
     small = len(lines)
     while small and 0 < lines[small - 1].size < _SMALL * usual:

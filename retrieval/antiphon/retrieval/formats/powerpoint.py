@@ -83,7 +83,7 @@ def _shapes(shapes: Any) -> Iterator[Any]:
 def _ordered(shapes: Sequence[Any]) -> list[Any]:
     """Return shapes in reading order (recursive X-Y cut, Nagy and Seth 1984).
 
-    The shapes are cut between columns, or if there is one column, between rows. Rows with the same
+    Shapes in several columns are cut between columns, other shapes between rows. Rows with the same
     columns stay together.
     """
     parts = _cut(shapes, "left", "width")

@@ -39,7 +39,7 @@ def read_csv_document(data: bytes, source: str) -> Document:
 
 
 Place = Callable[[int, int, int], dict[str, str]]
-"""Returns the place of cells for their row, first column and last column, all counted from 1."""
+"""A function from a row, its first and its last column (all from 1) to the place of the cells."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def without_controls(text: str) -> str:
 
 
 def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Remove spans from a text; with a whole paragraph, the empty lines below it are removed.
+    """Remove spans from a text. With a whole paragraph, the empty lines below it are removed.
 
     Args:
         spans: The start and the end of each span; they may overlap.

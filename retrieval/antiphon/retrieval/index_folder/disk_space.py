@@ -31,7 +31,7 @@ def require_free_space(folder: Path, needed: int) -> None:
 
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Convert the errors of a full disk, from the system or from SQLite, into one message.
+    """Convert errors of the system and of SQLite about a full disk to one clear error.
 
     Raises:
         OSError: The disk became full inside the ``with`` block.

@@ -49,8 +49,7 @@ def write_generation(
         folder: The index folder, which the caller has locked with `lock_for_writing`. Files and
             subfolders get the permissions of this folder.
         write: Function that writes the files into the given empty folder.
-        after: The name of the generation from which the new one was derived. An error is raised if
-            another generation is current.
+        after: The name of the generation from which the new one was derived; it must be current.
 
     Returns:
         The subfolder of the new generation.

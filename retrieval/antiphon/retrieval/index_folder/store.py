@@ -60,8 +60,7 @@ class StoredIndex:
     Attributes:
         vectors: The vectors, of shape (passages, dim); row ``i`` belongs to passage ``i``. The type
             is float32 if search is exact, else float16. A large array is memory-mapped.
-        token_counts: For each token id, the number of passages that contain it. None if the
-            embedder has no tokens.
+        token_counts: For each token id, the number of passages with it; None without tokens.
         description: How the vectors are searched.
         files: The subfolder of this generation.
     """
@@ -196,8 +195,7 @@ def write_index(
         description: How the vectors are searched.
         embedder: The name of the embedder that made the vectors.
         token_counts: For each token id, the number of passages that contain it.
-        after: The index from which this index was derived. An error is raised if the folder has
-            another index now.
+        after: The index from which this index was derived; it must still be the current index.
 
     Raises:
         ValueError: The numbers of passages and vectors differ.

@@ -20,7 +20,7 @@ GENERATION = re.compile(r"gen-(\d{6,})")
 """Matches the name of a generation's folder."""
 
 LOCK = ".lock"
-"""The name of the file that is locked."""
+"""The name of the file that a writer locks."""
 
 UPLOADS_LOCK = ".uploads.lock"
 """The name of the file that is locked while the index and the folder of uploads are changed together."""
@@ -33,8 +33,7 @@ _UPLOADS_SECONDS = 60
 def lock_for_writing(folder: Path) -> Iterator[None]:
     """Lock a folder against other writers. If a process dies, the system releases its lock.
 
-    A missing folder is created, readable by its owner only. If nothing is written into it, folder and lock are
-    removed again.
+    A missing folder is created, readable by its owner only. If it stays empty, it is removed again.
 
     Raises:
         ValueError: The path is a file, or a folder with unrelated files.

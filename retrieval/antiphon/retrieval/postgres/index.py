@@ -182,7 +182,10 @@ class PostgresIndex:
         return [_passage(*row) for row in rows]
 
     def vectors_of(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
-        """Return the stored vectors of passages with texts that are in the table, by embedded text."""
+        """Return the stored vectors of those passages whose texts are in the table.
+
+        The keys of the result are the embedded texts, which include headings.
+        """
         wanted = {passage.text_with_headings for passage in passages}
         texts = list(dict.fromkeys(passage.text for passage in passages))
         known: dict[str, Vectors] = {}
@@ -195,7 +198,7 @@ class PostgresIndex:
         return known
 
     def sample(self) -> list[Passage]:
-        """Return the 2,000 passages with the smallest ids: a random sample, as ids are digests."""
+        """Return the first 2,000 passages by id: a random sample, because ids are digests."""
         rows = self._rows(f"select {_FIELDS} from {{table}} order by id limit {_SAMPLE}")
         return [_passage(*row) for row in rows]
 
@@ -314,7 +317,10 @@ class PostgresIndex:
         return SQL(text).format(table=Identifier(self._address.table), **parts)
 
     def _run(self, work: Callable[[Connection[Any]], Result]) -> Result:
-        """Run one query or transaction at a time; repeat it on a new connection if one is broken."""
+        """Run one query or transaction at a time.
+
+        If the connection is broken, the query or transaction is repeated on a new connection.
+        """
         import psycopg
 
         with self._lock, self._translated_errors():

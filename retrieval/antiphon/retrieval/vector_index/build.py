@@ -50,7 +50,7 @@ def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting
 
 
 def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSetting:
-    """Return the result of `choose_setting` if there are enough vectors for an index with it.
+    """Return the result of `choose_setting`, after a check that there are enough vectors for it.
 
     Raises:
         ValueError: The setting is unknown or needs more vectors.

@@ -1,4 +1,4 @@
-"""The description that is saved with a vector index: its setting, why, and its measured recall."""
+"""The description saved with a vector index: its setting, the reason, and its measured recall."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def top_k(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
 
 
 def drop_padding(rows: NDArray[np.int64], scores: Vectors) -> Hits:
-    """Return the hits of one query without the rows -1 with which FAISS pads its result.
+    """Return the hits of one query without the rows -1, with which FAISS fills missing hits.
 
     Args:
         rows: Of shape (k,).

@@ -13,7 +13,7 @@ PER_LIST = 39
 """The number of training vectors that FAISS needs for each list of an inverted file."""
 
 EXACT_ROWS = 16_384
-"""If a filter allows at most this many rows, scoring all of them is exact and faster."""
+"""If a filter allows at most this many rows, scoring all of them is faster than searching lists."""
 
 _DIMS = 256  # dimension after the rotation: 4 numbers for each of 64 bytes
 _GRAPH_LISTS = 16_384  # with more lists, a graph finds the nearest ones faster than comparing all
@@ -28,8 +28,7 @@ class IndexSetting:
         factory: FAISS's factory string of an inverted file; "Flat" is exact search.
         lists: The number of inverted lists.
         rotated: The dimension after a rotation to the principal axes; 0: no rotation.
-        probes: The number of lists that a query searches. None: the number that reaches the target recall on a
-            sample.
+        probes: The number of lists that a query searches. None: chosen for the target recall.
         rescored: ``rescored * k`` candidates are rescored with their stored vectors. Training may
             increase the number to reach the target recall. 0: no candidates are rescored, and
             scores are FAISS's estimates.
