@@ -20,7 +20,7 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A file or folder that a user gave, and the folder that it is relative to."""
+    """The path of a file or folder as a user gave it, and the folder to which it is relative."""
 
     given: str
     base: str

@@ -67,7 +67,9 @@ def parse_filter(where: Any) -> Filter | None:
 
 
 def json_value(value: Any, name: str = "value") -> Any:
-    """Convert a metadata value: dates to ISO 8601 texts, sequences to lists, NaN, infinity to None.
+    """Convert a metadata value for saving.
+
+    Dates become ISO 8601 texts, sequences become lists, and NaN and infinity become None.
 
     Args:
         value: A JSON value, a date, a time, a number of NumPy, a tuple, a set, or any nesting of them.

@@ -73,7 +73,8 @@ def keyword_terms(question: str) -> list[str]:
 def search_terms(question: str) -> list[str]:
     """Return the search terms of a question. Function words are left out unless there are no other terms.
 
-    Exact tokens are repeated to increase their weight, because answers seldom lack them.
+    Exact tokens are repeated to increase their weight, because a passage without them seldom has
+    the answer.
     """
     terms = keyword_terms(question)
     found = [each for each in terms if each not in _FUNCTION_WORDS] or terms

@@ -100,9 +100,10 @@ class Retriever:
     ) -> list[Passage]:
         """Return the ``k`` best passages with their scores, best first.
 
-        The score is the cosine of question and passage, or 0 if that is negative. Scores can be compared between
-        questions, and between indexes of one embedder. Keywords and the reranker only change the order: if a passage
-        is ranked above more similar ones, it gets the score of the most similar passage below it.
+        The score is the cosine of question and passage, or 0 if the cosine is negative. Scores can
+        be compared between questions, and between indexes of one embedder. Keywords and the
+        reranker only change the order. If a passage is ranked above more similar passages, it gets
+        the score of the most similar passage below it.
 
         Passages that repeat a better passage are left out, and the better passage's ``also_in`` has
         their sources. Passages of changelogs, issue lists and tests come last, unless the question

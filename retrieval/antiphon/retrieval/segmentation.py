@@ -177,8 +177,8 @@ def sentences(text: str, start: int = 0, end: int | None = None) -> Iterator[Spa
     """Yield the spans of the sentences of ``text[start:end]`` in order.
 
     Together, the sentences cover everything except white space. A sentence never crosses an empty
-    line, except between a term and its definition, which begins with a colon. Abbreviations,
-    initials and the number of a list item do not end a sentence.
+    line, except between a term and a definition that begins with a colon. Abbreviations, initials
+    and the number of a list item do not end a sentence.
 
     Args:
         end: The index after the last character. None: the end of the text.

@@ -1,4 +1,4 @@
-"""Choose the engine that runs an encoder: OpenVINO if its vectors agree with those of torch, else torch."""
+"""Choose the engine that runs an encoder: OpenVINO if its vectors agree with torch's, else torch."""
 
 from __future__ import annotations
 

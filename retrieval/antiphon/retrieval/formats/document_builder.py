@@ -27,7 +27,8 @@ class DocumentBuilder:
 
         Args:
             text: The text, from which control characters and outer empty lines are removed.
-            place: The block's place in the file, such as ``{"slide": "3"}``. None: the last one.
+            place: The block's place in the file, such as ``{"slide": "3"}``. None: the place of the
+                previous block.
             gap: White space between the previous block and this block.
         """
         text = printable(text).strip("\n").rstrip()

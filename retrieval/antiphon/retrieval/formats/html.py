@@ -40,7 +40,7 @@ _OPERATORS = {"msup": "^", "msub": "_", "mfrac": "/"}
 
 
 class _Text:
-    """The text so far. White space is buffered until the next word, so that no block begins or ends with it.
+    """The text that has been read. No block begins or ends with white space, which is buffered.
 
     Attributes:
         is_line: Whether every run of white space becomes one space, as in headings and cells.
@@ -83,7 +83,7 @@ class _Text:
         self.length += len(before) + len(text)
 
     def add_code(self, text: str) -> None:
-        """Append preformatted text as a paragraph; a long one, such as a letter, is not code."""
+        """Append preformatted text as a paragraph; a long text, such as a letter, is not code."""
         self.gap("\n\n")
         if text:
             self.add(text)

@@ -85,7 +85,7 @@ class TableNodes:
 
 
 def declared_encoding(page: bytes) -> str:
-    """Return the encoding's label that a page declares in ``<meta>`` or as XML; empty if none."""
+    """Return the label of a page's declared encoding (``<meta>`` or XML); empty if it has none."""
     from selectolax.lexbor import LexborHTMLParser
 
     if xml := _XML.match(page):

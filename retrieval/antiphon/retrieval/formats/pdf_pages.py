@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
 
 Box = tuple[float, float, float, float]
-"""Left, top, right and bottom of a part of a page, from 0 to 1 of its size as displayed."""
+"""Left, top, right and bottom of a part of a page, as shares (0 to 1) of the displayed page."""
 
 _MAX_PIXELS = 4_000_000
 _MAX_SIDE = 20_000  # pixels; a page of no height has no area, but any width

@@ -101,7 +101,7 @@ def _ordered(shapes: Sequence[Any]) -> list[Any]:
 
 
 def _cut(shapes: Sequence[Any], start: str, size: str) -> list[list[Any]]:
-    """Return shapes in groups that are separated by a gap in one direction."""
+    """Divide shapes into groups at the gaps between them in one direction."""
     groups, end = list[list[Any]](), 0
     for shape in sorted(shapes, key=lambda shape: getattr(shape, start) or 0):
         begin = getattr(shape, start) or 0

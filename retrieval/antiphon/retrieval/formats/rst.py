@@ -108,7 +108,7 @@ class _Content(_Prose):
 
 
 class _Version(_Prose):
-    """A remark on a version, such as ``versionadded``."""
+    """A directive about a version, such as ``versionadded``."""
 
     @property
     def lines(self) -> list[str]:

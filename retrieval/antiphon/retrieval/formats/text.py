@@ -175,7 +175,7 @@ def _wide_encoding(data: bytes) -> str:
 
 
 def _is_one_script(text: str, ascii_share: float) -> bool:
-    """Return whether the share of ASCII is above `ascii_share`, or most characters are in one block of 256."""
+    """Return whether the share of ASCII exceeds ``ascii_share``, or one block of 256 dominates."""
     blocks = Counter(ord(character) >> 8 for character in text)
     [(_, most)] = blocks.most_common(1)
     return sum(map(str.isascii, text)) > ascii_share * len(text) or (ascii_share < 0.5 and most > 0.6 * len(text))

@@ -46,7 +46,7 @@ def sql_condition(condition: Filter, values: dict[str, Any]) -> str:
 
 
 def _equality(condition: Comparison, parameter: Callable[[Any], str]) -> str:
-    """Return the SQL condition that a field has a value, or that an item of the field's list has it."""
+    """Return the SQL condition that a field equals a value, or is a list that contains it."""
     from psycopg.types.json import Jsonb
 
     name, value = condition.name, condition.value

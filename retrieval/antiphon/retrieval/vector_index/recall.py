@@ -44,7 +44,7 @@ class GroundTruth:
         return [_recall(rows, self.nearest, k) for k in depths]
 
     def halves(self) -> tuple[GroundTruth, GroundTruth]:
-        """Split the queries into those with even numbers and those with odd numbers."""
+        """Split the queries into two halves: queries with even and with odd indices."""
         return self._some(slice(0, None, 2)), self._some(slice(1, None, 2))
 
     def _some(self, which: slice) -> GroundTruth:
