@@ -11,7 +11,7 @@ from antiphon.accel.processor import has_bfloat16_units
 
 
 def pick_device(device: str | None) -> str:
-    """Return the requested device. Default: a GPU (``cuda``, ``mps``) if there is one, else ``cpu``.
+    """Return the requested device. The default is a GPU (``cuda``, ``mps``), else ``cpu``.
 
     Raises:
         ValueError: A CUDA device is requested and there is none.

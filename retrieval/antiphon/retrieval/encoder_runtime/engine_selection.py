@@ -1,4 +1,4 @@
-"""Choose the engine that runs an encoder: OpenVINO if its vectors agree with torch's, else torch."""
+"""Choose the engine of an encoder: OpenVINO if its vectors agree with torch's, else torch."""
 
 from __future__ import annotations
 

@@ -179,8 +179,7 @@ def _named(pages: list[int]) -> str:
 def _lines(page: PdfPage, *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
     """Return the lines of a page, and two facts about the page.
 
-    The first fact is whether invisible text was left out. The second fact is whether the fonts name
-    letters for most characters.
+    The facts are whether invisible text was left out, and whether the fonts name most letters.
     """
     from pypdfium2 import raw
 

@@ -229,10 +229,7 @@ class _Parser(Parser):
 
 
 class _KeepTexts(Transform):
-    """Change a document's tree so that its HTML shows all texts and no messages.
-
-    Texts that docutils cannot parse are kept as they are.
-    """
+    """Change a tree so that its HTML shows all texts, even unparsable ones, but no messages."""
 
     default_priority = 850  # before docutils removes messages with the texts that they quote
 
