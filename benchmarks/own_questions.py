@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import ASKED_MODEL, AsJson, EngineOption
 from antiphon.pipelines.rendering.tables import result_table
@@ -189,7 +188,7 @@ def own_questions(
     language_model = prepare_model(model, engine=engine)()
     asked = []
     with out.open("w", encoding="utf-8") as file:
-        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": STOPS.get(model, ())}
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
         for one in ask_questions(folder, language_model, **options):
             asked.append(one)
             print(json.dumps(asdict(one), ensure_ascii=False), file=file, flush=True)

@@ -20,7 +20,8 @@ from antiphon.pipelines.prompt import (
     small_model_prompt,
     template_prompt,
 )
-from antiphon.pipelines.request_plan import default_max_new_tokens
+from antiphon.pipelines.question import Question
+from antiphon.pipelines.request_plan import default_max_new_tokens, plan_request
 from antiphon.retrieval import Passage, Retriever
 from tests.tiny import byte_tokenizer, tiny_model
 
@@ -48,6 +49,14 @@ def test_the_prompt_depends_on_template_and_size(tiny: LanguageModel, passages: 
     for form in (chat_prompt, small_model_prompt):
         content = form(QUESTION, passages[:2]).content
         assert [message["role"] for message in content if not isinstance(message, str)] == ["system", "user"]
+
+
+def test_an_answer_of_a_small_model_ends_after_its_first_paragraph(
+    tiny: LanguageModel, passages: list[Passage]
+) -> None:
+    plans = [plan_request(tiny, Question(QUESTION), passages, **given) for given in ({}, {"stop": "###"})]
+    assert [plan.stop for plan in plans] == [("\n\n",), ("###", "\n\n")]
+    assert plan_request(LargeModel(tiny.model, tiny.tokenizer), Question(QUESTION), passages).stop == ()
 
 
 def test_questions_on_the_same_passages_share_everything_before_them(passages: list[Passage]) -> None:

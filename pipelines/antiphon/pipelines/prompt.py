@@ -170,14 +170,15 @@ _PLACES = re.compile(r"\{passages\}|\{question\}")
 def small_model_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """Return messages for a small chat model: the question, the numbered passages, and the question again.
 
-    If the question also precedes the passages, small models quote more text, and more relevant text.
+    If the question also precedes the passages, small models quote more text, and more relevant text. After their first
+    paragraph they repeat themselves, so the answer ends there.
 
     Args:
         question: the question.
         passages: the passages, best first.
     """
     turn = f"Question: {question}\n\nPassages:\n{_numbered(passages)}\n\nQuestion: {question}"
-    return Prompt(({"role": "system", "content": SMALL_SYSTEM}, {"role": "user", "content": turn}))
+    return Prompt(({"role": "system", "content": SMALL_SYSTEM}, {"role": "user", "content": turn}), stop=("\n\n",))
 
 
 def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:

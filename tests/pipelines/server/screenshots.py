@@ -19,7 +19,6 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.pipelines.data.demo import demo_index
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
@@ -73,9 +72,8 @@ def served(model: Any, name: str, work: Path) -> Iterator[str]:
     index = work / name / "index"
     shutil.copytree(demo_index(), index)
     rag = Rag(Retriever.open(index), model)
-    stop = STOPS.get(name, ())
     uploads = index.with_name("uploads")
-    service = make_service(model, ServerSettings(), name=name, rag=rag, docs="python-docs", stop=stop, uploads=uploads)
+    service = make_service(model, ServerSettings(), name=name, rag=rag, docs="python-docs", uploads=uploads)
     with live_server(create_app(service)) as address:
         yield address
 

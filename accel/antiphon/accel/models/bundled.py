@@ -6,10 +6,9 @@ import functools
 import hashlib
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from antiphon.accel.cache_folder import cache_folder
@@ -19,11 +18,7 @@ from antiphon.accel.models.hub import find_on_hub
 from antiphon.accel.quiet_loading import quiet_loading
 from antiphon.accel.verified_folder import sha256, verified_folder
 
-STOPS: Mapping[str, tuple[str, ...]] = MappingProxyType({"reader": (), "smollm2": ("\n\n",)})
-"""Default stop texts of each bundled model: the reader ends on its own, and SmolLM2 repeats itself after its first
-paragraph."""
-
-BUNDLED = tuple(STOPS)
+BUNDLED = ("reader", "smollm2")
 """Names of the bundled models."""
 
 BITA_WEIGHTS = Path(__file__).parent / "smollm2-bita.safetensors"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.indexed_paths import index_of
 from antiphon.pipelines.cli.options import (
@@ -112,7 +111,7 @@ def ask(
             where=condition,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
-            stop=stop or STOPS.get(model, ()),
+            stop=stop,
             seed=seed,
             num_draft_tokens=num_draft_tokens,
             thinking=thinking,

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.indexed_paths import index_of
 from antiphon.pipelines.cli.options import (
@@ -77,7 +76,6 @@ def chat(
         suggests=model == EXTRACTIVE,
         where=condition,
         max_new_tokens=max_new_tokens,
-        stop=STOPS.get(model, ()),
         thinking=thinking,
         max_thinking_tokens=max_thinking_tokens,
     )

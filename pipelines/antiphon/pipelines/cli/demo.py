@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from antiphon.accel.models.bundled import BUNDLED, STOPS
+from antiphon.accel.models.bundled import BUNDLED
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_report import index_documents, show_index
 from antiphon.pipelines.cli.options import MODEL_HELP, EngineOption
@@ -85,7 +85,7 @@ def run_demo(
     writes = model not in BUNDLED
     console.out.rule(f"1. {model if writes else 'Quotes'} answer from these documents")
     for question in questions:
-        _ask(Rag(retriever, language_model if writes else ExtractiveModel()), question, STOPS.get(model, ()))
+        _ask(Rag(retriever, language_model if writes else ExtractiveModel()), question)
     tasks = demo_tasks()
     console.out.print()
     console.out.rule(f"2. {model} does three tasks that copy from a text")
@@ -106,10 +106,10 @@ def run_demo(
     return is_same
 
 
-def _ask(rag: Rag, question: str, stop: Sequence[str]) -> None:
+def _ask(rag: Rag, question: str) -> None:
     console.out.print()
     console.out.print(Text(sanitize(question), style="bold"))
-    answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS, stop=stop))
+    answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS))
     console.show_citations(answer, root=DOCUMENTS)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.indexed_paths import index_of
 from antiphon.pipelines.cli.keys import KEY_FILE
@@ -210,7 +209,6 @@ def load_service(
         language_model,
         settings,
         name=name,
-        stop=STOPS.get(model, ()),
         embedder=documents.embedder,
         reranker=documents.reranker,
         collections=documents.collections(language_model, k=k, prompt=form, quote_first=quote_first),

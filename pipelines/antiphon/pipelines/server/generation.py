@@ -28,14 +28,12 @@ class ServedModel:
 
     Attributes:
         rag: the pipeline that answers from documents; None: the language model alone.
-        stop: default stop strings of answers from documents.
         collection: the name of the collection with the documents.
     """
 
     id: str
     language_model: TextModel
     rag: Rag | None = None
-    stop: tuple[str, ...] = ()
     collection: str | None = None
 
     @property
@@ -142,6 +140,6 @@ def _plan_answer(
         context=context,
         thinking=prompt.thinking,
         template_variables=prompt.template_variables,
-        **{"stop": served.stop, **parameters},
+        **parameters,
     )
     return replace(plan, passages=(*plan.passages, *references))

@@ -173,7 +173,6 @@ def make_service(
     name: str,
     rag: Rag | None = None,
     docs: str = "docs",
-    stop: tuple[str, ...] = (),
     embedder: Embedder | None = None,
     reranker: Reranker | None = None,
     uploads: Path | None = None,
@@ -196,7 +195,7 @@ def make_service(
     by_name = {each.name: each for each in (*only, *collections)}
     for each in by_name.values():
         full = f"{name}+{each.name}"
-        models[full] = ServedModel(full, _answering(each.rag, language_model), each.rag, stop, each.name)
+        models[full] = ServedModel(full, _answering(each.rag, language_model), each.rag, each.name)
     metrics = ServerMetrics()
     make_table = partial(RecyclingTable, language_model.name, entries=RECYCLING_ENTRIES)
     tenants = Tenants(make_table, max_tenants=settings.max_tenants, prefix_cache_tokens=settings.prefix_cache_tokens)
