@@ -55,8 +55,9 @@ class LanguageModel:
             ``recycling_table``. A table: use this table. False: use no table.
         memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
         report: Called with the progress of a conversion to OpenVINO, at a model's first start.
-        head: The model's trained draft head, whose guesses the default drafter adds: "auto" for the MTP layer of its
-            checkpoint, a folder or hub name of an EAGLE-3 head in the format of speculators, None for none.
+        head: The model's trained draft head, whose guesses the default drafter adds: "auto" for the MTP layers of its
+            checkpoint; a folder or hub name of an EAGLE-3 head in the format of speculators, a Gemma 4 assistant or a
+            DFlash model; None for none.
         **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, compiled, cost, engine,
             reproducible, weights.
     """
@@ -121,7 +122,7 @@ class LanguageModel:
             device: A torch device; None: a GPU if there is one.
             dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
-            head: As for the class; "auto" takes the MTP layer of the checkpoint, if it has one.
+            head: As for the class; "auto" takes the MTP layers of the checkpoint, if it has any.
             only_cached: Raise an error if the model cannot be opened from the cache.
             **arguments: `DecodingOptions`, of which ``engine`` is "auto" here: OpenVINO on x86 CPUs if it is installed,
                 agrees with torch and is faster; everything else, such as ``quantization_config``, goes to transformers.
@@ -143,7 +144,7 @@ class LanguageModel:
         place = converted_model(name_or_path, progress=report) or name_or_path
         if device_map is None and "quantization_config" not in arguments:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}
-            check_memory(place, device=device, dtype=dtype, location=arguments, **runs)
+            check_memory(place, device=device, dtype=dtype, head=head, location=arguments, **runs)
         more: Any = {"name": str(name_or_path), "recycling": recycling, "memory": memory} | options.keywords
         store = store_of(place, device, dtype, device_map, options, arguments) if head in (None, "auto") else None
         load = partial(_load, place, device=device, dtype=dtype, device_map=device_map, **arguments)
@@ -326,9 +327,9 @@ def _use_head(model: PreTrainedModel, head: str | Path) -> None:
 
 def _warn_of_unused_head(model: PreTrainedModel, selected: ModelEngine, name: str) -> None:
     own = _head_of(model)
-    if own is not None and not selected.gives_hidden_states(own.layers):
+    if own is not None and (missing := selected.missing_for_head(own)):
         warnings.warn(
-            f"The {own.name} of {name!r} is not used: the engine {selected.name} does not give the hidden states "
-            f"{own.layers} that it reads. Load the model with engine='torch', or with head=None.",
+            f"The {own.name} of {name!r} is not used: it reads what the engine {selected.name} does not give, "
+            f"{missing}. Load the model with engine='torch', or with head=None.",
             stacklevel=3,
         )

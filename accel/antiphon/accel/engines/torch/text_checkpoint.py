@@ -86,7 +86,10 @@ class TextPart:
         if self.features:
             fields["__init__"] = _without_features(own, self.features)
         text_class: Any = type(own.__name__, (own,), fields)
-        return text_class.from_pretrained(name, config=self.config, key_mapping=self.key_mapping or None, **options)
+        loaded = text_class.from_pretrained(name, config=self.config, key_mapping=self.key_mapping or None, **options)
+        # transformers finds the weights of MTP layers by these patterns
+        loaded._keys_to_ignore_on_load_unexpected = own._keys_to_ignore_on_load_unexpected
+        return loaded
 
 
 def find_text_part(config: PreTrainedConfig) -> TextPart | None:
