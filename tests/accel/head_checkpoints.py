@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
+from antiphon.accel.engines.torch.assistants import layers_without_keys
 from antiphon.accel.language_model import LanguageModel
 from tests.families.table import ALL_FAMILIES
 from tests.tiny import VOCAB_SIZE, Family, byte_tokenizer, tiny_model
@@ -26,8 +27,10 @@ QWEN: Family = ("qwen3_5_text", ALL_FAMILIES["qwen3_5"][1] | {"mtp_num_hidden_la
 
 EXAONE: Family = ("exaone_moe", ALL_FAMILIES["exaone_moe"][1] | {
     "num_nextn_predict_layers": 3, "mtp_layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
 })  # fmt: skip
-"""Several MTP layers with windows, as Step-3.7 and MiMo-V2-Flash have them."""
+"""Several MTP layers with windows, as Step-3.7 has them. The model has more layers, because transformers takes MTP layers
+with numbers from the model's number of layers on for those of another format."""
 
 GEMMA: Family = ("gemma4_text", ALL_FAMILIES["gemma4"][1] | {"num_hidden_layers": 6, "layer_types": [
     "sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention",
@@ -128,7 +131,8 @@ def save_gemma4_assistant(model: PreTrainedModel, folder: Path, **changes: Any) 
         "gemma4_assistant", **{"text_config": text, "backbone_hidden_size": model.config.hidden_size} | changes
     )
     torch.manual_seed(3)
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    with layers_without_keys(type(text)):
+        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
     return folder
 
 

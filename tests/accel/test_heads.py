@@ -50,6 +50,7 @@ from tests.accel.head_checkpoints import (
 from tests.accel.multimodal_checkpoints import save_multimodal
 from tests.accel.oracles import expect_close, expect_plain_logits
 from tests.accel.test_contract import prompt_of
+from tests.table_part import part
 from tests.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -69,8 +70,8 @@ def hidden_states(model: Any, tokens: list[int], layers: tuple[int, ...] = (-1,)
     return [found[layer][0] for layer in layers]
 
 
-@pytest.mark.parametrize("factor", [1.0, -1.0, nan], ids=["random", "opposite", "nan"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("factor", [1.0, nan], ids=["random", "nan"])
+@pytest.mark.parametrize("kind", part(KINDS, set(KINDS) - {"glm4_moe"}))  # it has 46 layers
 def test_no_head_changes_a_text(kind: str, factor: float, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     language_model = load(kind)
     model, head = language_model.model, engine_of(language_model.model).head
@@ -78,16 +79,16 @@ def test_no_head_changes_a_text(kind: str, factor: float, load: Any, monkeypatch
     for module in (heads, assistants):
         monkeypatch.setattr(module, "guesses_of", lambda logits, *more: guesses_of(factor * logits, *more))
     # 1. Greedy: tokens equal those of transformers, and logits of kept rows those of plain forward passes.
-    expected = model.generate(prompt_of(3), max_new_tokens=32, do_sample=False, eos_token_id=None)[0].tolist()
+    expected = model.generate(prompt_of(3), max_new_tokens=24, do_sample=False, eos_token_id=None)[0].tolist()
     recorder = RecordingDrafter(Blend(head=head))
-    options: Any = {"num_draft_tokens": 16, "max_new_tokens": 32, "do_sample": False, "eos_token_id": None}
+    options: Any = {"num_draft_tokens": 16, "max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
     output: Any = generate(model, prompt_of(3), drafter=lambda: recorder, **options)
     assert output[0].tolist() == expected
     expect_plain_logits(model, expected, recorder.records)
     assert sum(head.stats._trials) > 0  # the head has guessed
     # 2. Greedy and sampled: two requests at once, and the continuation of a cached text.
     for settings in ({}, {"temperature": 0.8, "seed": 5, "presence_penalty": 0.5}):
-        more: Any = {"max_new_tokens": 20} | settings
+        more: Any = {"max_new_tokens": 12} | settings
         prompts = ["A prompt", "Another prompt that is longer"]
         plain = [language_model.generate(prompt, num_draft_tokens=0, **more).text for prompt in prompts]
         drafted = language_model.generate_batch(prompts, num_draft_tokens=16, **more)
@@ -415,8 +416,8 @@ def test_the_mtp_layer_of_a_multimodal_checkpoint_is_found(tmp_path: Path) -> No
     ("kind", "said"),
     [
         ("exaone_moe", r"head of 3 MTP layers, 0\.\d MB of its own weights, \d+\.\d ms a guess"),
-        ("gemma4", r"Gemma 4 assistant, 0\.1 MB of its own weights, \d+\.\d ms a guess"),
-        ("dflash", r"DFlash model, 0\.2 MB of its own weights, \d+\.\d ms for 5 guesses"),
+        ("gemma4", r"Gemma 4 assistant, 0\.\d MB of its own weights, \d+\.\d ms a guess"),
+        ("dflash", r"DFlash model, 0\.\d MB of its own weights, \d+\.\d ms for 5 guesses"),
     ],
 )
 def test_a_head_is_described(kind: str, said: str, load: Any) -> None:

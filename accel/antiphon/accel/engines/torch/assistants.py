@@ -67,7 +67,8 @@ class Gemma4Head(DraftHead):
                 f"and {expected}: it was trained for another model."
             )
         self.embeddings = input_embeddings(model)
-        self.assistant = load_whole(AutoModelForCausalLM, model, source)
+        with layers_without_keys(type(own)):
+            self.assistant = load_whole(AutoModelForCausalLM, model, source)
         self.stats, self.num_bytes = HeadStats(), num_bytes(self.assistant)
 
     def session(self, cache: Callable[[], Any]) -> Gemma4Session:
@@ -93,7 +94,7 @@ class Gemma4Session:
         self._states = {
             kind: (layer.keys[..., : self._position, :], layer.values[..., : self._position, :])
             for kind, layer in zip(self._head.config.layer_types, self._cache().layers, strict=False)
-            if layer.is_initialized
+            if getattr(layer, "keys", None) is not None
         }
         return self.guess(tokens[-1], width)
 
@@ -230,6 +231,26 @@ def load_whole(loader: Any, model: PreTrainedModel, source: str, **options: Any)
     if wrong := sorted([*report["missing_keys"], *report["unexpected_keys"]]):
         raise ValueError(f"These weights are missing, or are of another architecture: {', '.join(wrong)}.")
     return loaded.eval()
+
+
+@contextmanager
+def layers_without_keys(config_class: Any) -> Iterator[None]:
+    """Let transformers build models of Gemma 4 in which no layer has keys of its own, as in all assistants.
+
+    transformers 5.23 raises an error for them. Models that are loaded at the same time are not affected.
+    """
+    given = config_class.kv_sharing_modes
+
+    def modes(config: Any) -> Any:
+        has_none = config.num_kv_shared_layers == config.num_hidden_layers
+        return ["reuse"] * config.num_hidden_layers if has_none else given.fget(config)
+
+    with quiet_loading():  # one thread at a time
+        config_class.kv_sharing_modes = property(modes)
+        try:
+            yield
+        finally:
+            config_class.kv_sharing_modes = given
 
 
 def _key_shapes(config: Any) -> dict[str, tuple[int, int]]:

@@ -88,7 +88,7 @@ class TextPart:
         text_class: Any = type(own.__name__, (own,), fields)
         loaded = text_class.from_pretrained(name, config=self.config, key_mapping=self.key_mapping or None, **options)
         # transformers finds the weights of MTP layers by these patterns
-        loaded._keys_to_ignore_on_load_unexpected = own._keys_to_ignore_on_load_unexpected
+        text_class._keys_to_ignore_on_load_unexpected = own._keys_to_ignore_on_load_unexpected
         return loaded
 
 
