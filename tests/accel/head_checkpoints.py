@@ -29,8 +29,8 @@ EXAONE: Family = ("exaone_moe", ALL_FAMILIES["exaone_moe"][1] | {
     "num_nextn_predict_layers": 3, "mtp_layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
 })  # fmt: skip
-"""Several MTP layers with windows, as Step-3.7 has them. The model has more layers, because transformers takes MTP layers
-with numbers from the model's number of layers on for those of another format."""
+"""Several MTP layers with windows, as Step-3.7 has them. The model has more layers than these, because transformers
+takes a higher number of an MTP layer for that of another format."""
 
 GEMMA: Family = ("gemma4_text", ALL_FAMILIES["gemma4"][1] | {"num_hidden_layers": 6, "layer_types": [
     "sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention",

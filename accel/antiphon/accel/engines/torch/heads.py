@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors.torch import load_file
@@ -135,9 +135,10 @@ class MtpLayersSession:
 
     def read(self, states: Sequence[HiddenStates], tokens: Tokens, width: int) -> Guesses:
         """See `HeadSession.read`."""
+        layers: list[Any] = self._cache.layers
         for layer, count in enumerate(self._guessed):
-            if self._cache.layers[layer].is_initialized:
-                self._cache.layers[layer].crop(-count)
+            if layers[layer].is_initialized:
+                layers[layer].crop(-count)
             if count and layer + 1 < self._module.count:
                 self._inputs[layer + 1] = self._inputs[layer + 1][:, :-count]
         self._guessed, self._chain = [0] * self._module.count, []
@@ -203,7 +204,10 @@ class MtpModule:
 
     def __init__(self, model: PreTrainedModel, count: int) -> None:
         self.name, self.count = "MTP layer" if count == 1 else f"head of {count} MTP layers", count
-        self.weight = output_weight(model)
+        self.weight, owner = output_weight(model), cast(Any, model)
+        # transformers takes all weights that match these patterns for those of MTP layers, also those of image encoders.
+        patterns = owner._keys_to_ignore_on_load_unexpected or ()
+        owner._keys_to_ignore_on_load_unexpected = {each for each in patterns if "mtp" in each or "layers" in each}
         with quiet_loading():
             self.module = MtpModel.from_pretrained(model, device_map={"": self.weight.device}).eval()
         self.num_bytes = num_bytes(self.module.layers)
@@ -319,7 +323,7 @@ class Eagle3Module:
         return body.eval()
 
 
-def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[TorchHead | None, str]:
+def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[DraftHead | None, str]:
     """Load the draft head of a model.
 
     Args:
@@ -357,7 +361,7 @@ def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[TorchH
     )
 
 
-def _load_mtp(model: PreTrainedModel) -> tuple[TorchHead | None, str]:
+def _load_mtp(model: PreTrainedModel) -> tuple[DraftHead | None, str]:
     text: Any = model.config.get_text_config(decoder=True)
     count = next((count for name in MTP_COUNTS if (count := getattr(text, name, None))), 0)
     if not count:
