@@ -371,6 +371,16 @@ def test_a_head_that_costs_more_than_it_brings_rests(kind: str, stats: HeadStats
     assert 0 < model.last.passes <= most
 
 
+@pytest.mark.parametrize(("is_parallel", "runs"), [(False, False), (True, True)])
+def test_a_pass_that_guesses_a_block_is_worth_all_of_its_guesses(is_parallel: bool, runs: bool) -> None:
+    model = AdversarialHead("wrong")
+    model.stats, model.is_parallel = TimedStats(), is_parallel  # type: ignore[assignment]
+    head = Head(model)
+    head.connect(lambda: [HiddenStates(0, (torch.zeros(2, 2),))], lambda function: function())
+    head.begin((1, 2, 3), ())
+    assert (len(head.propose((1, 2, 3), 16)) > 1) == runs
+
+
 def test_only_the_newest_states_are_held() -> None:
     kept = KeptStates((-1,))
     for start in range(0, 6000, 2000):

@@ -205,7 +205,7 @@ class MtpModule:
     def __init__(self, model: PreTrainedModel, count: int) -> None:
         self.name, self.count = "MTP layer" if count == 1 else f"head of {count} MTP layers", count
         self.weight, owner = output_weight(model), cast(Any, model)
-        # transformers takes all weights that match these patterns for those of MTP layers, also those of image encoders.
+        # transformers takes all weights that match these patterns for those of MTP layers, even an image encoder's.
         patterns = owner._keys_to_ignore_on_load_unexpected or ()
         owner._keys_to_ignore_on_load_unexpected = {each for each in patterns if "mtp" in each or "layers" in each}
         with quiet_loading():
