@@ -124,7 +124,7 @@ def check_memory(
     weights: str | None = None,
     cache: int | None = None,
     context: int | None = None,
-    head: str | Path | None = None,
+    head: str | Path | None = "auto",
     location: Mapping[str, Any] | None = None,
 ) -> MemoryEstimate | None:
     """Raise an error if a model needs more memory than this process may use; return the estimate.
