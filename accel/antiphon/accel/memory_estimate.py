@@ -65,7 +65,7 @@ class MemoryEstimate:
         engine: "openvino" or "torch".
         precision: Precision of the weights: a name of torch's, or "int8" or "int4".
         weights: All copies of the weights in the process, without memory-mapped files.
-        head: Weights of the draft head, without those that it shares with the model.
+        head: Weights of the draft head, without weights that it shares with the model.
         cache: KV cache of ``context`` tokens.
         context: Number of tokens in the KV cache.
     """

@@ -80,7 +80,7 @@ class DraftHead(Protocol):
         max_depth: Maximum number of consecutive guesses in a step.
         is_parallel: Whether ``read`` computes the guesses at all depths, so that ``guess`` needs no pass.
         reads_cache: Whether the head attends to the model's keys and values.
-        num_bytes: Size of its weights, without those that it shares with the model.
+        num_bytes: Size of its weights in bytes, without weights that it shares with the model.
     """
 
     name: str

@@ -222,7 +222,7 @@ class OpenVINOEngine:
     def missing_for_head(self, head: DraftHead) -> str:
         """See `ModelEngine.missing_for_head`. The keys are in blocks whose format only OpenVINO's kernels know."""
         if head.reads_cache:
-            return "the model's keys and values, which OpenVINO keeps in a format of its own"
+            return "the model's keys and values, which OpenVINO keeps in an internal format"
         return "" if self._gives(head.layers) else f"the hidden states {head.layers}"
 
     def _gives(self, layers: tuple[int, ...]) -> bool:

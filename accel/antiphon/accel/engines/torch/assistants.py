@@ -1,4 +1,4 @@
-"""Draft heads that are models of transformers by themselves: Gemma 4 assistants and DFlash models.
+"""Draft heads that transformers loads as separate models: Gemma 4 assistants and DFlash models.
 
 Both share embeddings with the model, and DFlash models its LM head too.
 """
@@ -90,7 +90,7 @@ class Gemma4Session:
         last = states[-1]
         self._position = last.start + len(last.layers[0])
         self._hidden = stacked([HiddenStates(0, (last.layers[0][-1:],))], self._head.assistant.lm_head.weight)
-        # The last layer of each kind that has keys of its own; both kinds hold the tokens before the last one.
+        # The last layer of each kind that stores keys; both kinds hold the tokens before the last one.
         self._states = {
             kind: (layer.keys[..., : self._position, :], layer.values[..., : self._position, :])
             for kind, layer in zip(self._head.config.layer_types, self._cache().layers, strict=False)
@@ -235,7 +235,7 @@ def load_whole(loader: Any, model: PreTrainedModel, source: str, **options: Any)
 
 @contextmanager
 def layers_without_keys(config_class: Any) -> Iterator[None]:
-    """Let transformers build models of Gemma 4 in which no layer has keys of its own, as in all assistants.
+    """Let transformers build models of Gemma 4 in which no layer computes keys, as in all assistants.
 
     transformers 5.23 raises an error for them. Models that are loaded at the same time are not affected.
     """

@@ -1,7 +1,7 @@
 """Draft heads on torch: the MTP layers of a checkpoint, and EAGLE-3 heads in the format of speculators.
 
-The heads share embeddings with the model, and MTP layers its LM head too. Heads that are models of transformers by
-themselves are in `antiphon.accel.engines.torch.assistants`.
+The heads share embeddings with the model, and MTP layers its LM head too. Heads that transformers loads as
+separate models are in `antiphon.accel.engines.torch.assistants`.
 """
 
 from __future__ import annotations
