@@ -308,11 +308,9 @@ def _available(place: str, device: object) -> int:
 def _checkpoint(name: str, location: Mapping[str, Any], head: str | Path | None) -> _Checkpoint | None:
     """Read the headers and the configuration of a checkpoint and its draft head."""
     with suppress(ValueError, KeyError, TypeError, AttributeError):
-        found = _read(name, location)
-        if found is None:
+        if (found := _read(name, location)) is None:
             return None
-        weights, config = found
-        text = _text_config(config)
+        weights, config, text = *found, _text_config(found[1])
         mtp = {key for key in weights if _is_mtp(key, text.get("num_hidden_layers", sys.maxsize))}
         heads = {key: weights[key] for key in mtp} if head == "auto" else {}
         if head not in ("auto", None) and (other := _read(str(head), {})):
@@ -334,8 +332,7 @@ def _read(name: str, location: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     """Return the headers of weights by name, and the configuration: of a folder, from the hub's cache, or the hub."""
     folder = Path(name)
     if not folder.is_dir():
-        cached = _cached_folder(name, location)
-        if cached is None:
+        if (cached := _cached_folder(name, location)) is None:
             return _on_hub(name, location)
         folder = cached
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -23,14 +23,7 @@ from transformers.modeling_layers import MtpModel
 from transformers.utils.hub import cached_file
 
 from antiphon.accel.drafting.draft import Tokens
-from antiphon.accel.drafting.drafters.head import (
-    MAX_DEPTH,
-    DraftHead,
-    Guesses,
-    HeadSession,
-    HeadStats,
-    HiddenStates,
-)
+from antiphon.accel.drafting.drafters.head import MAX_DEPTH, DraftHead, Guesses, HeadSession, HeadStats, HiddenStates
 from antiphon.accel.engines.torch.assistants import (
     GEMMA4_TYPES,
     DFlashHead,
@@ -272,10 +265,9 @@ class Eagle3Module:
         self._embeddings = _shared(shared[1], weights.get("embed_tokens.weight")).to(**place)
         self.fc, self._body = weights["fc.weight"].to(**place), self._build(weights).to(**place)
         self.tokens = _target_tokens(weights, text.vocab_size, place["device"])
-        own = {id(each): each for each in (self.weight, self._embeddings, self.fc)}
-        self.num_bytes = num_bytes(self._body) + sum(
-            each.nbytes for each in own.values() if all(each.data_ptr() != other.data_ptr() for other in shared)
-        )
+        pairs = zip((self.weight, self._embeddings), shared, strict=True)
+        own = [self.fc, *(mine for mine, other in pairs if mine.data_ptr() != other.data_ptr())]
+        self.num_bytes = num_bytes(self._body) + sum(each.nbytes for each in own)
 
     def combine(self, states: Tensor) -> Tensor:
         """See `HeadModule.combine`."""
