@@ -18,7 +18,7 @@ import typer
 
 from antiphon.accel.drafting.draft import Drafter, Tokens
 from antiphon.accel.drafting.drafters import Blend
-from antiphon.accel.drafting.drafters.head import Guesses, Head, HeadStats, HiddenStates
+from antiphon.accel.drafting.drafters.head import DraftHead, Guesses, Head, HeadStats, HiddenStates
 from antiphon.pipelines.benchmark.facts import command_line
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.cli import console
@@ -35,7 +35,7 @@ COLUMNS = {"rows": "draft rows", "references": "references", "head": "head", "bo
 
 
 @dataclass(slots=True)
-class RecordedHead:
+class RecordedHead(DraftHead):
     """A `DraftHead` that guesses the recorded token with given probabilities by depth, and else a random one.
 
     Attributes:
@@ -55,7 +55,7 @@ class RecordedHead:
     name: str = "recorded"
     passes: int = 0
 
-    def session(self) -> RecordedSession:
+    def session(self, cache: object) -> RecordedSession:
         """Return the session of a new text."""
         return RecordedSession(self)
 

@@ -8,7 +8,7 @@ from math import nan
 from typing import Any
 
 from antiphon.accel.drafting.draft import Tokens
-from antiphon.accel.drafting.drafters.head import Guesses, HeadStats, HiddenStates
+from antiphon.accel.drafting.drafters.head import DraftHead, Guesses, HeadStats, HiddenStates
 from tests.tiny import VOCAB_SIZE
 
 
@@ -20,7 +20,7 @@ class Eager(HeadStats):
         return True
 
 
-class AdversarialHead:
+class AdversarialHead(DraftHead):
     """A `DraftHead` whose sessions are `AdversarialSession`s.
 
     Args:
@@ -37,7 +37,7 @@ class AdversarialHead:
         self.name, self.stats = kind, Eager()
         self.last = AdversarialSession(kind, 0)
 
-    def session(self) -> AdversarialSession:
+    def session(self, cache: object) -> AdversarialSession:
         """Return a session that checks what it reads."""
         self.last = AdversarialSession(self.name, self.last.seed + 1)
         return self.last

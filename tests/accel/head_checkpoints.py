@@ -1,4 +1,4 @@
-"""Tiny checkpoints with draft heads: MTP layers as they are published, and EAGLE-3 heads as speculators saves them."""
+"""Tiny checkpoints with random draft heads, as they are published; and language models with them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
+from antiphon.accel.engines.torch.assistants import layers_without_keys
+from antiphon.accel.language_model import LanguageModel
 from tests.families.table import ALL_FAMILIES
 from tests.tiny import VOCAB_SIZE, Family, byte_tokenizer, tiny_model
 
@@ -23,7 +25,21 @@ GLM: Family = ("glm4_moe", ALL_FAMILIES["llama"][1] | {
 
 QWEN: Family = ("qwen3_5_text", ALL_FAMILIES["qwen3_5"][1] | {"mtp_num_hidden_layers": 1})
 
+EXAONE: Family = ("exaone_moe", ALL_FAMILIES["exaone_moe"][1] | {
+    "num_nextn_predict_layers": 3, "mtp_layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
+})  # fmt: skip
+"""Several MTP layers with windows, as Step-3.7 has them. The model has more layers than these, because transformers
+takes a higher number of an MTP layer for that of another format."""
+
+GEMMA: Family = ("gemma4_text", ALL_FAMILIES["gemma4"][1] | {"num_hidden_layers": 6, "layer_types": [
+    "sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+], "num_kv_shared_layers": 2})  # fmt: skip
+
+MTP = {"glm4_moe": GLM, "qwen3_5": QWEN, "exaone_moe": EXAONE}
+
 LAYOUTS = {
+    "exaone_moe": {f"layers.{layer}.": f"mtp.layers.{layer}." for layer in range(3)},
     "glm4_moe": {"layers.0.mtp_block.": "model.layers.46.", "layers.0.post_norm.": "model.layers.46.shared_head.norm.",
                  "layers.0.": "model.layers.46."},
     "qwen3_5": {"layers.0.mtp_block.": "mtp.layers.0.", "layers.0.eh_proj.": "mtp.fc.",
@@ -34,22 +50,29 @@ LAYOUTS = {
 
 
 def save_mtp_checkpoint(kind: str, folder: Path) -> Path:
-    """Save a model with one random MTP layer and return the folder."""
-    model = tiny_model({"glm4_moe": GLM, "qwen3_5": QWEN}[kind])
+    """Save a model with random MTP layers and return the folder."""
+    model = tiny_model(MTP[kind])
     model.save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
+    add_mtp_layers(model, kind, folder)
+    return folder
+
+
+def add_mtp_layers(model: PreTrainedModel, kind: str, folder: Path) -> None:
+    """Add random MTP layers to the saved weights of a model."""
     text: Any = model.config
-    text.num_mtp_layers, text.mtp_layer_types = 1, ["full_attention"]
+    kinds = getattr(text, "mtp_layer_types", None) or ["full_attention"]
+    text.num_mtp_layers, text.mtp_layer_types, text.mtp_mlp_layer_types = len(kinds), kinds, ["sparse"] * len(kinds)
     torch.manual_seed(7)
-    head = MtpModel(model, 1)
+    head = MtpModel(model, len(kinds))
     weights = load_file(folder / "model.safetensors")
     for name, weight in head.state_dict().items():
         old = next((prefix for prefix in LAYOUTS[kind] if name.startswith(prefix)), None)
         if old is not None:
             noise = 0.08 * torch.randn_like(weight)
-            weights[LAYOUTS[kind][old] + name.removeprefix(old)] = noise if weight.ndim > 1 else weight + noise
+            new = LAYOUTS[kind][old] + name.removeprefix(old).removeprefix("mtp_block.")
+            weights[new] = noise if weight.ndim > 1 else weight + noise
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return folder
 
 
 def save_eagle3(model: PreTrainedModel, folder: Path, *, draft_vocab: int = 100, seed: int = 1, **changes: Any) -> Path:
@@ -90,3 +113,65 @@ def save_eagle3(model: PreTrainedModel, folder: Path, *, draft_vocab: int = 100,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(facts))
     return folder
+
+
+def save_gemma4_assistant(model: PreTrainedModel, folder: Path, **changes: Any) -> Path:
+    """Save a random assistant for a Gemma 4 model and return the folder.
+
+    Args:
+        changes: Changed fields of its configuration.
+    """
+    shape = ALL_FAMILIES["gemma4"][1] | {
+        "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "hidden_size": 32,
+        "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "vocab_size": VOCAB_SIZE,
+        "initializer_range": 0.3,
+    }  # fmt: skip
+    text = AutoConfig.for_model("gemma4_text", **shape)
+    config = AutoConfig.for_model(
+        "gemma4_assistant", **{"text_config": text, "backbone_hidden_size": model.config.hidden_size} | changes
+    )
+    torch.manual_seed(3)
+    with layers_without_keys(type(text)):
+        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    return folder
+
+
+def save_dflash(model: PreTrainedModel, folder: Path, *, is_authors: bool = False, **changes: Any) -> Path:
+    """Save a random DFlash model and return the folder.
+
+    Args:
+        is_authors: Whether the names are those of its authors' checkpoints instead of those of transformers.
+        changes: Changed fields of its configuration.
+    """
+    shape: dict[str, Any] = {
+        "hidden_size": model.config.hidden_size, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention"], "rms_norm_eps": 1e-6, "initializer_range": 0.2,
+    }  # fmt: skip
+    own = {"block_size": 6, "mask_token_id": VOCAB_SIZE - 2, "target_layer_ids": [0, 1]} | changes
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+    torch.manual_seed(5)
+    draft = AutoModel.from_config(
+        AutoConfig.for_model("muse_glimmer_assistant", **shape | rope | own), dtype=torch.float32
+    )
+    draft.save_pretrained(folder)
+    if is_authors:
+        names = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."}
+        weights = load_file(folder / "model.safetensors")
+        for old, new in names.items():
+            weights |= {name.replace(old, new): weights.pop(name) for name in [*weights] if name.startswith(old)}
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        facts = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "rope_theta": 1e6, "rope_scaling": None}
+        block = {"block_size": own.pop("block_size")}
+        (folder / "config.json").write_text(json.dumps(shape | facts | block | {"dflash_config": own}))
+    return folder
+
+
+def model_with_head(kind: str, folder: Path) -> LanguageModel:
+    """Return a language model on torch with a random head of one kind, without recycling."""
+    more: Any = {"engine": "torch", "recycling": False}
+    if kind in MTP:
+        return LanguageModel.from_pretrained(save_mtp_checkpoint(kind, folder), **more)
+    model = tiny_model(GEMMA if kind == "gemma4" else "llama")
+    save = {"eagle3": save_eagle3, "gemma4": save_gemma4_assistant, "dflash": save_dflash}[kind]
+    return LanguageModel(model, byte_tokenizer(), head=save(model, folder), **more)

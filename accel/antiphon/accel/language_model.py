@@ -55,10 +55,10 @@ class LanguageModel:
         recycling: True: the default drafter also drafts tokens that were likely in earlier requests, from
             ``recycling_table``. A table: use this table. False: use no table.
         memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
-        report: Called with the progress while a model is converted to OpenVINO, at its first start.
-        head: The model's trained draft head; the default drafter adds the head's guesses. "auto":
-            the MTP layer of the checkpoint. A folder or hub name: an EAGLE-3 head in the format of
-            the library speculators. None: no head.
+        report: Called with the progress of a conversion to OpenVINO, at a model's first start.
+        head: The model's trained draft head, whose guesses the default drafter adds: "auto" for the MTP layers of its
+            checkpoint; a folder or hub name of an EAGLE-3 head in the format of speculators, a Gemma 4 assistant or a
+            DFlash model; None for none.
         **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, compiled, cost, engine,
             reproducible, weights.
     """
@@ -123,7 +123,7 @@ class LanguageModel:
             device: A torch device; None: a GPU if there is one.
             dtype: "auto": the checkpoint's precision, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
-            head: As for the class. "auto": the MTP layer of the checkpoint, if it contains one.
+            head: As for the class; "auto" takes the MTP layers of the checkpoint, if it has any.
             only_cached: Raise an error if the model cannot be opened from the cache.
             **arguments: Fields of `DecodingOptions`; all others, such as ``quantization_config``,
                 go to transformers. ``engine`` is "auto" by default: OpenVINO on x86 CPUs, if it is
@@ -147,7 +147,7 @@ class LanguageModel:
         place = converted_model(name_or_path, progress=report) or name_or_path
         if device_map is None and "quantization_config" not in arguments:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}
-            check_memory(place, device=device, dtype=dtype, location=arguments, **runs)
+            check_memory(place, device=device, dtype=dtype, head=head, location=arguments, **runs)
         more: Any = {"name": str(name_or_path), "recycling": recycling, "memory": memory} | options.keywords
         store = store_of(place, device, dtype, device_map, options, arguments) if head in (None, "auto") else None
         load = partial(_load, place, device=device, dtype=dtype, device_map=device_map, **arguments)
@@ -333,9 +333,9 @@ def _use_head(model: PreTrainedModel, head: str | Path) -> None:
 
 def _warn_of_unused_head(model: PreTrainedModel, selected: ModelEngine, name: str) -> None:
     own = _head_of(model)
-    if own is not None and not selected.gives_hidden_states(own.layers):
+    if own is not None and (missing := selected.missing_for_head(own)):
         warnings.warn(
-            f"The {own.name} of {name!r} is not used: the engine {selected.name} does not give the hidden states "
-            f"{own.layers} that it reads. Load the model with engine='torch', or with head=None.",
+            f"The {own.name} of {name!r} is not used: it reads what the engine {selected.name} does not give, "
+            f"{missing}. Load the model with engine='torch', or with head=None.",
             stacklevel=3,
         )

@@ -68,6 +68,7 @@ class MemoryEstimate:
         engine: "openvino" or "torch".
         precision: Precision of the weights: the name of a torch dtype, "int8" or "int4".
         weights: All copies of the weights in the process, without memory-mapped files.
+        head: Weights of the draft head, without weights that it shares with the model.
         cache: KV cache of ``context`` tokens.
         context: Number of tokens in the KV cache.
     """
@@ -79,17 +80,18 @@ class MemoryEstimate:
     cache: int
     context: int
     libraries: int
+    head: int = 0
 
     @property
     def total(self) -> int:
-        """Bytes of weights, KV cache and libraries together."""
-        return self.weights + self.cache + self.libraries
+        """Bytes of weights, draft head, KV cache and libraries together."""
+        return self.weights + self.head + self.cache + self.libraries
 
     def __str__(self) -> str:
         return (
             f"about {gigabytes(self.total)} ({self.parameters / 1e9:.2f} billion weights in {self.precision} "
-            f"{gigabytes(self.weights)}, KV cache of {self.context:,} tokens {gigabytes(self.cache)}, libraries "
-            f"{gigabytes(self.libraries)})"
+            f"{gigabytes(self.weights)}, {f'draft head {gigabytes(self.head)}, ' if self.head else ''}"
+            f"KV cache of {self.context:,} tokens {gigabytes(self.cache)}, libraries {gigabytes(self.libraries)})"
         )
 
 
@@ -101,12 +103,14 @@ class _Checkpoint:
         parameters: Number of floating-point parameters for each type name of safetensors.
         largest: Number of parameters in the largest tensor; 0 if unknown.
         other_bytes: Bytes of all other tensors, such as packed 4-bit weights.
+        head: Number of parameters of the draft head.
     """
 
     parameters: Mapping[str, int]
     largest: int
     other_bytes: int
     config: Mapping[str, Any]
+    head: int = 0
 
     @property
     def stored_bits(self) -> int:
@@ -123,6 +127,7 @@ def check_memory(
     weights: str | None = None,
     cache: int | None = None,
     context: int | None = None,
+    head: str | Path | None = "auto",
     location: Mapping[str, Any] | None = None,
 ) -> MemoryEstimate | None:
     """Raise an error if a model needs more memory than this process may use; return the estimate.
@@ -136,16 +141,16 @@ def check_memory(
         engine: "auto", "torch" or "openvino". With "auto", the model only has to fit with one of
             them.
         weights: "int8" or "int4" for compressed weights, or None.
-        cache: Requested size of the KV cache in bytes; None: the size for ``context`` tokens.
-        context: Number of tokens, prompt and answer together; None: `DEFAULT_CONTEXT`, or the
-            model's context window if it is shorter.
+        cache: Requested size of the KV cache in bytes; None: that of ``context`` tokens.
+        context: Number of tokens, prompt and answer together; None: `DEFAULT_CONTEXT`, or the model's if it is shorter.
+        head: The draft head, as for `LanguageModel`.
         location: Options that locate a checkpoint on the hub, such as ``revision``, ``cache_dir`` and ``token``.
 
     Raises:
         NotEnoughMemoryError: The model does not fit. The message has the figures and the alternatives that fit.
     """
     place = _place(device)
-    checkpoint = None if place is None else _checkpoint(str(name_or_path), location or {})
+    checkpoint = None if place is None else _checkpoint(str(name_or_path), location or {}, head)
     if place is None or checkpoint is None:
         return None
     precision = weights or _precision(dtype, checkpoint, is_cpu=place == "CPU")
@@ -167,6 +172,7 @@ def estimate_memory(
     engine: str = "openvino",
     precision: str = "bfloat16",
     context: int | None = None,
+    head: str | Path | None = "auto",
     location: Mapping[str, Any] | None = None,
 ) -> MemoryEstimate | None:
     """Return the estimated memory of a model; None if its size is unknown.
@@ -175,8 +181,9 @@ def estimate_memory(
         name_or_path: Folder of a checkpoint, or name on the hub.
         engine: "openvino" or "torch".
         precision: "float32", "bfloat16", "float16", "int8" or "int4".
+        head: The draft head, as for `LanguageModel`.
     """
-    checkpoint = _checkpoint(str(name_or_path), location or {})
+    checkpoint = _checkpoint(str(name_or_path), location or {}, head)
     return None if checkpoint is None else _estimate(checkpoint, engine, precision, None, context)
 
 
@@ -192,6 +199,8 @@ def _alternatives(checkpoint: _Checkpoint, refused: MemoryEstimate, available: i
         shorter = replace(refused, cache=refused.cache * 1024 // refused.context, context=1024)
         if shorter.total <= available:
             found.append(f"a KV cache of 1,024 tokens (memory={shorter.cache})")
+    if refused.head and refused.total - refused.head <= available:
+        found.append("head=None, without the draft head")
     is_quantized = "quantization_config" in checkpoint.config
     if not is_quantized and _has_openvino():
         for weights in COMPRESSED_BITS:
@@ -216,6 +225,7 @@ def _estimate(
         cache=_cache_bytes(checkpoint.config, bits) * tokens if cache is None else cache,
         context=tokens,
         libraries=LIBRARIES[engine],
+        head=checkpoint.head * bits // 8,
     )
 
 
@@ -299,20 +309,42 @@ def _available(place: str, device: object) -> int:
     return torch.cuda.mem_get_info(torch.device("cuda" if device is None else str(device)))[0]
 
 
-def _checkpoint(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
-    """Read the headers and the configuration of a checkpoint in a folder, in the hub's cache, or on the hub."""
+def _checkpoint(name: str, location: Mapping[str, Any], head: str | Path | None) -> _Checkpoint | None:
+    """Read the headers and the configuration of a checkpoint and its draft head."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        if (found := _read(name, location)) is None:
+            return None
+        weights, config, text = *found, _text_config(found[1])
+        mtp = {key for key in weights if _is_mtp(key, text.get("num_hidden_layers", sys.maxsize))}
+        heads = {key: weights[key] for key in mtp} if head == "auto" else {}
+        if head not in ("auto", None) and (other := _read(str(head), {})):
+            heads = other[0]
+        shared = [text.get("vocab_size"), text.get("hidden_size")]  # embeddings and LM head are in memory once
+        own = _counts({key: tensor for key, tensor in heads.items() if tensor["shape"] != shared})[0]
+        loaded = _counts({key: tensor for key, tensor in weights.items() if key not in mtp})
+        return _Checkpoint(*loaded, config=config, head=sum(own.values()))
+    return None  # the loader names what is wrong with the files
+
+
+def _is_mtp(name: str, layers: int) -> bool:
+    """Return whether a weight belongs to an MTP layer; some checkpoints count these after the model's own layers."""
+    layer = re.search(r"(^|\.)(?:layers\.(\d+)|mtp)\.", name)
+    return layer is not None and (layer[2] is None or int(layer[2]) >= layers)
+
+
+def _read(name: str, location: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the headers of weights by name, and the configuration: of a folder, from the hub's cache, or the hub."""
     folder = Path(name)
     if not folder.is_dir():
-        found = _cached_folder(name, location)
-        if found is None:
+        if (cached := _cached_folder(name, location)) is None:
             return _on_hub(name, location)
-        folder = found
+        folder = cached
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         headers = [json.loads(safetensors_header(path)) for path in _weight_files(folder)]
         if headers:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            return _Checkpoint(*_counts([_text_weights(header, config) for header in headers]), config=config)
-    return None  # the loader names what is wrong with the files
+            return _text_weights(headers, config), config
+    return None
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -334,7 +366,7 @@ def _cached_folder(name: str, location: Mapping[str, Any]) -> Path | None:
     return None
 
 
-def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
+def _on_hub(name: str, location: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Read the headers on the hub without downloading the weights."""
     if location.get("local_files_only") or not name or name.count("/") > 1:
         return None
@@ -345,24 +377,22 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
         config = json.loads(Path(hf_hub_download(name, "config.json", **options)).read_text(encoding="utf-8"))
         files = get_safetensors_metadata(name, **options).files_metadata.values()
         headers = [{key: vars(tensor) for key, tensor in file.tensors.items()} for file in files]
-        return _Checkpoint(*_counts([_text_weights(header, config) for header in headers]), config=config)
+        return _text_weights(headers, config), config
     return None
 
 
-def _text_weights(header: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a header's weights that are loaded; of a multimodal model, only the text model's."""
-    if _text_config(config) is config and not config.get("vision_config"):
-        return header
-    return {name: weight for name, weight in header.items() if not OTHER_PARTS.search(name)}
+def _text_weights(headers: list[dict[str, Any]], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights of all headers that are loaded: of a multimodal checkpoint, only the text model's."""
+    is_text = _text_config(config) is config and not config.get("vision_config")
+    weights = {name: tensor for header in headers for name, tensor in header.items() if name != "__metadata__"}
+    return {name: tensor for name, tensor in weights.items() if is_text or not OTHER_PARTS.search(name)}
 
 
-def _counts(headers: list[dict[str, Any]]) -> tuple[dict[str, int], int, int]:
-    """Return the floats per type, the floats in the largest tensor, and other tensors' bytes."""
+def _counts(weights: Mapping[str, Any]) -> tuple[dict[str, int], int, int]:
+    """Return the number of floats by type, the number in the largest tensor, and the bytes of other tensors."""
     floating: dict[str, int] = {}
     largest = other = 0
-    for name, tensor in (item for header in headers for item in header.items()):
-        if name == "__metadata__":
-            continue
+    for tensor in weights.values():
         kind, (start, end) = tensor["dtype"], tensor["data_offsets"]
         if kind in BITS:
             count = math.prod(tensor["shape"])

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.decoding.drafter_choice import choose_drafter
 from antiphon.accel.drafting.cost_model import StepCost
-from antiphon.accel.drafting.drafters.head import WIDTH
+from antiphon.accel.drafting.drafters.head import WIDTH, HiddenStates
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.protocol import Level
 from antiphon.accel.engines.selection import EngineChoice, SelectedEngine, select_engine
@@ -61,7 +61,7 @@ class ModelReport:
         compiling_reason: Why torch does not compile the steps; empty if it does.
         cost: Measured cost of the engine's forward passes.
         auto_drafter: The drafter that "auto" selects, and why.
-        draft_head: The model's trained draft head and the time of one of its passes, or why there is none.
+        draft_head: The model's trained draft head, its size and the time of one of its passes, or why there is none.
     """
 
     model: str
@@ -122,26 +122,30 @@ def _inspect(engine: TorchEngine, selected: SelectedEngine, choice: EngineChoice
         compiling_reason=engine.why_not_compiled(),
         cost=cost,
         auto_drafter=str(choose_drafter(model, engine=choice)),
-        draft_head=_draft_head(engine),
+        draft_head=describe_head(engine),
         advice=tuple(_advice(model, traits)),
     )
 
 
 @torch.no_grad()
-def _draft_head(engine: TorchEngine) -> str:
+def describe_head(engine: TorchEngine) -> str:
+    """Return the kind, the size and the time of a pass of the model's draft head, or why there is none."""
     head = engine.head
     if head is None:
         return f"none: {engine.head_reason}"
-    sequence, session = engine.sequence(hidden_states=head.layers), head.session()
+    sequence = engine.sequence(hidden_states=head.layers)
+    session = head.session(lambda: sequence.cache)
     sequence.prefill([0, 0])
     sequence.keep(())
-    session.read(sequence.hidden_states.take(), [0, 0], WIDTH)
+    [states] = sequence.hidden_states.take()
     seconds: list[float] = []
-    for _ in range(TIMED_PASSES):
+    for start in range(TIMED_PASSES):
+        newest = HiddenStates(start, tuple(each[-1:] for each in states.layers))
         started = perf_counter()
-        session.guess(0, WIDTH)
+        session.read([newest], [0], WIDTH)
         seconds.append(perf_counter() - started)
-    return f"{head.name}, {1000 * min(seconds):.1f} ms a guess"
+    guesses = f"for {head.max_depth} guesses" if head.is_parallel else "a guess"
+    return f"{head.name}, {head.num_bytes / 1e6:,.1f} MB of its own weights, {1000 * min(seconds):.1f} ms {guesses}"
 
 
 def _mask(traits: Traits) -> str:

@@ -99,6 +99,7 @@ class ModelRequest(EngineRequest):
         is_long = selected.max_length is not None and generation_config.max_length > selected.max_length
         needs_torch = needs_torch or is_long or bita_weights_of(drafter) is not None
         engine = _engine_for(model, selected, options, needs_torch=needs_torch)
+        head = None if head is not None and engine.missing_for_head(head.model) else head
         self.history = TokenHistory(input_ids)
         is_detailed = bool(generation_config.return_dict_in_generate)
         sampler = Sampler(
@@ -132,7 +133,7 @@ class ModelRequest(EngineRequest):
             prefill_chunk=generation_config.prefill_chunk_size,
         )
         if head is not None:
-            head.connect(self.sequence.hidden_states.take, engine.lock.run)
+            head.connect(self.sequence.hidden_states.take, engine.lock.run, partial(engine.cache_of, self.sequence))
 
     def result(self) -> Tensor | GenerateDecoderOnlyOutput:
         """Return the output in the form of `generate`; call it after the last step."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from antiphon.accel.drafting.cost_model import CostModel, StepCost
     from antiphon.accel.drafting.draft import Drafter
     from antiphon.accel.drafting.drafters.bita import MaskWeights
+    from antiphon.accel.drafting.drafters.head import DraftHead
     from antiphon.accel.drafting.drafters.recycling_table import Bigrams
     from antiphon.accel.engines.fair_lock import FairLock
     from antiphon.accel.engines.hidden_states import KeptStates
@@ -304,8 +305,8 @@ class ModelEngine(Engine, Protocol):
                 the beginning of the prompt.
         """
 
-    def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
-        """Return whether sequences of this engine can collect the hidden states of these layers."""
+    def missing_for_head(self, head: DraftHead) -> str:
+        """Return what a draft head reads and this engine cannot give it; empty if the engine gives everything."""
 
     def cache_of(self, sequence: CachedSequence) -> Cache | None:
         """Return the KV cache as a transformers cache; None if the engine uses another format."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import isfinite
+from operator import mul
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +18,7 @@ from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens, merge, trim
 
 MAX_DEPTH, WIDTH = 8, 4
-"""Maximum number of passes of the head in a step, and number of guesses of each pass."""
+"""Maximum number of passes of the head in a step, and number of guesses at each token."""
 
 MIN_GAIN = 0.02
 """Minimum expected gain of a pass, in tokens; below it no pass is run, however short it is."""
@@ -74,22 +76,32 @@ class HeadSession(Protocol):
 
 
 class DraftHead(Protocol):
-    """A trained head of one model."""
+    """A trained head of one model.
 
-    @property
-    def name(self) -> str:
-        """Kind of the head, for messages."""
+    Attributes:
+        name: Kind of the head, for messages.
+        layers: Indices of the model's hidden states that the head reads, as in ``hidden_states`` of transformers.
+        stats: Measured times and acceptance rates, which all requests share.
+        max_depth: Maximum number of consecutive guesses in a step.
+        is_parallel: Whether ``read`` computes the guesses at all depths, so that ``guess`` needs no pass.
+        reads_cache: Whether the head attends to the model's keys and values.
+        num_bytes: Size of its weights in bytes, without weights that it shares with the model.
+    """
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Indices of the model's hidden states that the head reads, as in ``hidden_states`` of transformers."""
+    name: str
+    layers: tuple[int, ...]
+    stats: HeadStats
+    max_depth: int = MAX_DEPTH
+    is_parallel: bool = False
+    reads_cache: bool = False
+    num_bytes: int = 0
 
-    @property
-    def stats(self) -> HeadStats:
-        """Measured times and acceptance rates, which all requests share."""
+    def session(self, cache: Callable[[], Any]) -> HeadSession:
+        """Return the session of a new text.
 
-    def session(self) -> HeadSession:
-        """Return the session of a new text."""
+        Args:
+            cache: Returns the model's cache of the text, which holds the tokens whose hidden states are known.
+        """
 
 
 class HeadStats:
@@ -115,7 +127,11 @@ class HeadStats:
         self._trials, self._hits = [0.0] * MAX_DEPTH, [0.0] * MAX_DEPTH
 
     def acceptance(self, depth: int) -> float:
-        """Return the acceptance rate of the best guess at a depth (from 0) below right guesses."""
+        """Return the acceptance rate of the best guess at a depth, from 0, if all guesses before it are right.
+
+        Depths from `MAX_DEPTH` - 1 on count together.
+        """
+        depth = min(depth, MAX_DEPTH - 1)
         return (self._hits[depth] + PRIOR_TRIALS * INITIAL_ACCEPTANCE) / (self._trials[depth] + PRIOR_TRIALS)
 
     def pays(self, gain: float) -> bool:
@@ -132,7 +148,7 @@ class HeadStats:
 
     def observe_guess(self, depth: int, is_hit: bool) -> None:
         """Count the best guess at a depth."""
-        decay = 1 - 1 / MEMORY
+        decay, depth = 1 - 1 / MEMORY, min(depth, MAX_DEPTH - 1)
         self._trials[depth] = self._trials[depth] * decay + 1
         self._hits[depth] = self._hits[depth] * decay + is_hit
 
@@ -168,22 +184,29 @@ class Head:
     def __init__(self, head: DraftHead) -> None:
         self.model = head
         self._take_states: Callable[[], Sequence[HiddenStates]] = list
+        self._cache: Callable[[], Any] = lambda: None
         self._run: Callable[[Callable[[], Draft]], Draft] = lambda function: function()
         self.begin((), ())
 
-    def connect(self, take_states: Callable[[], Sequence[HiddenStates]], run: Callable[[Any], Any]) -> None:
-        """Connect this drafter with the sequence of its request.
+    def connect(
+        self,
+        take_states: Callable[[], Sequence[HiddenStates]],
+        run: Callable[[Any], Any],
+        cache: Callable[[], Any] = lambda: None,
+    ) -> None:
+        """Connect the part with the sequence of its request, before it begins.
 
         Args:
             take_states: Returns the hidden states of the tokens that were kept since its last call.
             run: Calls a function while no other thread uses the engine.
+            cache: Returns the model's cache, as for `DraftHead.session`.
         """
-        self._take_states, self._run = take_states, run
+        self._take_states, self._run, self._cache = take_states, run, cache
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
         """Forget the previous request."""
         self.text = list(prompt)
-        self._session = self.model.session()
+        self._session = self.model.session(self._cache)
         self._unread: list[HiddenStates] = []
         self._end = 0  # position after the last known hidden state
         self._best: list[int] = []
@@ -205,7 +228,7 @@ class Head:
         self._started = perf_counter()
         if len(tree):
             tree = Draft.unchecked(tree.tokens, tree.parents, tuple(self._others.calibrate(tree)))
-        own = self._run(lambda: self._guesses(tree, min(budget, MAX_DEPTH)))
+        own = self._run(lambda: self._guesses(tree, min(budget, self.model.max_depth)))
         return merge(tree, own) if len(own) else tree
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
@@ -231,7 +254,7 @@ class Head:
         for start, layers in self._take_states():
             known = self._end - start
             if known < 0:
-                self._session, self._unread, known = self.model.session(), [], 0
+                self._session, self._unread, known = self.model.session(self._cache), [], 0
             if len(layers[0]) > known:
                 self._unread.append(HiddenStates(start + known, tuple(each[known:] for each in layers)))
                 self._end = start + len(layers[0])
@@ -250,7 +273,11 @@ class Head:
         for level in range(depth if self._unread else 0):
             is_due = level == 0 and stats.skipped_steps > EXPLORE_EVERY
             gain = above * (1 - _covered(tree, other)) * stats.acceptance(level)
-            if not is_due and not stats.pays(gain):
+            if self.model.is_parallel:  # the first pass brings the guesses at all depths, and the others cost nothing
+                is_worth = gain > MIN_GAIN if level else stats.pays(self._parallel_gain(gain, depth))
+            else:
+                is_worth = stats.pays(gain)
+            if not is_due and not is_worth:
                 break
             stats.skipped_steps = 0
             found = [each for each in self._pass(level) if isfinite(each[1]) and each[1] > 0]
@@ -268,6 +295,11 @@ class Head:
         own = Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
         return Draft.unchecked(own.tokens, own.parents, tuple(self._calibration.calibrate(own)))
 
+    def _parallel_gain(self, first: float, depth: int) -> float:
+        """Return the expected tokens of all guesses of one pass, if ``first`` are expected of the first guess."""
+        rates = (self.model.stats.acceptance(level) for level in range(1, depth))
+        return sum(accumulate(rates, mul, initial=first))
+
     def _pass(self, level: int) -> Guesses:
         """Run one pass of the head, over the unread tokens or over its last guess, and time it."""
         started, count = perf_counter(), 1
@@ -277,7 +309,7 @@ class Head:
             found = self._session.read(states, self.text[first + 1 : first + 1 + count], WIDTH)
         else:
             found = self._session.guess(self._best[-1], WIDTH)
-        if count <= MAX_TIMED_TOKENS:
+        if count <= MAX_TIMED_TOKENS and not (level and self.model.is_parallel):
             self.model.stats.observe_pass(perf_counter() - started)
         return found
 

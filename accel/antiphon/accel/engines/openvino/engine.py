@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from antiphon.accel.drafting.budget import Budget
     from antiphon.accel.drafting.cost_model import CostModel, StepCost
     from antiphon.accel.drafting.draft import Drafter
+    from antiphon.accel.drafting.drafters.head import DraftHead
     from antiphon.accel.drafting.drafters.recycling_table import Bigrams
     from antiphon.accel.engines.protocol import CachedSequence
 
@@ -208,7 +209,7 @@ class OpenVINOEngine:
             hidden_states: Indices of the hidden states that a draft head reads; ignored if the
                 graph does not return them.
         """
-        sequence = PagedSequence(self._memory, tenant, hidden_states if self.gives_hidden_states(hidden_states) else ())
+        sequence = PagedSequence(self._memory, tenant, hidden_states if self._gives(hidden_states) else ())
         with self._memory.lock:
             self._memory.collect()
             sequence.adopt_prefix(text)
@@ -219,8 +220,14 @@ class OpenVINOEngine:
         """See `ModelEngine.new_sequence`."""
         return self.sequence(tokens, tenant=options.tenant, hidden_states=options.hidden_states)
 
-    def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
-        """See `ModelEngine.gives_hidden_states`. Only the last hidden states can be returned."""
+    def missing_for_head(self, head: DraftHead) -> str:
+        """See `ModelEngine.missing_for_head`. The keys are in blocks whose format only OpenVINO's kernels know."""
+        if head.reads_cache:
+            return "the model's keys and values, which OpenVINO keeps in an internal format"
+        return "" if self._gives(head.layers) else f"the hidden states {head.layers}"
+
+    def _gives(self, layers: tuple[int, ...]) -> bool:
+        """Return whether the graph gives these hidden states: the last ones, if it was compiled for a head."""
         return self.graph.hidden_size > 0 and layers == (-1,)
 
     def cache_of(self, sequence: CachedSequence) -> None:

@@ -242,7 +242,7 @@ def _compile(
         alive = model_ref()
         return None if alive is None else load_or_compute_bigrams(alive, forward)
 
-    converted = load_or_convert(folder_of(facts.key), convert)
+    converted, head = load_or_convert(folder_of(facts.key), convert), engine_of(model).head
     owners[:] = attach_weights(converted, model, files)
     engine = build_engine(
         facts,
@@ -250,7 +250,7 @@ def _compile(
         owners,
         memory=memory,
         max_length=None if traits.rope is None else traits.rope.position,
-        gives_hidden_states=engine_of(model).head is not None,
+        gives_hidden_states=head is not None and not head.reads_cache,
         lock=engine_of(model).lock,
         find_bigrams=find_bigrams,
     )

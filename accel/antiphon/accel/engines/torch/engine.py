@@ -313,9 +313,9 @@ class TorchEngine:
             return [TorchLogits(rows) for rows in batched_forward(fed, self.batch_mode)]
         return [self._forward_alone(inputs[0])]
 
-    def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
-        """See `ModelEngine.gives_hidden_states`."""
-        return True
+    def missing_for_head(self, head: DraftHead) -> str:
+        """See `ModelEngine.missing_for_head`."""
+        return ""
 
     def cache_of(self, sequence: CachedSequence) -> Cache:
         """Return the cached tokens of a sequence as a transformers cache."""

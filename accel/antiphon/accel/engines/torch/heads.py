@@ -1,16 +1,18 @@
-"""Draft heads on torch: the MTP layer of a checkpoint, and EAGLE-3 heads in the format of speculators.
+"""Draft heads on torch: the MTP layers of a checkpoint, and EAGLE-3 heads in the format of speculators.
 
-The heads use the model's embeddings. MTP layers also use the model's LM head.
+The heads share embeddings with the model, and MTP layers its LM head too. Heads that transformers loads as
+separate models are in `antiphon.accel.engines.torch.assistants`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Linear
 from torch.nn.functional import embedding, linear
@@ -21,12 +23,26 @@ from transformers.modeling_layers import MtpModel
 from transformers.utils.hub import cached_file
 
 from antiphon.accel.drafting.draft import Tokens
-from antiphon.accel.drafting.drafters.head import Guesses, HeadStats, HiddenStates
-from antiphon.accel.engines.torch.argmax import top_k
+from antiphon.accel.drafting.drafters.head import MAX_DEPTH, DraftHead, Guesses, HeadSession, HeadStats, HiddenStates
+from antiphon.accel.engines.torch.assistants import (
+    GEMMA4_TYPES,
+    DFlashHead,
+    Gemma4Head,
+    guesses_of,
+    input_embeddings,
+    is_dflash,
+    num_bytes,
+    output_weight,
+    plain_pass,
+    stacked,
+)
 from antiphon.accel.quiet_loading import quiet_loading
 
 AUTO = "auto"
 """The head in the checkpoint itself, if there is one."""
+
+MTP_COUNTS = ("num_mtp_layers", "mtp_num_hidden_layers", "num_nextn_predict_layers")
+"""Names that configurations give to the number of MTP layers; transformers knows the first one."""
 
 EAGLE_LAYERS = 3
 """Number of the model's layers whose hidden states an EAGLE-3 head reads."""
@@ -37,6 +53,7 @@ class HeadModule(Protocol):
 
     name: str
     layers: tuple[int, ...]
+    num_bytes: int
     weight: Tensor
     """Weights of the LM head, shape (vocab, hidden). Inputs are moved to their device and dtype."""
 
@@ -59,23 +76,6 @@ class HeadModule(Protocol):
         """Return an empty cache."""
 
 
-class TorchHead:
-    """A `DraftHead` of one layer on torch.
-
-    Args:
-        module: The layer.
-    """
-
-    def __init__(self, module: HeadModule) -> None:
-        self.module = module
-        self.name, self.layers = module.name, module.layers
-        self.stats = HeadStats()
-
-    def session(self) -> TorchHeadSession:
-        """Return the session of a new text."""
-        return TorchHeadSession(self.module)
-
-
 class TorchHeadSession:
     """The `HeadSession` of a `TorchHead`: its cache has one entry for each token that it has read or guessed."""
 
@@ -87,49 +87,123 @@ class TorchHeadSession:
 
     def read(self, states: Sequence[HiddenStates], tokens: Tokens, width: int) -> Guesses:
         """See `HeadSession.read`."""
-        weight = self._module.weight
-        parts = [torch.cat([torch.as_tensor(each).to(weight) for each in part.layers], dim=-1) for part in states]
-        self._cache.crop(-self._guessed)
+        if self._cache.is_initialized:
+            self._cache.crop(-self._guessed)
         self._guessed, self._position = 0, states[0].start
-        return self._pass(torch.cat(parts)[None], tokens, width, is_read=True)
+        return self._pass(stacked(states, self._module.weight), tokens, width, is_read=True)
 
     def guess(self, token: int, width: int) -> Guesses:
         """See `HeadSession.guess`."""
         self._guessed += 1
         return self._pass(self._hidden, (token,), width)
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
     def _pass(self, hidden: Tensor, tokens: Tokens, width: int, *, is_read: bool = False) -> Guesses:
-        module = self._module
-        device = module.weight.device
+        module, device = self._module, self._module.weight.device
         positions = torch.arange(self._position + 1, self._position + 1 + len(tokens), device=device)[None]
         self._position += len(tokens)
-        with torch.autocast(device.type, enabled=False):
+        with plain_pass(device):
             hidden = module.combine(hidden) if is_read else hidden
             hidden, output = module.forward(hidden, torch.tensor([tokens], device=device), positions, self._cache)
             logits = linear(output[:, -1], module.weight)
         self._hidden = hidden[:, -1:]
-        rows, chances = top_k(logits, min(width, logits.shape[1]))
-        found = rows[0] if module.tokens is None else module.tokens[rows[0]]
-        return list(zip(found.tolist(), chances[0].tolist(), strict=True))
+        return guesses_of(logits, width, module.tokens)[0]
+
+
+class MtpLayersSession:
+    """The `HeadSession` of several MTP layers: layer k guesses the token at depth k.
+
+    Layer k reads the output of layer k - 1 at every token, and the token k + 1 places after it. Its last k cache
+    entries come from guessed tokens. They are dropped by the next call of ``read``, and computed again from confirmed
+    tokens when the layer runs for the next time.
+    """
+
+    def __init__(self, module: MtpModule) -> None:
+        self._module = module
+        self._cache = module.new_cache()
+        self._inputs = [module.weight[None, :0]] * module.count  # of each layer, (1, unread tokens, hidden)
+        self._guessed = [0] * module.count  # cache entries of each layer that come from guessed tokens
+        self._text: list[int] = []  # confirmed tokens, each after one of the hidden states
+        self._chain: list[int] = []
+        self._position = 0  # of the last confirmed token
+
+    def read(self, states: Sequence[HiddenStates], tokens: Tokens, width: int) -> Guesses:
+        """See `HeadSession.read`."""
+        layers: list[Any] = self._cache.layers
+        for layer, count in enumerate(self._guessed):
+            if layers[layer].is_initialized:
+                layers[layer].crop(-count)
+            if count and layer + 1 < self._module.count:
+                self._inputs[layer + 1] = self._inputs[layer + 1][:, :-count]
+        self._guessed, self._chain = [0] * self._module.count, []
+        self._inputs[0] = stacked(states, self._module.weight)
+        self._text += tokens
+        self._position = states[0].start + len(tokens)
+        return self._pass(0, width)
+
+    def guess(self, token: int, width: int) -> Guesses:
+        """See `HeadSession.guess`."""
+        self._chain.append(token)
+        return self._pass(len(self._chain), width)
+
+    def _pass(self, layer: int, width: int) -> Guesses:
+        module, inputs = self._module, self._inputs[layer]
+        count, end, device = inputs.shape[1], self._position + layer + 1, inputs.device
+        tokens = [*self._text, *self._chain][-count:]
+        positions = torch.arange(end - count, end, device=device)[None]
+        with plain_pass(device):
+            output = module.forward_layer(layer, inputs, torch.tensor([tokens], device=device), positions, self._cache)
+            logits = linear(output[:, -1], module.weight)
+        self._guessed[layer] = min(layer, count)
+        self._inputs[layer] = inputs[:, count - self._guessed[layer] :]
+        if layer + 1 < module.count:
+            self._inputs[layer + 1] = torch.cat([self._inputs[layer + 1], output], dim=1)
+        return guesses_of(logits, width)[0]
+
+
+class TorchHead(DraftHead):
+    """A `DraftHead` of one layer, or of several MTP layers, on torch.
+
+    Args:
+        module: The layer or layers.
+        session: Makes a session of the module.
+        max_depth: As in `DraftHead`.
+    """
+
+    def __init__(
+        self,
+        module: HeadModule,
+        session: Callable[[Any], HeadSession] = TorchHeadSession,
+        max_depth: int = MAX_DEPTH,
+    ) -> None:
+        self.module, self._session, self.max_depth = module, session, max_depth
+        self.name, self.layers, self.num_bytes = module.name, module.layers, module.num_bytes
+        self.stats = HeadStats()
+
+    def session(self, cache: Callable[[], Any]) -> HeadSession:
+        """Return the session of a new text; it does not read the model's cache."""
+        return self._session(self.module)
 
 
 class MtpModule:
-    """The MTP layer of a model's own checkpoint. Its output is the input for the next token.
+    """The MTP layers of a model's own checkpoint. A single one is applied to its own output for each further token.
 
     Args:
-        model: The model; its configuration declares one MTP layer.
+        model: The model. Its configuration has the number of MTP layers.
+        count: Number of MTP layers.
     """
 
-    name = "MTP layer"
     layers: tuple[int, ...] = (-1,)
     tokens: Tensor | None = None
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.weight = _output_weight(model)
+    def __init__(self, model: PreTrainedModel, count: int) -> None:
+        self.name, self.count = "MTP layer" if count == 1 else f"head of {count} MTP layers", count
+        self.weight, owner = output_weight(model), cast(Any, model)
+        # transformers takes all weights that match these patterns for those of MTP layers, even an image encoder's.
+        patterns = owner._keys_to_ignore_on_load_unexpected or ()
+        owner._keys_to_ignore_on_load_unexpected = {each for each in patterns if "mtp" in each or "layers" in each}
         with quiet_loading():
             self.module = MtpModel.from_pretrained(model, device_map={"": self.weight.device}).eval()
+        self.num_bytes = num_bytes(self.module.layers)
 
     def combine(self, states: Tensor) -> Tensor:
         """See `HeadModule.combine`."""
@@ -137,9 +211,14 @@ class MtpModule:
 
     def forward(self, hidden: Tensor, tokens: Tensor, positions: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         """See `HeadModule.forward`."""
-        own: Any = self.module
-        output: Tensor = own.forward_layer(0, hidden, positions, cache, input_ids=tokens)
+        output = self.forward_layer(0, hidden, tokens, positions, cache)
         return output, output
+
+    def forward_layer(self, layer: int, hidden: Tensor, tokens: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+        """Return the output of a layer, (1, tokens, hidden), for inputs as of `HeadModule.forward`."""
+        own: Any = self.module
+        output: Tensor = own.forward_layer(layer, hidden, positions, cache, input_ids=tokens)
+        return output
 
     def new_cache(self) -> Cache:
         """See `HeadModule.new_cache`."""
@@ -179,12 +258,16 @@ class Eagle3Module:
         self.layers = tuple(config.get("eagle_aux_hidden_state_layer_ids") or (2, count // 2, count - 3))[:EAGLE_LAYERS]
         if not all(0 <= layer <= count for layer in self.layers):
             raise ValueError(f"The head reads the layers {self.layers}, and the model has {count} layers.")
-        place: Any = {"device": _output_weight(model).device, "dtype": model.dtype}
+        place: Any = {"device": output_weight(model).device, "dtype": model.dtype}
         self.is_normed_first = bool(config.get("norm_before_residual"))
-        self.weight, self.fc = weights["lm_head.weight"].to(**place), weights["fc.weight"].to(**place)
+        shared = [output_weight(model), input_embeddings(model).weight.detach()]
+        self.weight = _shared(shared[0], weights["lm_head.weight"]).to(**place)
+        self._embeddings = _shared(shared[1], weights.get("embed_tokens.weight")).to(**place)
+        self.fc, self._body = weights["fc.weight"].to(**place), self._build(weights).to(**place)
         self.tokens = _target_tokens(weights, text.vocab_size, place["device"])
-        self._embeddings = _shared_embeddings(model, weights.get("embed_tokens.weight")).to(**place)
-        self._body = self._build(weights).to(**place)
+        pairs = zip((self.weight, self._embeddings), shared, strict=True)
+        own = [self.fc, *(mine for mine, other in pairs if mine.data_ptr() != other.data_ptr())]
+        self.num_bytes = num_bytes(self._body) + sum(each.nbytes for each in own)
 
     def combine(self, states: Tensor) -> Tensor:
         """See `HeadModule.combine`."""
@@ -232,12 +315,12 @@ class Eagle3Module:
         return body.eval()
 
 
-def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[TorchHead | None, str]:
+def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[DraftHead | None, str]:
     """Load the draft head of a model.
 
     Args:
-        source: None: no head. "auto": the MTP layer of the model's own checkpoint, if any.
-            Otherwise the folder or hub name of an EAGLE-3 head in the format of speculators.
+        source: "auto": the MTP layers of the model's own checkpoint, if it has any; a folder or a name on the hub: an
+            EAGLE-3 head in the format of speculators, a Gemma 4 assistant or a DFlash model; None: no head.
 
     Returns:
         The head, or None and the reason why there is none.
@@ -250,48 +333,52 @@ def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[TorchH
         return None, "none was requested"
     if source == AUTO:
         return _load_mtp(model)
-    from safetensors.torch import load_file
-
-    config = json.loads(Path(str(cached_file(str(source), "config.json"))).read_text(encoding="utf-8"))
-    kind = config.get("speculators_model_type")
-    if kind != "eagle3":
-        raise ValueError(
-            f"head is {str(source)!r}, whose speculators_model_type is {kind!r}; give an EAGLE-3 head in the format of "
-            "speculators ('eagle3'), or 'auto' for the checkpoint's own MTP layer."
-        )
-    weights = load_file(str(cached_file(str(source), "model.safetensors")))
+    name = str(source)
+    config = json.loads(Path(str(cached_file(name, "config.json"))).read_text(encoding="utf-8"))
     try:
-        return TorchHead(Eagle3Module(model, config, weights)), ""
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"head is {str(source)!r}, which cannot be used. {error}") from error
+        if config.get("model_type") in GEMMA4_TYPES:
+            return Gemma4Head(model, name), ""
+        if is_dflash(config):
+            return DFlashHead(model, name, config), ""
+        if config.get("speculators_model_type") == "eagle3":
+            weights = load_file(str(cached_file(name, "model.safetensors")))
+            return TorchHead(Eagle3Module(model, config, weights)), ""
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise ValueError(f"head is {name!r}, which cannot be used. {' '.join(str(error).split())[:400]}") from error
+    kind = config.get("speculators_model_type") or config.get("model_type")
+    raise ValueError(
+        f"head is {name!r}, which is of the type {kind!r}; give a folder or a name of an EAGLE-3 head in the format of "
+        "speculators ('eagle3'), of a Gemma 4 assistant or of a DFlash model, or 'auto' for the checkpoint's own MTP "
+        "layers."
+    )
 
 
-def _load_mtp(model: PreTrainedModel) -> tuple[TorchHead | None, str]:
+def _load_mtp(model: PreTrainedModel) -> tuple[DraftHead | None, str]:
     text: Any = model.config.get_text_config(decoder=True)
-    # Transformers does not know the field's name in Qwen's configurations, `mtp_num_hidden_layers`.
-    count = getattr(text, "num_mtp_layers", None) or getattr(text, "mtp_num_hidden_layers", None) or 0
-    if count != 1:
-        return None, f"the checkpoint has {count} MTP layers, and one is supported" if count else "it has no MTP layer"
-    text.num_mtp_layers = 1
+    count = next((count for name in MTP_COUNTS if (count := getattr(text, name, None))), 0)
+    if not count:
+        return None, "it has no MTP layer"
+    text.num_mtp_layers = count
     for name in ("layer_types", "mlp_layer_types"):
         if getattr(text, name, None) is not None and getattr(text, f"mtp_{name}", None) is None:
-            setattr(text, f"mtp_{name}", ["full_attention" if name == "layer_types" else getattr(text, name)[-1]])
+            kind = "full_attention" if name == "layer_types" else getattr(text, name)[-1]
+            setattr(text, f"mtp_{name}", [kind] * count)
     try:
-        return TorchHead(MtpModule(model)), ""
-    except (OSError, RuntimeError, ValueError) as error:  # for example a checkpoint without the layer's weights
-        return None, f"the MTP layer could not be loaded: {' '.join(str(error).split())[:200]}"
+        module = MtpModule(model, count)
+        head = TorchHead(module) if count == 1 else TorchHead(module, MtpLayersSession, count)
+        session, states = head.session(lambda: None), (module.weight.new_zeros((2, module.weight.shape[1])),)
+        for start in (0, 2):
+            session.read([HiddenStates(start, states)], (0, 0), 1)
+            session.guess(0, 1)
+    # For example a checkpoint without the layers' weights, or an architecture that transformers guesses wrong.
+    except Exception as error:  # noqa: BLE001
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return None, f"its MTP layers could not be loaded ({reason})"
+    return head, ""
 
 
-def _output_weight(model: PreTrainedModel) -> Tensor:
-    head: Any = model.get_output_embeddings()
-    weight: Tensor = head.weight
-    return weight.detach()
-
-
-def _shared_embeddings(model: PreTrainedModel, own: Tensor | None) -> Tensor:
-    """Return the head's embeddings; the model's own if these are equal or the head has none."""
-    inputs: Any = model.get_input_embeddings()
-    shared: Tensor = inputs.weight.detach()
+def _shared(shared: Tensor, own: Tensor | None) -> Tensor:
+    """Return the model's embeddings or LM head if the head's are equal or missing, so that they are in memory once."""
     if own is None or (own.shape == shared.shape and torch.equal(own.to(shared), shared)):
         return shared
     return own

@@ -82,7 +82,8 @@ class TextPart:
         """
         own = self.model_class
         fields: dict[str, Any] = {"__module__": own.__module__}
-        fields["_keys_to_ignore_on_load_unexpected"] = ["."]  # the weights of the other parts need no warning
+        # The weights of the other parts need no warning; by the other patterns transformers finds MTP layers.
+        fields["_keys_to_ignore_on_load_unexpected"] = [".", *(own._keys_to_ignore_on_load_unexpected or ())]
         if self.features:
             fields["__init__"] = _without_features(own, self.features)
         text_class: Any = type(own.__name__, (own,), fields)
