@@ -54,8 +54,8 @@ def test_the_prompt_depends_on_template_and_size(tiny: LanguageModel, passages: 
 def test_an_answer_of_a_small_model_ends_after_its_first_paragraph(
     tiny: LanguageModel, passages: list[Passage]
 ) -> None:
-    plans = [plan_request(tiny, Question(QUESTION), passages, **given) for given in ({}, {"stop": "###"})]
-    assert [plan.stop for plan in plans] == [("\n\n",), ("###", "\n\n")]
+    assert plan_request(tiny, Question(QUESTION), passages).stop == ("\n\n",)
+    assert plan_request(tiny, Question(QUESTION), passages, stop="###").stop == ("###", "\n\n")
     assert plan_request(LargeModel(tiny.model, tiny.tokenizer), Question(QUESTION), passages).stop == ()
 
 
