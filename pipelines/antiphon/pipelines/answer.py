@@ -175,16 +175,16 @@ class AnswerStream(TextStream):
         question: Question,
         plan: RequestPlan,
         stream: TextStream,
-        on_end: Sequence[Callable[[Answer], None]] = (),
-        spans: tuple[Span, Span] | None = None,
-        started: float | None = None,
+        on_end: Sequence[Callable[[Answer], None]],
+        spans: tuple[Span, Span],
+        started: float,
     ) -> None:
         self.question = question
         self.plan = plan
-        self._spans = spans
+        self._spans: tuple[Span, Span] | None = spans
         self._stream = stream
         self._on_end = on_end
-        self._started = perf_counter() if started is None else started
+        self._started = started
         self._seconds = 0.0
 
     @property

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from antiphon.accel import PrefixCache, TextModel
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import CountedPrompt, Message, PromptInput, ReferenceInput, TokenizedPrompt
 from antiphon.accel.text.thinking_switch import asks_about_thinking
@@ -31,9 +32,6 @@ from antiphon.pipelines.question import Question
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.retrieval import Passage
-
-if TYPE_CHECKING:
-    from antiphon.accel import PrefixCache, TextModel
 
 MAX_NEW_TOKENS = 1024
 """Default of ``max_new_tokens`` for answers from documents, if the model follows instructions."""

@@ -25,6 +25,7 @@ from antiphon.pipelines.data.demo import demo_index
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
@@ -72,10 +73,8 @@ def served(model: Any, name: str, work: Path) -> Iterator[str]:
     """Serve the documents of the demo with a model, and yield the address."""
     index = work / name / "index"
     shutil.copytree(demo_index(), index)
-    rag = Rag(Retriever.open(index), model)
-    stop = STOPS.get(name, ())
-    uploads = index.with_name("uploads")
-    service = make_service(model, ServerSettings(), name=name, rag=rag, docs="python-docs", stop=stop, uploads=uploads)
+    docs = [Collection("python-docs", Rag(Retriever.open(index), model), index.with_name("uploads"))]
+    service = make_service(model, ServerSettings(), name=name, stop=STOPS.get(name, ()), collections=docs)
     with live_server(create_app(service)) as address:
         yield address
 

@@ -17,6 +17,7 @@ from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_report import index_documents, show_index
 from antiphon.pipelines.cli.options import MODEL_HELP, EngineOption
 from antiphon.pipelines.cli.preparation import load_language_model
+from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.data.demo import DOCUMENTS, DemoTask, demo_documents, demo_index_folder, demo_tasks
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.tables import result_table
@@ -108,8 +109,9 @@ def run_demo(
 def _ask(rag: Rag, question: str, stop: Sequence[str]) -> None:
     console.out.print()
     console.out.print(Text(sanitize(question), style="bold"))
-    answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS, stop=stop))
-    console.show_citations(answer, root=DOCUMENTS)
+    stream = rag.stream(question, max_new_tokens=MAX_NEW_TOKENS, stop=stop)
+    console.show_stream(stream, Stopwatch())
+    console.show_citations(stream.answer, root=DOCUMENTS)
 
 
 def _job(language_model: LanguageModel, task: DemoTask) -> Job:

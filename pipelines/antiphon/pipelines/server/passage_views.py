@@ -6,6 +6,7 @@ A client chooses a passage, never a path. The passage's file is an upload, or th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
 from threading import BoundedSemaphore
@@ -82,8 +83,8 @@ def document_passages(
     ``next`` is the ``start`` of the following page of passages; null after the last page.
     """
     index = service_of(request).collection(collection, access).index
-    ids = [] if index is None else passage_ids(index, id)
-    if index is None or not ids:
+    ids = passage_ids(index, id)
+    if not ids:
         raise ApiError(404, "The index has no such document.")
     end = start + MAX_NEIGHBOURS
     found = [each for each in map(index.passage, ids[start:end]) if each is not None]
@@ -97,9 +98,9 @@ def example_questions(
 ) -> dict[str, Any]:
     """Return a few example questions, made from headings of the documents without a model."""
     index = service_of(request).collection(collection, access).index
-    sources = [] if index is None else list(index.sources())
+    sources = list(index.sources())
     some = sources[:: len(sources) // (3 * MAX_QUESTIONS) or 1][: 3 * MAX_QUESTIONS]
-    best = sorted((_heading(index, each) for each in some if index), key=lambda heading: not heading.endswith("?"))
+    best = sorted((_heading(index, each) for each in some), key=lambda heading: not heading.endswith("?"))
     asked = [each if each.endswith("?") else f"What do the documents say about “{each}”?" for each in best if each]
     return {"object": "list", "data": list(dict.fromkeys(asked))[:MAX_QUESTIONS]}
 
@@ -129,9 +130,8 @@ def passage_pages(
     chosen = service_of(request).collection(collection, access)
     _, passage = _passage(chosen, identifier)
     parts = islice(parts_by_page(passage, start, end), MAX_PAGES)
-    with _PDF_FILES:
-        data = _pdf_data(chosen, passage)
-        pages = [{"page": number, "boxes": _find(data, number, text)} for number, text in parts]
+    with _pdf_file(chosen, passage) as data:
+        pages = [{"page": number, "boxes": find_on_page(data, number, text)} for number, text in parts]
     if not passage.source.startswith(UPLOADED) and not any(page["boxes"] for page in pages):
         raise ApiError(404, NO_PAGE)  # the file was replaced after it was indexed
     return {"object": "list", "data": pages}
@@ -152,14 +152,10 @@ def passage_page_image(
     if page not in parts:
         raise ApiError(404, NO_PAGE)
     first = islice(parts.items(), MAX_PAGES)
-    with _PDF_FILES:
-        data = _pdf_data(chosen, passage)
-        if not passage.source.startswith(UPLOADED) and not any(_find(data, *part) for part in first):
+    with _pdf_file(chosen, passage) as data:
+        if not passage.source.startswith(UPLOADED) and not any(find_on_page(data, *part) for part in first):
             raise ApiError(404, NO_PAGE)  # the file was replaced after it was indexed
-        try:
-            image = draw_page(data, page)
-        except ValueError as error:
-            raise ApiError(404, NO_PAGE) from error
+        image = draw_page(data, page)
     return Response(image, media_type="image/png", headers={"Cache-Control": "private, no-store"})
 
 
@@ -183,31 +179,23 @@ def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> I
 
 
 def _passage(collection: Collection, identifier: str) -> tuple[DocumentIndex, Passage]:
-    index = collection.index
-    passage = None if index is None else index.passage(identifier)
-    if index is None or passage is None:
+    passage = collection.index.passage(identifier)
+    if passage is None:
         raise ApiError(404, NO_PASSAGE)
-    return index, passage
+    return collection.index, passage
 
 
-def _pdf_data(collection: Collection, passage: Passage) -> bytes:
-    """Return the bytes of the PDF file of a passage, or refuse with 404."""
-    source = passage.source
-    is_upload = source.startswith(UPLOADED)
+@contextmanager
+def _pdf_file(collection: Collection, passage: Passage) -> Iterator[bytes]:
+    """Read the PDF file of a passage; refuse with 404 if that, or what is done with it, fails."""
     file = SourceFile.of(passage.metadata)
-    path = Path(file.path if file else source)
-    if is_upload:
-        path = stored_path(collection.uploads, source) if collection.uploads else Path()
+    path = Path(file.path if file else passage.source)
+    if passage.source.startswith(UPLOADED):
+        path = stored_path(collection.uploads, passage.source) if collection.uploads else Path()
     try:
-        if path.suffix.lower() == ".pdf" and path.is_file():
-            return path.read_bytes()
-    except OSError as error:
-        raise ApiError(404, NO_PAGE) from error
-    raise ApiError(404, NO_PAGE)
-
-
-def _find(data: bytes, number: int, text: str) -> list[list[float]]:
-    try:
-        return [list(box) for box in find_on_page(data, number, text)]
-    except ValueError as error:
+        if path.suffix.lower() != ".pdf" or not path.is_file():
+            raise ApiError(404, NO_PAGE)
+        with _PDF_FILES:
+            yield path.read_bytes()
+    except (OSError, ValueError) as error:
         raise ApiError(404, NO_PAGE) from error
