@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from fnmatch import fnmatch
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from antiphon.accel.files import free_space
+from antiphon.accel.progress import Progress
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Files of weights, of which the first that exists is loaded; ``NAME.index.json`` lists the parts of a divided one."""
@@ -23,9 +23,6 @@ PATTERNS = (
 """Names of the files of weights; transformers loads the first of these groups whose first file exists."""
 
 MEGABYTE = 10**6
-
-Report = Callable[[str, int, int], None]
-"""Called with a stage, the megabytes that are done, and those in all."""
 
 
 class DiskTooSmallError(ValueError):
@@ -50,7 +47,7 @@ def parts_of_weights(index: Path) -> list[str]:
     return sorted(set(weights.values()))
 
 
-def download_weights(name: str, report: Report, *, cache: str | None = None) -> None:
+def download_weights(name: str, report: Progress, *, cache: str | None = None) -> None:
     """Download the weights of a model that are not in the hub's cache. An interrupted download is continued.
 
     No request is sent if all are cached, or in offline mode. Weights in other formats than `PATTERNS` are left to
@@ -107,7 +104,7 @@ def _check_space(name: str, needed: int, cache: Path) -> None:
         )
 
 
-def _bar(stage: str, total: int, report: Report) -> type[Any]:
+def _bar(stage: str, total: int, report: Progress) -> type[Any]:
     """Return a progress bar class that prints nothing; its bar for the bytes of all files calls ``report``.
 
     Args:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from antiphon.accel.progress import ignore_progress
 from antiphon.retrieval.collection import (
     keep_last_of_each_id,
     require_distinct,
@@ -107,7 +108,7 @@ def index_passages(
     """
     out = Path(out)
     with lock_for_writing(out):
-        return _write_index(passages, out, embedder, setting, _silent, _readable_index(out))
+        return _write_index(passages, out, embedder, setting, ignore_progress, _readable_index(out))
 
 
 def _write_index(
@@ -178,7 +179,7 @@ def update_index(
     require_token_embedder(store, embedder)
     if vectors is None:
         texts = [passage.text_with_headings for passage in upsert]
-        vectors = embed_texts(texts, embedder, _known(store, set(texts)), _silent)
+        vectors = embed_texts(texts, embedder, _known(store, set(texts)), ignore_progress)
     else:
         vectors = normalized(vectors, dim=embedder.dim)
     upsert, vectors = keep_last_of_each_id(upsert, vectors)
@@ -200,10 +201,6 @@ def update_index(
             token_counts=counts,
             after=store,
         )
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Ignore progress."""
 
 
 def _least_bytes(texts: Sequence[str], dim: int, setting: IndexSetting) -> int:

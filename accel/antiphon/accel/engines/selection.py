@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast, get_
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from antiphon.accel.engines.openvino.loader import ProgressCallback
     from antiphon.accel.engines.protocol import ModelEngine
+    from antiphon.accel.progress import Progress
 
 EngineName: TypeAlias = Literal["auto", "torch", "openvino"]
 """Engines by name. "auto" is OpenVINO if it can run the model, agrees with torch and is faster; otherwise torch."""
@@ -92,7 +92,7 @@ def select_engine(
     choice: EngineChoice = "auto",
     *,
     memory: int | None = None,
-    report: ProgressCallback | None = None,
+    report: Progress | None = None,
 ) -> SelectedEngine:
     """Return the engine that runs a model's requests. The selection is made once, and again if the weights change.
 
@@ -145,7 +145,7 @@ def adopt_engine(model: PreTrainedModel, choice: EngineChoice, found: SelectedEn
 
 
 def _select(
-    model: PreTrainedModel, choice: EngineChoice, memory: int | None, report: ProgressCallback | None
+    model: PreTrainedModel, choice: EngineChoice, memory: int | None, report: Progress | None
 ) -> tuple[ModelEngine | None, str]:
     """Return the OpenVINO engine, or None for torch, and the reason."""
     from antiphon.accel.engines.openvino.loader import load_engine

@@ -49,6 +49,7 @@ from antiphon.accel.engines.torch.cost_store import is_credible
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.engines.torch.traits import Traits, declared_traits
+from antiphon.accel.progress import Progress, ignore_progress
 
 if TYPE_CHECKING:
     import openvino
@@ -67,9 +68,6 @@ COMPARED_ROWS, COMPARED_CONTEXT = (1, 8), 512
 
 STAGE, NUM_STAGES = "Preparing the model for OpenVINO, once", 3
 """Description and number of the stages of the first load: conversion, compilation and self-test, timing."""
-
-ProgressCallback = Callable[[str, int, int], None]
-"""Called as ``report(stage, done, total)`` during long operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ def load_engine(
     weights: str = "",
     memory: int | None = None,
     if_faster: bool = False,
-    report: ProgressCallback | None = None,
+    report: Progress | None = None,
 ) -> LoadResult:
     """Return the engine for a model, converted and self-tested on first use.
 
@@ -113,7 +111,7 @@ def load_engine(
         return LoadResult(None, reason)
     if weights and result is None and (reason := _uncompressed_failure(model, facts.setting)):
         return LoadResult(None, reason)
-    report = report or _ignore_progress
+    report = report or ignore_progress
     try:
         engine, is_new = _compile(model, facts, memory, report)
         if is_new or result is None:
@@ -221,7 +219,7 @@ def _speedup(engine: OpenVINOEngine, model: PreTrainedModel, *, remeasure: bool 
 
 
 def _compile(
-    model: PreTrainedModel, facts: GraphFacts, memory: int | None, report: ProgressCallback
+    model: PreTrainedModel, facts: GraphFacts, memory: int | None, report: Progress
 ) -> tuple[OpenVINOEngine, bool]:
     """Return the engine of the stored or newly converted graph, and whether it was converted now."""
     traits, model_ref, is_converted = _traits(model), ref(model), Event()
@@ -295,10 +293,6 @@ def recorded_facts(model: PreTrainedModel, weights: str = "") -> dict[str, Any] 
 def _files(model: PreTrainedModel) -> list[Path]:
     checkpoint = checkpoint_of(model)
     return [] if checkpoint is None else [each.path for each in checkpoint.files]
-
-
-def _ignore_progress(stage: str, done: int, total: int) -> None:
-    """Do nothing; used if the caller gives no callback."""
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
