@@ -176,6 +176,6 @@ def test_invalid_prefixes_are_refused() -> None:
         Settings(response_prefix=3)  # type: ignore[arg-type]
     served = ServedModel("m", "other", None, "")
     with pytest.raises(ValueError, match=r"has to continue 'So'.*only vLLM and Antiphon's own server"):
-        build_body(CHAT, Settings(response_prefix="So"), served)
+        build_body(Conversation(CHAT), Settings(response_prefix="So"), served)
     with pytest.raises(ValueError, match="a server would apply the json_schema to the text after it"):
-        build_body(CHAT, Settings(response_prefix="So", json_schema={"type": "object"}), served)
+        build_body(Conversation(CHAT), Settings(response_prefix="So", json_schema={"type": "object"}), served)

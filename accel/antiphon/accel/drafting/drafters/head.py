@@ -20,7 +20,7 @@ MAX_DEPTH, WIDTH = 8, 4
 MIN_GAIN = 0.02
 """A pass of a smaller expected gain, in tokens, is not run, however short it is."""
 
-INITIAL_ACCEPTANCE, PRIOR_TRIALS = 0.6, 4.0
+INITIAL_ACCEPTANCE = 0.6
 """Assumed acceptance rate of the head's best guess, and the number of trials as which the assumption counts."""
 
 EXPLORE_EVERY = 32
@@ -107,11 +107,11 @@ class HeadStats:
         self.calibration, self.others = Calibration(), Calibration()
         self.pass_seconds = self.step_seconds = self.step_tokens = 0.0
         self.skipped_steps = 0
-        self._trials, self._hits = [0.0] * MAX_DEPTH, [0.0] * MAX_DEPTH
+        self._depths = Calibration(MEMORY)  # one bin for each depth
 
     def acceptance(self, depth: int) -> float:
         """Return the acceptance rate of the best guess at a depth, from 0, if all guesses before it are right."""
-        return (self._hits[depth] + PRIOR_TRIALS * INITIAL_ACCEPTANCE) / (self._trials[depth] + PRIOR_TRIALS)
+        return self._depths.chance(depth, INITIAL_ACCEPTANCE)
 
     def pays(self, gain: float) -> bool:
         """Return whether a pass of the head brings more tokens than its time is worth.
@@ -126,9 +126,7 @@ class HeadStats:
 
     def observe_guess(self, depth: int, is_hit: bool) -> None:
         """Count the best guess at a depth."""
-        decay = 1 - 1 / MEMORY
-        self._trials[depth] = self._trials[depth] * decay + 1
-        self._hits[depth] = self._hits[depth] * decay + is_hit
+        self._depths.record(depth, is_hit)
 
     def observe_pass(self, seconds: float) -> None:
         """Learn the duration of a pass over a few tokens."""
