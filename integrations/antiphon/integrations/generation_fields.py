@@ -23,16 +23,16 @@ from antiphon.pipelines.prompt import check_prompt
 from antiphon.retrieval import Passage
 
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_new_tokens")
-"""All parameter names for the maximum answer length: the frameworks' two, and that of `Settings`."""
+"""The parameter names for the maximum answer length: two of the frameworks, and one of `Settings`."""
 
 KNOWN = {*LENGTHS, *Parameters.__annotations__, "timeout"} - {"logprobs"}
-"""The parameters of a call; log-probabilities have no place in the frameworks' answers."""
+"""The parameters of a call. ``logprobs`` is excluded: the frameworks' answers have no field for it."""
 
 DESCRIBE_SCHEMA = "describe_schema"
 """The argument of a call that describes its ``json_schema`` to the model."""
 
 NUM_MARKED = "num_marked"
-"""The argument of a call that says how many of its references the answer names by markers."""
+"""The argument of a call with the number of references, counted from the first, that the answer cites by markers."""
 
 MODEL_VARIABLE = "ANTIPHON_MODEL"
 """The environment variable with the default model."""
@@ -40,7 +40,7 @@ MODEL_VARIABLE = "ANTIPHON_MODEL"
 NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 LOADED_BY_NAME: Any = None
-"""The default of ``language_model``, which the constructor replaces."""
+"""The default of ``language_model``; the constructor replaces it with a loaded model."""
 
 _LOADING = Lock()  # so that several threads load the same model only once
 
@@ -53,11 +53,12 @@ class GenerationFields(BaseModel):
         model: a folder, a name on the hub, a bundled model, or a server's address. Default: the environment variable
             ANTIPHON_MODEL.
         model_kwargs: arguments with which ``model`` is loaded.
-        max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, drafter, num_draft_tokens, thinking,
-            max_thinking_tokens, template_variables, stop: see `antiphon.accel.text.parameters.Settings`, whose
-            defaults apply if they are None.
+        max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, drafter,
+            num_draft_tokens, thinking, max_thinking_tokens, template_variables, stop: see
+            `antiphon.accel.text.parameters.Settings`. Its default applies to each field that is
+            None.
         timeout: seconds for an answer; None is no limit.
-        max_retries, api_key: accepted because frameworks pass them to every model, and ignored.
+        max_retries, api_key: ignored; accepted because frameworks pass them to every model.
 
     Raises:
         ValueError: no model was given, or a field does not exist.
@@ -139,7 +140,7 @@ class GenerationFields(BaseModel):
             return self._other_models[model]
 
     def cache_parameters(self) -> dict[str, Any]:
-        """Return the model's name and the parameters that are set, as key for a framework's cache."""
+        """Return the model's name and all parameters that are set; frameworks use them as a cache key."""
         names = ("model", "max_tokens", *(name for name in Parameters.__annotations__ if name in self.__dict__))
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
@@ -149,11 +150,12 @@ class GenerationFields(BaseModel):
         """Return a call with messages.
 
         Args:
-            given: the arguments of the call: those of `text_call`, ``tools`` (in OpenAI's format), ``tool_choice``,
-                ``parallel_tool_calls`` and `DESCRIBE_SCHEMA`.
+            given: the arguments of the call: ``tools`` (in OpenAI's format), ``tool_choice``,
+                ``parallel_tool_calls``, `DESCRIBE_SCHEMA`, and all arguments that `text_call`
+                accepts.
 
         Raises:
-            TypeError: a parameter does not exist, or the maximum length is given twice.
+            TypeError: a parameter does not exist, or two parameters give the maximum length.
             ValueError: a tool choice names no tool, or the chat template does not support tools.
         """
         given = dict(given)
@@ -179,10 +181,11 @@ class GenerationFields(BaseModel):
         """Return a call with a prompt.
 
         Args:
-            given: the arguments of the call, which override the fields, and `NUM_MARKED`; ``references`` is ignored.
+            given: the arguments of the call, among them `NUM_MARKED`; they override the fields.
+                ``references`` is ignored.
 
         Raises:
-            TypeError: a parameter does not exist, or the maximum length is given twice.
+            TypeError: a parameter does not exist, or two parameters give the maximum length.
             ValueError: the timeout is not positive.
             RuntimeError: the model only answers questions from documents.
         """
@@ -197,7 +200,7 @@ class GenerationFields(BaseModel):
         return ModelCall(model, name, prompt, passages, self.stream_options(given), timeout, **marked)
 
     def stream_options(self, given: Mapping[str, Any] = NO_ARGUMENTS) -> dict[str, Any]:
-        """Merge the fields and the arguments of a call to keyword arguments of `LanguageModel.stream`."""
+        """Merge the fields and the arguments of a call into keyword arguments of `LanguageModel.stream`."""
         if unknown := given.keys() - KNOWN:
             raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(KNOWN))}.")
         lengths = sorted(given.keys() & set(LENGTHS))

@@ -1,4 +1,4 @@
-"""One call of a language model: its prompt, parameters, stream and parsed output. Independent of frameworks."""
+"""One call of a language model: prompt, parameters, stream and parsed output. No framework is imported."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class AnswerState(NamedTuple):
     """The state of a streamed answer.
 
     Attributes:
-        text: the text so far, without an end that may become a tool call.
-        delta: its new part.
+        text: the text so far, without a last part that may still become a tool call.
+        delta: the new part of the text.
         reasoning: the thinking so far.
         thinking_delta: the new part of the thinking.
         completion: the completion; only in the last state.
@@ -55,11 +55,13 @@ class ModelCall:
         passages: references of the call.
         parameters: keyword arguments of `LanguageModel.stream`.
         timeout: seconds for the whole answer; None is no limit.
-        tools: schemas of the arguments of the offered tools, by name.
+        tools: for each offered tool, by name, the schema of its arguments.
         assistant_prefix: start of a forced tool call, which the prompt already contains.
-        allows_parallel_calls: whether an answer may have several tool calls; else the first one counts.
-        num_marked: the number of first passages that the answer names by markers, such as ``[1]``; 0: it has none.
-        context_error: the framework's class of the error of a prompt that is too long.
+        allows_parallel_calls: whether an answer may have several tool calls; if False, only the
+            first one is used.
+        num_marked: how many passages, counted from the first, the answer cites by markers such as
+            ``[1]``; 0: no markers.
+        context_error: the error class for a prompt that is too long; frameworks have their own.
     """
 
     language_model: TextModel
@@ -87,7 +89,7 @@ class ModelCall:
         yield reader.end(stream.completion)
 
     async def astates(self) -> AsyncGenerator[AnswerState, None]:
-        """Generate the answer in a thread, one forward pass for each state; see `states`."""
+        """Generate the answer in a thread; yield its state after each part. The errors are the same as in `states`."""
         reader = _AnswerReader(self)
         stream = await in_thread(self._stream)
         async with aclosing(read_in_thread(stream)) as pieces:
@@ -97,11 +99,11 @@ class ModelCall:
         yield reader.end(stream.completion)
 
     def complete(self) -> Completion:
-        """Generate the whole completion. Errors are those of `states`."""
+        """Generate the whole completion. The errors are the same as in `states`."""
         return deque(self.states(), maxlen=1)[0].completion  # type: ignore[return-value]  # the last state has it
 
     async def acomplete(self) -> Completion:
-        """Generate the whole completion in a thread. Errors are those of `states`."""
+        """Generate the whole completion in a thread. The errors are the same as in `states`."""
         last = None
         async with aclosing(self.astates()) as states:
             async for state in states:

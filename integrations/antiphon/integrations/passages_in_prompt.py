@@ -1,4 +1,4 @@
-"""Find the passages that a prompt contains, however a chain has formatted them. Independent of frameworks."""
+"""Find the passages that a prompt contains, however a chain has formatted them. No framework is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})|\\([nrtbf\"'\\/])")
 
 
 class PassagesInPrompt:
-    """A prompt to be searched for passages, ignoring white space and the escapes of JSON, Python, HTML and XML."""
+    """A prompt that is searched for passages. White space and escapes (JSON, Python, HTML, XML) may differ."""
 
     def __init__(self, prompt: str) -> None:
         self._forms = tuple({_normalize_spaces(prompt), _normalize_spaces(_unescape(prompt))})

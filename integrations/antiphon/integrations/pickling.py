@@ -1,4 +1,4 @@
-"""Pickling and copying of objects that hold a model, an index or a reranker. Independent of frameworks.
+"""Pickling and copying of objects that hold a model, an index or a reranker. No framework is imported.
 
 LlamaIndex silently omits attributes that cannot be pickled, so unpickled objects would lack their model or index.
 """
@@ -12,9 +12,10 @@ from pydantic import BaseModel
 
 
 class SharedPart:
-    """Raises an error if a part of the object cannot be pickled, and shares the part with deep copies.
+    """Base class for an object with a part, such as a model, that pickle may be unable to store.
 
-    It precedes the framework's base class in the MRO.
+    Pickling the object then raises an error; deep copies share the part. In the list of base
+    classes, put this class before the framework's.
     """
 
     shared_part: ClassVar[str]

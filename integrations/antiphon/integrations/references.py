@@ -21,9 +21,10 @@ REFERENCES = "references"
 class HiddenReferences(BaseModel):
     """Holds passages, but is printed and serialized as the word "references" and a digest.
 
-    Frameworks copy the arguments and messages of a call into traces, events, logs and cache keys, where the text of
-    references must not appear. The digest keeps calls with different references from sharing a cache entry, because
-    references change the citations of an answer. Pickles and deep copies keep the passages.
+    Frameworks copy the arguments and messages of a call into traces, events, logs and cache keys,
+    where the text of references must not appear. References change the citations of an answer, so
+    calls with different references must not share a cache entry: the digest tells them apart.
+    Pickles and deep copies keep the passages.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -55,7 +56,7 @@ class References:
 
     Args:
         passage_of: converts a text, a document or a node to a passage; returns None for anything else.
-        alone: iterable types that count as a single item.
+        alone: types that are iterable, but count as one item and not as a list.
         kinds: description of the accepted types, for error messages.
     """
 

@@ -41,7 +41,7 @@ class Answer:
 
     Attributes:
         text: the answer, without markers of passages that do not exist.
-        citations: the verbatim quotes of passages in the text, and the markers in it.
+        citations: the spans of the text that quote a passage verbatim, and the text's markers.
         passages: the passages of the prompt, best first.
         finish_reason: "stop", "length" or "cancelled".
         origins: for each token, the forward pass that emitted it and whether it was drafted.
@@ -74,7 +74,7 @@ class Answer:
         model: str = "",
         seconds: float = 0.0,
     ) -> Answer:
-        """Return the answer of a completion."""
+        """Build the answer from a completion."""
         return cls(
             question=question,
             text=completion.text,
@@ -97,17 +97,17 @@ class Answer:
 
     @property
     def nearest(self) -> tuple[NearestSentence, ...]:
-        """If the answer is a refusal, the sentence of each passage that matches the question best; else none."""
+        """For a refusal: in each passage, the sentence that shares most words with the question. Else empty."""
         return nearest_sentences(self.question, self.passages) if self.is_refusal else ()
 
     @property
     def outdated(self) -> str:
-        """One line if cited files, or for a refusal the nearest ones, have changed or are gone; else empty."""
+        """A line that names changed and deleted files: cited files or, for a refusal, files in ``nearest``."""
         return outdated_note(self.citations or self.nearest)
 
     @property
     def decoding_trace(self) -> DecodingTrace:
-        """What each forward pass added to the text, for display."""
+        """The text that each forward pass added, for display."""
         return DecodingTrace(self.text, self.origins)
 
     @property
@@ -162,11 +162,11 @@ class Answer:
 class AnswerStream(TextStream):
     """A streaming answer: iterate over pieces of text; ``answer`` is complete afterwards.
 
-    Nothing is generated between pieces, or after the stream is closed.
+    Text is generated only while the caller waits for a piece.
 
     Args:
         on_end: called with the answer when the stream has ended or is closed, but not after an error.
-        spans: OpenTelemetry spans of the answer and of its generation, which end with the stream.
+        spans: OpenTelemetry spans of the answer and of its generation; both end with the stream.
         started: the `perf_counter` time in seconds at which the question was asked.
     """
 
@@ -194,7 +194,7 @@ class AnswerStream(TextStream):
 
     @cached_property
     def quote(self) -> Citation | None:
-        """The best quote from the passages, which is not part of the answer; None if there is no likely one.
+        """The quote that answers the question best; None if none is likely to answer it. It is not part of the answer.
 
         The first read starts the search, which takes some tenths of a second. Read it in a thread to show it during
         the prefill. It is always None for models that quote and for small models.

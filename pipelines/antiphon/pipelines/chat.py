@@ -1,4 +1,4 @@
-"""Conversations about documents: each question is answered from its own passages, after the earlier turns."""
+"""Conversations about documents: passages are retrieved for each question, and earlier turns are in the prompt."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class Turn:
 
 
 class Chat:
-    """A conversation: each question is answered from its own passages, with the earlier turns in the prompt.
+    """A conversation: each question is answered from passages retrieved for it, with the earlier turns in the prompt.
 
-    The prompt contains the earlier questions and answers, and the passages of the new question only, as does the
-    prompt of the server for the same conversation. A follow-up question is made complete before passages are
-    retrieved (see `Rag`). The passages and answers of earlier turns are references for drafting, too. If the
-    conversation does not fit the context window, its oldest turns are left out of the prompt.
+    The prompt contains the earlier questions and answers, and only the new question's passages. The
+    server builds the same prompt for the same conversation. A follow-up question is made complete
+    before passages are retrieved (see `Rag`). The passages and answers of earlier turns are
+    references for drafting, too. If the conversation does not fit the context window, its oldest
+    turns are left out of the prompt.
 
     Ask one question at a time; use one `Chat` for each conversation.
 
@@ -87,7 +88,7 @@ class Chat:
             **generation: options of `LanguageModel.stream`.
 
         Raises:
-            ValueError: as `Rag.stream`.
+            ValueError: see `Rag.stream`.
         """
         history = tuple(chain.from_iterable(turn.messages for turn in self.turns))
         earlier = chain.from_iterable((*passage_references(turn.passages), turn.text) for turn in reversed(self.turns))

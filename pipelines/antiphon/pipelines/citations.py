@@ -23,7 +23,7 @@ from antiphon.retrieval.passage import TRAIL
 from antiphon.retrieval.source_file import FileChange, file_change
 
 WORDS = 6
-"""Minimum number of words of a citation, unless the answer is shorter or names the passage by its number."""
+"""Minimum number of words of a citation, unless the whole answer is shorter or names the passage by its number."""
 
 # A word with inner apostrophes and hyphens, and with its combining marks. In scripts without spaces each user-perceived
 # character counts as a word.
@@ -32,25 +32,25 @@ _LETTERS = rf"(?:(?!{_WITHOUT_SPACES})[\w\p{{M}}\u200c\u200d])+"
 _WORD = regex.compile(rf"(?={_WITHOUT_SPACES})\X|(?![\p{{M}}\u200c\u200d]){_LETTERS}(?:['’-]{_LETTERS})*")
 _NUMBER = re.compile(r"\[(\d{1,4})\]")  # the number of a passage next to a quote; it is not a word
 _PIECE = re.compile(rf"{_NUMBER.pattern}|\n")
-_OPENING, _CLOSING = frozenset("`:*{<~#!-./$@"), frozenset("`*}>~_")  # marks next to a quote that belong to it
-_NEVER = "\0"  # between texts that no answer goes across
+_OPENING, _CLOSING = frozenset("`:*{<~#!-./$@"), frozenset("`*}>~_")  # markup next to a quote that is part of it
+_NEVER = "\0"  # separates texts, so that no quote spans two of them
 _BRACKETS = {")": "(", "]": "[", "»": "«", "”": "“", "）": "（", "」": "「"}
-_OCCURRENCES = 64  # maximum number of occurrences of one window that are extended, for repetitive texts
+_OCCURRENCES = 64  # of one window, at most this many occurrences are extended, because texts may be repetitive
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A span of the answer that is quoted verbatim from a passage, except for white space, or that names a passage.
+    """A span of the answer that quotes a passage verbatim (white space may differ), or a marker that names a passage.
 
-    The quote of a table row also has the names of its columns.
+    If a table row is quoted, its column names are part of the quote.
 
     Attributes:
-        start: its first character in the answer.
+        start: the span's first character in the answer.
         passage: the number of the passage, from 1.
         source: the document.
-        source_start: its first character in the document.
-        text: the quoted text of the document. For a marker: the line of the passage that shares most words with the
-            sentence of the marker.
+        source_start: first character of the quoted text in the document.
+        text: the quoted text of the document. For a marker: the line of the passage that shares
+            most words with the marker's sentence.
         location: the place of the quoted text in the file, such as ``page 3``; empty if the format has no places.
         also_in: further documents that have the same passage.
         section: the innermost heading above the quoted text; may be empty.
@@ -98,12 +98,13 @@ def cited_span(passage: Passage, number: int, first: int, last: int, **fields: A
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
     """Return the verbatim citations of an answer in text order; none overlap, and longer spans have priority.
 
-    A span is a citation if it has at least ``words`` words. A shorter span is a citation if it is the whole answer,
-    or all text next to the number of its passage, as in ``[2] It is red.`` Case and punctuation must match. White
-    space, and the forms of one character that Unicode distinguishes (composed letters, ligatures, full-width forms,
-    quotation marks), need not match. A citation covers whole user-perceived characters and the markup next to them.
-    If two passages have equally long quotes, the passage whose number stands next to the quote is chosen, else the
-    earlier passage. The time is linear in the length of answer and passages.
+    A span is a citation if it has at least ``words`` words. A shorter span is a citation if it is
+    the whole answer, or all text next to the number of its passage, as in ``[2] It is red.`` Case
+    and punctuation must match. White space need not match, nor do the different Unicode forms of a
+    character (composed letters, ligatures, full-width forms, quotation marks). A citation covers
+    whole user-perceived characters and the markup next to them. If two passages have equally long
+    quotes, the passage whose number stands next to the quote is chosen, else the earlier passage.
+    The time is linear in the length of answer and passages.
 
     Args:
         words: the minimum number of words.
@@ -129,10 +130,11 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
 
 
 class _Words:
-    """A text as words and the characters between them, with runs of white space as one space, and plain characters.
+    """A text as plain words and the plain characters between them; a run of white space is one space.
 
     Args:
-        rows: rows of tables in the text, which are also matched with the names of their columns, as answers quote them.
+        rows: table rows in the text. A row also matches if the answer quotes it with its column
+            names.
     """
 
     def __init__(self, text: str, rows: Sequence[Quote] = ()) -> None:
@@ -172,8 +174,8 @@ def _matches(
 ) -> Iterator[_Match]:
     """Yield the maximal runs of at least ``min_words`` words that the answer shares with a passage.
 
-    ``named`` lists, for each word, the indices of the passages whose numbers stand next to it; these passages are
-    tried first.
+    ``named`` lists, for each word, the indices of the passages whose numbers stand next to the
+    word; these passages are tried first.
     """
     places: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for number, source in enumerate(sources):
@@ -192,7 +194,7 @@ def _matches(
 
 
 def _short_matches(answer_words: _Words, sources: Sequence[_Words], min_words: int) -> Iterator[_Match]:
-    """Yield the pieces of the answer that are too short for `_matches` but occur in a passage named next to them."""
+    """Yield pieces that are too short for `_matches`, but occur in a passage whose number stands next to the piece."""
     places: dict[tuple[int, int], dict[tuple[object, ...], int]] = {}
     for first, end, numbers in _pieces(answer_words):
         count = end - first
@@ -245,7 +247,8 @@ def _extend(answer_words: _Words, first: int, source: _Words, source_first: int,
 def _choose(matches: Iterator[_Match], min_words: int, named: Sequence[Sequence[int]]) -> list[_Match]:
     """Choose matches, longest first.
 
-    A match that overlaps a chosen one is cut to its longest free part and kept if that is long enough.
+    If a match overlaps a chosen match, it is cut to its longest part outside all chosen matches.
+    This part is kept if it is long enough.
     """
     queue = [
         (first - end, number not in named[first], number, first, source_first)
@@ -281,7 +284,7 @@ def _longest_free(first: int, end: int, taken: set[int]) -> tuple[int, int]:
 def _citation(
     answer_words: _Words, sources: Sequence[_Words], passages: Sequence[Passage], match: _Match, after: int
 ) -> Citation:
-    """Return the citation of a match with the markup next to it; it starts at the character ``after`` or later."""
+    """Return the citation of a match and of the markup next to it. It starts at character ``after`` or later."""
     first, end, number, source_first = match
     passage, source = passages[number], sources[number]
     (start, _), (_, stop) = answer_words.spans[first], answer_words.spans[end - 1]
@@ -297,7 +300,7 @@ def _citation(
 
 
 def _closes(text: str, bracket: str) -> bool:
-    """Return whether a bracket after a text closes one in it."""
+    """Return whether a bracket after a text closes a bracket that the text opens."""
     return bracket in _BRACKETS and text.count(_BRACKETS[bracket]) > text.count(bracket)
 
 

@@ -23,7 +23,7 @@ _WITHOUT_EFFECT = ("references", "prefix", "recycling", "seeds", "batch_size")
 
 
 class ExtractiveModel:
-    """A `TextModel` that returns the selected lines, its ``response_prefix``, as the answer."""
+    """A `TextModel` whose answer is its ``response_prefix``: the lines that were selected from the passages."""
 
     name = EXTRACTIVE
     tokenizer = None

@@ -21,9 +21,9 @@ class FittedPrompt:
     """A prompt that fits the context window, and its passages.
 
     Attributes:
-        passages: the passages that it contains, best first.
+        passages: the passages in the prompt, best first.
         prompt: the prompt as text or messages.
-        tokenized: its tokens; only their number if just the model's server knows them.
+        tokenized: the prompt's tokens; if only the model's server can tokenize, only their number.
     """
 
     passages: tuple[Passage, ...]
@@ -82,7 +82,7 @@ class PromptBuilder:
         return FittedPrompt(tuple(passages), prompt, tokenized) if self._fits(tokenized.count) else None
 
     def build_with_history(self, found: tuple[Passage, ...]) -> tuple[PromptBuilder, FittedPrompt]:
-        """Return a builder with the part of the conversation that fits beside all passages, and its prompt.
+        """Return a builder with the part of the conversation that fits beside all passages, and the builder's prompt.
 
         The kept part starts at the earliest user message that fits. If the passages do not fit even without the
         conversation, the last passages are left out.

@@ -13,8 +13,9 @@ def text_model(model: TextModel | str | None, **settings: Any) -> TextModel:
     """Return a language model, loaded if it is given by name.
 
     Args:
-        model: a model, which is returned unchanged, or ``extractive``, a bundled model, folder, GGUF file, hub name, or
-            the address of a server; None: ``extractive``, which quotes the documents without a language model.
+        model: a model, which is returned unchanged, or a name: ``extractive``, a bundled model, a
+            folder, a GGUF file, a name on the hub, or a server's address. None means
+            ``extractive``, which quotes the documents without a language model.
         **settings: arguments of `LanguageModel.from_pretrained`, or of `RemoteLanguageModel`.
 
     Raises:
@@ -28,5 +29,5 @@ def text_model(model: TextModel | str | None, **settings: Any) -> TextModel:
 
     if is_address(model):
         return RemoteLanguageModel(model, **settings)
-    resolve_model(model)  # which has a message for each kind of name
+    resolve_model(model)  # raises an error that explains what is wrong with the name
     return LanguageModel.from_pretrained(model, **settings)

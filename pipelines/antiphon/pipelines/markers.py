@@ -33,7 +33,7 @@ _OPEN_FENCE = r"(?P<open>`{1,2}\Z)"
 _OPEN = rf"(?P<open>`[^`\n]*\Z|``\Z|[ \t]*(?:[\[【][\d \t,;，、]*{_NOTE}|{MARKER})\Z|[ \t]+\Z)"
 _UNITS = {is_last: re.compile(_UNIT if is_last else f"{_OPEN}|{_UNIT}") for is_last in (False, True)}
 _FENCES = {is_last: re.compile(_FENCE if is_last else f"{_FENCE}|{_OPEN_FENCE}") for is_last in (False, True)}
-_CONTEXT = 12  # characters before a number that a passage must share, for the number to be the passage's own
+_CONTEXT = 12  # if a passage contains a number and this many characters before it, the answer copied the number
 
 
 class _Marker(NamedTuple):
@@ -54,7 +54,8 @@ class MarkerReader:
     Attributes:
         removed: the spans that were removed, in characters of the original text.
         read: the number of characters of the original text that have been processed.
-        markers: the markers of existing passages, in characters of the text that remains.
+        markers: the markers of existing passages; their offsets refer to the text without the
+            removed spans.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
@@ -66,7 +67,7 @@ class MarkerReader:
         self.markers: list[_Marker] = []
 
     def push(self, text: str, *, is_last: bool = False) -> str:
-        """Append text; return the kept text that later text can no longer change.
+        """Append text; return the kept part of the text that further text can no longer change.
 
         With ``is_last``, return all remaining text.
         """
@@ -107,7 +108,7 @@ class MarkerReader:
         if not live:
             self._skips_space = not self._before or self._before.endswith("\n")
             return self._take(len(text), is_kept=False)
-        # Numbers that are removed go with the comma before them, or after them if they come first.
+        # A removed number takes the comma before it along; if it comes first, the comma after it.
         first, origin, done = numbers.index(live[0]), self._written, 0
         dead = [(numbers[0].start(), live[0].start())] if first else []
         dead += [(one.end(), other.end()) for one, other in pairwise(numbers[first:]) if other not in live]
@@ -125,12 +126,12 @@ class MarkerReader:
 
 
 def cite_all(text: str, passages: Sequence[Passage], num_marked: int) -> tuple[Citation, ...]:
-    """Return the citations of an answer in its order: verbatim spans, and markers.
+    """Return the citations of an answer, in the order of its text: verbatim spans, and markers.
 
     Args:
         text: the answer.
         passages: the passages that it may cite.
-        num_marked: how many of the first passages are numbered in the prompt; 0: the answer has no markers.
+        num_marked: how many passages, counted from the first, the prompt numbers; 0: no markers.
     """
     found = cite(text, passages)
     if not num_marked:
@@ -142,7 +143,7 @@ def cite_all(text: str, passages: Sequence[Passage], num_marked: int) -> tuple[C
 
 
 def _citation(text: str, marker: _Marker, passage: Passage) -> Citation:
-    """Return the citation of a marker, with the line of its passage that shares most words with the sentence."""
+    """Return the citation of a marker, with the passage's line that shares most words with the marker's sentence."""
     sentence = _sentence(text, *marker.brackets)
     words = content_stems(sentence)
     is_unsupported = bool(words) and not words & content_stems(passage.text_with_headings)
@@ -153,7 +154,7 @@ def _citation(text: str, marker: _Marker, passage: Passage) -> Citation:
 
 
 def _sentence(text: str, start: int, end: int) -> str:
-    """Return the sentence that a marker belongs to: the one before it, or after it if it begins a line."""
+    """Return the sentence of a marker: the sentence before it, or after it if the marker begins a line."""
     before, after = (re.sub(MARKER, " ", part) for part in (text[:start], text[end:]))
     line = after.partition("\n")[0]
     if not before.rpartition("\n")[2].strip() and line.strip():
@@ -165,8 +166,9 @@ def _sentence(text: str, start: int, end: int) -> str:
 class MarkedStream(TextStream):
     """A stream of an answer from which markers of passages that do not exist are removed.
 
-    Text that may become such a marker is held back, with its tokens, until later text decides it. Tokens, usage and
-    log-probabilities remain those of the model; a token whose text is removed has no characters.
+    Text that may become such a marker is held back, with its tokens, until later text shows whether
+    it is one. Tokens, usage and log-probabilities do not change: a token whose text is removed has
+    no characters.
 
     Args:
         passages: the numbered passages.
@@ -207,16 +209,16 @@ class MarkedStream(TextStream):
         return replace(completion, text=text, origins=origins) if reader.removed else completion
 
     def tokens_from(self, first: int) -> list[int]:
-        """Return the tokens from index ``first`` on whose text is no longer held back."""
+        """Return the tokens from index ``first`` on, except those whose text is still held back."""
         return self._stream.tokens_from(first)[: self._count_ready() - first]
 
     def origins_from(self, first: int) -> list[Origin]:
-        """Return the origins of these tokens."""
+        """Return the origins of the tokens that `tokens_from` returns."""
         found = self._stream.origins_from(first)[: self._count_ready() - first]
         return [_moved(origin, self._reader.removed) for origin in found]
 
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
-        """Return the log-probabilities of these tokens."""
+        """Return the log-probabilities of the tokens that `tokens_from` returns."""
         return self._stream.logprobs_from(first)[: self._count_ready() - first]
 
     def _count_ready(self) -> int:

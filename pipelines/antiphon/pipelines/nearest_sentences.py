@@ -1,4 +1,4 @@
-"""For a refusal: finds the line of each passage that shares most words with the question."""
+"""For a refusal: finds, in each passage, the line that shares most words with the question."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NearestSentence:
 
 
 def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[NearestSentence, ...]:
-    """Return the first line of each passage that shares the most words with a question."""
+    """Return, for each passage, the first of the lines that share most words with a question."""
     asked, found = content_stems(question), []
     for passage, quotes in zip(passages, quotable_lines(passages), strict=True):
         if quotes:

@@ -1,4 +1,4 @@
-"""Keeps the KV caches of recently used passages, which later questions about them reuse."""
+"""Keeps the KV caches of recently used passages, so that later questions about the same passages can reuse them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PassageCache:
             return sum(prefix.size for prefix in self._prefixes.values())
 
     def prefix_of(self, passage: Passage) -> PrefixCache:
-        """Return the prefix cache for a request about a passage; evict the oldest ones above ``max_tokens``."""
+        """Return the prefix cache of a passage; beyond ``max_tokens``, evict the least recently used passages."""
         with self._lock:
             prefix = self._prefixes.setdefault(passage.id, PrefixCache())
             self._prefixes.move_to_end(passage.id)

@@ -1,4 +1,4 @@
-"""Select the lines of the passages that answer a question, or decide that no line does.
+"""From passages, select the lines that answer a question, or decide that no line does.
 
 The lines are scored by their relevance to the question (two sentence encoders, see `relevance`); no language model is
 needed. docs/answers.md describes the signals and what each of them contributes.
@@ -23,7 +23,8 @@ from antiphon.retrieval import Passage
 from antiphon.retrieval.document_role import asks_about_changes, is_record, name_words
 
 MIN_SCORE = -0.1
-"""A lower score of the best line is a refusal: its relevance in nats, plus the share of known words."""
+"""Minimum score of the best line, else the answer is a refusal. The score is the line's relevance
+in nats plus the share of the question's words that the passages contain."""
 
 MAX_BLOCK_LINES = 12
 """Maximum number of lines of a list, table or code block that are quoted with the line that introduces it."""
@@ -32,10 +33,10 @@ MAX_LINES = 3
 """Maximum number of lines that are quoted, not counting the blocks that they introduce."""
 
 _YES_OR_NO = re.compile(r"[*_]*(?:\w+:\s+)?(?:yes|no|ja|nein|oui|non|sí)\b[\w ,’']{0,20}[.!]?[*_]*", re.IGNORECASE)
-_MAX_GAP = 2.0  # between the relevance of a quoted line and that of the best one, in nats
-_SAME_SECTION = 1.0  # added to the relevance of lines of the latest answer's sections to a follow-up
-_NAMED_ROW = 3.5  # added to that of the row that a question names, of a table with the column that it asks for
-_RECORD_PENALTY = 1.0  # subtracted from that of lines of changelogs, issue lists and tests
+_MAX_GAP = 2.0  # maximum gap in nats between the relevance of the best line and of a quoted line
+_SAME_SECTION = 1.0  # added, for a follow-up, to the relevance of lines in sections that the latest answer quotes
+_NAMED_ROW = 3.5  # added to the relevance of `named_rows`
+_RECORD_PENALTY = 1.0  # subtracted from the relevance of lines of changelogs, issue lists and tests
 
 
 def select_lines(
@@ -59,10 +60,12 @@ def select_lines(
         max_lines: maximum number of lines, not counting the blocks that they introduce.
 
     Returns:
-        The passages of the selected lines, the passage of the best line first; and the lines, numbered by these
-        passages. For a refusal: the passage that is nearest to an answer, and no lines.
+        The passages of the selected lines, and the lines. The passage of the best line comes first;
+        each line has the number of its passage. For a refusal: the passage that is nearest to an
+        answer, and no lines.
     """
-    # 1. Score all lines. A follow-up is also compared as it was asked, and prefers the latest answer's sections.
+    # 1. Score all lines. For a follow-up, also score the original wording, and prefer the latest
+    # answer's sections.
     lines = quotable_lines(passages)
     if question.is_small_talk:
         return (passages[0],), ()
@@ -109,7 +112,7 @@ def select_lines(
 
 
 def named_rows(question: str, passages: Sequence[Passage]) -> set[Quote]:
-    """Return the table rows that a question names, in tables with a column that it asks for.
+    """Return the table rows that a question names, from tables with a column that the question asks for.
 
     A row is named by a word of the question that no other row has, such as "Papyrus" in "How much do we pay Papyrus?".
     """
@@ -127,7 +130,7 @@ def named_rows(question: str, passages: Sequence[Passage]) -> set[Quote]:
 
 
 def best_quote(question: Question, passages: Sequence[Passage], history: Sequence[Message] = ()) -> Citation | None:
-    """Return the line that answers a question best, with the block that it introduces; None if none does.
+    """Return the line that answers a question best, with the block that it introduces; None if no line does.
 
     Args:
         history: the earlier messages, oldest first.
@@ -140,12 +143,13 @@ def best_quote(question: Question, passages: Sequence[Passage], history: Sequenc
 
 
 def answer_lines(question: Question, quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
-    """Return the lines to quote for one: with its block, and with the "Yes." or "No." before it.
+    """Return the lines to quote for a selected line: the line, its block, and a "Yes." or "No." before it.
 
-    In place of the question itself, the line after it is quoted; the result is empty if there is none.
+    If the line repeats the question, the next line is quoted instead; without a next line, the
+    result is empty.
 
     Args:
-        quotes: The lines of its passage.
+        quotes: The lines of the passage.
     """
     place = quotes.index(quote)
     if repeats_question(quote.sentence, question.complete) or repeats_question(quote.sentence, question.text):
@@ -160,7 +164,7 @@ def answer_lines(question: Question, quote: Quote, quotes: Sequence[Quote]) -> l
 
 
 def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
-    """Return a line and, after a colon, what it introduces: a list, a table, a code block or the next line."""
+    """Return a line and, if it ends with a colon, what it introduces: a list, table or code block, or the next line."""
     below = [each for each in quotes if each.start > quote.start and each.block <= quote.block + 1]
     if not below or not quote.sentence.rstrip("*_` ").endswith((":", "：")):
         return [quote]
@@ -170,7 +174,7 @@ def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
 
 
 def known_share(question: str, passages: Sequence[Passage]) -> float:
-    """Return the share of a question's content words that are in the passages, their headings or files' names."""
+    """Return the share of a question's content words that are in the passages, their headings or their file names."""
     words = content_stems(question)
     texts = (f"{name_words(each.source)}\n{each.text_with_headings}" for each in passages)
     known = set[str]().union(*map(content_stems, texts))

@@ -20,13 +20,13 @@ SYSTEM = (
     "each statement put the number of the passage that supports it in square brackets, such as [1] or [2][3]. If the "
     f"passages do not contain the answer, say only: {REFUSAL}"
 )
-"""The instructions of `chat_prompt`, the same for every question, so that prompts share them."""
+"""The instructions of `chat_prompt`: the same for every question, so that prompts share this prefix."""
 
 SMALL_SYSTEM = "You answer questions with one or two sentences quoted from the passages."
 
 READER_SYSTEM = "You answer with sentences quoted from the passages, each with the number of its passage."
 
-_HEADINGS = 3  # innermost headings shown above a passage
+_HEADINGS = 3  # maximum number of headings, the innermost ones, that are shown above a passage
 
 SMALL = 400_000_000
 """Models with fewer parameters do not follow the instructions of `chat_prompt`."""
@@ -47,8 +47,10 @@ class Prompt:
     Attributes:
         content: text, or messages.
         stop: strings that end the answer.
-        answers: texts, in the notation of the format, that an answer may repeat; references for drafting.
-        has_markers: whether the prompt numbers the passages from 1, so that the answer can name them by `markers`.
+        answers: texts that an answer may repeat, written as the prompt format requires; references
+            for drafting.
+        has_markers: whether the prompt numbers the passages from 1, so that the answer can name
+            them by `markers`.
     """
 
     content: str | tuple[Message, ...]
@@ -58,7 +60,7 @@ class Prompt:
 
 
 PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
-"""Makes the prompt of a question and its passages, which are best first."""
+"""Makes the prompt of a question and its passages, which are given best first."""
 
 
 def prompt_format(language_model: TextModel) -> PromptFormat:
@@ -109,7 +111,7 @@ ONLY_DOCUMENTS = (
 
 
 def check_prompt(language_model: TextModel, prompt: object) -> None:
-    """Refuse a prompt that is not in the model's only format.
+    """If the model supports only its own prompt format, refuse a prompt in any other format.
 
     Raises:
         RuntimeError: the model only answers questions from documents, and the prompt is something else. (LlamaIndex
@@ -178,7 +180,8 @@ def small_model_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """Return the prompt of the bundled model `reader`: numbered sentences of the passages, then the question.
 
-    An answer consists of these lines. Text that cannot be quoted, such as headings and listings, has no number.
+    An answer consists of numbered sentences. Text that cannot be quoted, such as headings and
+    links, has no number.
     Prompts of the same passages share a prefix up to the question.
 
     Args:

@@ -42,8 +42,8 @@ _COLUMNS = (
     (r"\b(?:when|until|since|dates?)\b", "date start end renewal due deadline day until since"),
     (r"\b(?:where|located|place)\b", "location place site room city address country"),
 )
-_SAME_WORDS = 0.7  # least share of the words of two questions that are the same
-_STEM = 5  # first letters that two forms of a word share
+_SAME_WORDS = 0.7  # minimum share of words that two questions have in common if they are the same question
+_STEM = 5  # number of first letters that two forms of a word have in common
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Question:
         The complete form of a follow-up starts with the latest earlier question that is not a follow-up.
 
         Args:
-            history: the earlier messages, oldest first; only those of the user are read.
+            history: the earlier messages, oldest first; only the user's messages are read.
         """
         text = asked if isinstance(asked, str) else asked.text
         earlier = [str(message.get("content") or "").strip() for message in history if message.get("role") == "user"]
@@ -92,7 +92,7 @@ class Question:
 
     @property
     def is_small_talk(self) -> bool:
-        """Whether this greets or thanks, and asks nothing."""
+        """Whether the text only greets or thanks."""
         return _SMALL_TALK.issuperset(re.findall(r"\w+", self.text.lower()))
 
     @property
@@ -107,13 +107,13 @@ def is_follow_up(question: str) -> bool:
 
 
 def repeats_question(line: str, question: str) -> bool:
-    """Return whether a line of a document is the question itself: it asks, and nearly all words are the same."""
+    """Return whether a line of a document is the question itself: it is a question with nearly the same words."""
     asked, said = content_stems(question), content_stems(line)
     return line.rstrip('*_"”’ ').endswith(("?", "？")) and len(asked & said) >= _SAME_WORDS * len(asked | said)
 
 
 def column_stems(question: str) -> set[str]:
-    """Return the stems of the names of columns that have the answer: words of the question, and what it asks for."""
+    """Return stems that occur in names of columns with the answer: the question's words, and "owner" for "who", etc."""
     names = (names for pattern, names in _COLUMNS if re.search(pattern, question, re.IGNORECASE))
     return content_stems(" ".join([question, *names]))
 

@@ -31,8 +31,8 @@ def rewrite_question(language_model: TextModel, question: Question, history: Seq
     """Rewrite a question so that it can be understood without the conversation, with a short greedy generation.
 
     Returns:
-        The rewritten question; the given one if there is no conversation or the model's text is not a rewriting of it
-        (see `is_rewriting`).
+        The rewritten question. The given question is returned if there is no conversation, or if
+        the model's text is not a rewriting (see `is_rewriting`).
     """
     names = {"user": "Question", "assistant": "Answer"}
     shown = [message for message in history if message.get("role") in names][-REWRITE_MESSAGES:]
@@ -52,9 +52,9 @@ def rewrite_question(language_model: TextModel, question: Question, history: Seq
 def is_rewriting(text: str, question: str, conversation: Sequence[str]) -> bool:
     """Return whether a text rephrases a question, and neither answers it nor introduces a new subject.
 
-    The text must end like a question. It must contain at least half of the words that the question adds to the
-    conversation, and most of its other words must come from the conversation. Words are equal if their first `_STEM`
-    letters are.
+    The text must end like a question. It must contain at least half of the words that the question
+    adds to the conversation. At least three quarters of its words must occur in the question or the
+    conversation. Words are equal if their first `_STEM` letters are.
     """
     earlier = set[str]().union(*map(content_stems, conversation))
     own, words = content_stems(question), content_stems(text)

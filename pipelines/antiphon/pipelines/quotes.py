@@ -17,7 +17,7 @@ from antiphon.retrieval.segmentation import blocks, code_lines, sentences, table
 
 _LIST_MARKER = re.compile(r"(?:[-*+•]|\d{1,3}[.)]|#\.)\s+")
 _BLOCK_QUOTE = re.compile(r"(?:\A|\n)[ \t]*(?:>[ \t]+)+")
-_CONTENTS = re.compile(r"(?:[.·…][ \t]?){4,}[ \t]*[\dxvi]{1,4}(?!\S)")  # of a table of contents: dots up to a page
+_CONTENTS = re.compile(r"(?:[.·…][ \t]?){4,}[ \t]*[\dxvi]{1,4}(?!\S)")  # table of contents: dots, then a page number
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
@@ -28,11 +28,13 @@ class Quote:
     Attributes:
         number: the number of the passage, from 1.
         sentence: the text, on one line and without a list marker.
-        start: its first character in the passage.
-        block: the number of its paragraph, list, code block or table in the passage.
-        is_listed: whether its block is a list, a code block or a table.
+        start: the line's first character in the passage.
+        block: the number of the paragraph, list, code block or table that contains the line, in the
+            passage.
+        is_listed: whether this block is a list, a code block or a table.
         is_quotable: whether an answer may quote the line; markup, such as a heading, is only shown.
-        is_row: whether it is a row of a table with the names of its columns, which are not in its place.
+        is_row: whether the line is a table row. Its ``sentence`` contains column names, which the
+            passage has elsewhere.
     """
 
     number: int
@@ -71,7 +73,7 @@ def headings_of(passage: Passage) -> list[str]:
 
 
 def quoted_form(sentence: str) -> str:
-    """Return a sentence on one line, without a list marker and the markers of a block quote."""
+    """Return a sentence on one line, without list markers and block quote markers."""
     line = " ".join(_BLOCK_QUOTE.sub(" ", sentence).split())
     marker = _LIST_MARKER.match(line)
     return line[marker.end() :] if marker else line
@@ -82,7 +84,7 @@ def named_row(row: str, names: Sequence[str]) -> str:
 
     Args:
         row: the cells between bars.
-        names: the names; those that were left out are missing at the end.
+        names: the names of the columns; those of the last columns may be missing.
     """
     cells = [cell.replace("\\|", "|") for cell in cells_of(f"|{row}|")]
     named = [f"{name}: {cell}" if name else cell for name, cell in zip_longest(names, cells, fillvalue="") if cell]
@@ -107,10 +109,10 @@ def _line_at(text: str, place: int) -> str:
 
 
 def _block_lines(text: str, kind: BlockKind, markup: Markup, names: Sequence[str]) -> Iterable[Quote]:
-    """Return the lines of a block, with their places in it.
+    """Return the lines of a block, with their places in the block.
 
     Args:
-        names: the columns of a table, if its header is above the passage.
+        names: the column names of a table whose header is above the passage.
     """
     if kind is BlockKind.TEXT:
         return _prose(text, [*markdown_signposts(text)] if markup is Markup.MARKDOWN else [])
@@ -124,7 +126,7 @@ def _block_lines(text: str, kind: BlockKind, markup: Markup, names: Sequence[str
 
 
 def _with_names(row: Quote, names: Sequence[str]) -> Quote:
-    """Return a row with the names of its columns; it is quotable if it has several values, or its table one column."""
+    """Return a row with its column names. It is quotable if it has several values, or its table has one column."""
     is_quotable = sum(map(bool, cells_of(f"|{row.sentence}|"))) > 1 or len(names) == 1
     return replace(row, sentence=named_row(row.sentence, names), is_quotable=is_quotable, is_row=True)
 
@@ -144,7 +146,7 @@ def _prose(text: str, markup: Sequence[tuple[int, int]]) -> Iterator[Quote]:
     last: Quote | None = None
     for first, stop in [*markup, (len(text), len(text))]:
         for start, end in sentences(text, position, first):
-            is_first = not text[text.rfind("\n", 0, start) + 1 : start].strip()  # of its line
+            is_first = not text[text.rfind("\n", 0, start) + 1 : start].strip()  # the sentence begins its line
             marker = _LIST_MARKER.match(text, start, end) if is_first else None
             is_new = bool(_BLANK_LINE.search(text, position, start))
             is_item = bool(marker or (last and last.is_listed and not is_new))

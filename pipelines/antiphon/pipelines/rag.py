@@ -39,22 +39,22 @@ class Searcher(Protocol):
 class Rag:
     """Answers questions from documents. The retrieved passages are part of the prompt and references for drafting.
 
-    The models `extractive` and `reader` get only selected lines (see `passage_selection`): the answer starts with the
-    best lines, or is a refusal. The passages of these lines come first in ``Answer.passages``, and only their prompt
-    is counted. Any other model gets one prompt with all passages that fit its context window together with
-    ``max_new_tokens``.
+    The models `extractive` and `reader` get only selected lines (see `passage_selection`): the
+    answer starts with the best lines, or is a refusal. The passages of these lines come first in
+    ``Answer.passages``, and only they are in the prompt. Any other model gets one prompt with all
+    passages that fit its context window together with ``max_new_tokens``.
 
     Args:
         language_model: the model that generates the answer, or its name (see `text_model`); by default
             `ExtractiveModel`, which only quotes.
         prompt: function that makes the prompt of a question and its passages, such as `template_prompt`; by default
             `prompt_format` selects it.
-        sessions: store of all answers; answers to similar questions become references for drafting, which saves
-            steps. The output stays the same (in half precision except at ties).
+        sessions: store of all answers; answers to similar questions become references for drafting,
+            which saves steps. The output stays the same (except at ties in half precision).
         passage_cache_tokens: number of tokens of recently used passages whose KV cache is kept, so that later questions
             about them need less prefill (see `PassageCache`); 0: none.
-        quote_first: give streams of models that follow instructions a ``quote``, the best line of the passages, to
-            show during the prefill.
+        quote_first: for models that follow instructions, let streams have a ``quote``: the best
+            line of the passages, which can be shown during the prefill.
         rewrite: let the model rewrite the questions of a conversation for retrieval, with a short generation. By
             default, and if the rewriting is not usable, `Question.of` completes a follow-up question.
 
@@ -132,7 +132,8 @@ class Rag:
             on_end: called with the answer when the stream has ended or is closed.
 
         Raises:
-            ValueError: nothing was found, not even one passage fits the context window, or an option is out of range.
+            ValueError: no passage was found, not even one fits the context window, or an option is
+                out of range.
             TypeError: an option does not exist.
         """
         attributes = {
@@ -174,7 +175,7 @@ class Rag:
         """Retrieve passages and return the plan of the request: prompt, references and all options.
 
         Raises:
-            ValueError: as `stream`.
+            ValueError: see `stream`.
         """
         with Span("retrieve", {"gen_ai.operation.name": "retrieval"}) as span:
             if generation.get("response_prefix") and isinstance(self.language_model, ExtractiveModel):
@@ -209,7 +210,7 @@ class Rag:
         """Return the passages for a question, best first.
 
         Raises:
-            ValueError: nothing was found.
+            ValueError: no passage was found.
         """
         from antiphon.retrieval import Retriever
 

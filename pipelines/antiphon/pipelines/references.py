@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 PROMPT_TAIL = 4
 """Number of prompt tokens put before an earlier answer, so that a drafter finds it when the new answer starts.
 
-With fewer tokens the passages match better there; with more the earlier answer is preferred even if it is wrong.
+With fewer tokens, the passages match better there. With more tokens, the earlier answer is
+preferred even if it is wrong.
 """
 
 

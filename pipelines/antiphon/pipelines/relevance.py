@@ -34,16 +34,16 @@ CROSS_RELEVANCE = Path(__file__).parent / "models" / "cross_relevance"
 HEAD = "head.safetensors"
 
 MAX_QUESTION_TOKENS = 64
-"""Maximum number of tokens of a question that is encoded with a passage, which needs the rest of the window."""
+"""Maximum number of tokens of the question in an encoder input; the passage needs the rest of the window."""
 
-_CACHED_INPUTS = 256  # of the line encoder; at most 50 MB
-_SEPARATOR = "[SEP]"  # of question and passage in the cross-encoder's input
-_HEADING_WORDS = 30  # at most, of the heading that is encoded with a passage
+_CACHED_INPUTS = 256  # number of inputs of the line encoder whose vectors are kept; at most 50 MB
+_SEPARATOR = "[SEP]"  # between question and passage in the cross-encoder's input
+_HEADING_WORDS = 30  # maximum number of words of the heading that is encoded with a passage
 
 _LOADING = Lock()
 
 LineScores = list[list[float]]
-"""The relevance of the quotable lines of each passage: log-odds in nats."""
+"""For each passage, the relevance of its quotable lines: log-odds in nats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class Head:
         scale: weights of the two comparisons (each between -1 and 1) and the bias; shape (3,).
         line: weights of the mean of the line's token vectors; shape (dim,). This term does not depend on the
             question.
-        word: weights of a token vector of the line, shape (dim,). The token with the largest product counts.
+        word: weights of a token vector of the line, shape (dim,). Only the token with the largest
+            product counts.
     """
 
     scale: Vectors
@@ -69,7 +70,7 @@ class Head:
         return cls(**load_file(folder / HEAD))
 
     def score(self, question: Vectors, line: Vectors) -> float:
-        """Return the relevance of a line to a question. Each is given as token vectors, shape (tokens, dim)."""
+        """Return the relevance of a line to a question. Both are given as token vectors, shape (tokens, dim)."""
         if not len(line) or not len(question):
             return float(self.scale[2])
         means = question.mean(axis=0), line.mean(axis=0)
@@ -89,7 +90,7 @@ class EncoderInput:
 class LineEncoder:
     """Scores lines with one encoder, which encodes a passage alone or, if ``is_cross``, after the question.
 
-    Thread-safe.
+    Several threads may use it at the same time.
     """
 
     def __init__(self, encoder: TokenEmbedder, head: Head, *, is_cross: bool) -> None:
@@ -97,7 +98,7 @@ class LineEncoder:
         self._cache = TokenVectorCache(encoder, 0 if is_cross else _CACHED_INPUTS)
 
     def scores(self, question: str, passages: Sequence[Passage]) -> LineScores:
-        """Return the relevance of the quotable lines of each passage to a question."""
+        """Return, for each passage, the relevance of its quotable lines to a question."""
         question = short_question(question, self._encoder)
         count = len(self._encoder.token_ids([question])[0])
         asked = None if self._is_cross else self._encoder.token_vectors([question])[0].vectors
@@ -155,7 +156,7 @@ def line_scores(question: str, passages: Sequence[Passage]) -> LineScores:
 
 
 def bundled_encoders() -> list[LineEncoder]:
-    """Return the line encoder and the cross-encoder. They are loaded once. Thread-safe."""
+    """Return the line encoder and the cross-encoder. The first thread that calls this function loads them."""
     with _LOADING:
         return _load_encoders()
 

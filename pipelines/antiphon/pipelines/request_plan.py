@@ -48,17 +48,19 @@ class RequestPlan:
     """The prompt, references and options of one request.
 
     Attributes:
-        passages: the passages that the answer may cite; those of the prompt come first.
+        passages: the passages that the answer may cite; the passages in the prompt come first.
         prompt: the prompt as text or messages.
-        tokenized: the tokens of the prompt; only their number if just the model's server knows them.
-        references: the references for drafting: spans of the prompt, and texts that are not in it.
+        tokenized: the prompt's tokens; if only the model's server can tokenize, only their number.
+        references: the references for drafting: spans of the prompt, and texts that the prompt does
+            not contain.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
-        num_marked: how many of the first passages are numbered in the prompt; 0: the answer has no `markers`.
+        num_marked: how many passages, counted from the first, the prompt numbers; 0: the answer has
+            no `markers`.
         quote: function that returns the best quote of the passages; None: answers of this model have no quote.
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
         dropped_messages: how many of the oldest messages did not fit into the prompt.
-        thinking: whether the prompt makes the model think; None: the default of its chat template.
+        thinking: whether the prompt makes the model think; None: the chat template's default.
     """
 
     passages: tuple[Passage, ...]
@@ -84,7 +86,7 @@ class RequestPlan:
         """Return the stream of the answer.
 
         Args:
-            prefix: the KV cache of the conversation, used if the plan has none.
+            prefix: the KV cache of the conversation, used if the plan has no ``prefix``.
             **parameters: parameters of `LanguageModel.stream` that are not part of the plan.
         """
         own = {"response_prefix": self.response_prefix} if self.response_prefix else {}
@@ -98,13 +100,13 @@ class RequestPlan:
         return MarkedStream(stream, self.passages[: self.num_marked]) if self.num_marked else stream
 
     def cite(self, text: str) -> tuple[Citation, ...]:
-        """Return the citations of an answer's text: the spans that are quoted verbatim from a passage, and markers."""
+        """Return the citations of an answer's text: spans that are quoted verbatim from a passage, and markers."""
         return cite_all(text, self.passages, self.num_marked)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """The conversation of a question, and further references for drafting.
+    """The conversation before a question, and further references for drafting.
 
     Attributes:
         history: the earlier messages of user and assistant, oldest first, without passages.
@@ -169,16 +171,16 @@ def plan_request(
 ) -> RequestPlan:
     """Return the plan for a question and its retrieved passages.
 
-    For the models `extractive` and `reader`, lines of the passages are selected (see `passage_selection`). Their
-    prompt contains no conversation, so it has the complete form of a follow-up question. Any other model gets the
-    conversation and then all passages in one prompt. If it exceeds the context window, the oldest messages are
-    dropped first, then passages.
+    For the models `extractive` and `reader`, lines of the passages are selected (see
+    `passage_selection`). Their prompt contains no conversation, so it has the complete form of a
+    follow-up question. Any other model gets the conversation and then all passages in one prompt.
+    If this prompt exceeds the context window, the oldest messages are dropped first, then passages.
 
     Args:
         passages: the retrieved passages, best first.
-        prompt: the prompt format, with which no lines are selected; by default the model's own.
-        prefix_of: function that returns the prefix cache of a passage; called if the prompt starts with the first
-            passage.
+        prompt: a prompt format in place of the model's own; if it is given, no lines are selected.
+        prefix_of: function that returns the prefix cache of a passage; called with the first
+            passage if the prompt starts with it.
         **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (see `default_max_new_tokens`),
             ``temperature``, ``stop``, ... The model does not think unless ``thinking`` is set.
 
@@ -208,7 +210,7 @@ def plan_request(
             count_tokens=partial(_count_tokens, language_model),
         )
         fitted = builder.build(selected)
-        own = fitted.passages  # without those that do not fit
+        own = fitted.passages  # without passages that do not fit
         options = _quoting_options(generation, [quote for quote in quotes if quote.number <= len(own)])
         citable = (*own, *(each for each in found if not any(each is one for one in own)))
         best, starts_with_passage = None, True
@@ -226,12 +228,12 @@ def plan_request(
 
 
 def default_max_new_tokens(language_model: TextModel) -> int:
-    """Return the default of ``max_new_tokens``: `MAX_NEW_TOKENS` if a model follows instructions."""
+    """Return the default of ``max_new_tokens``, which is larger if a model follows instructions."""
     return MAX_NEW_TOKENS if follows_instructions(language_model) else MAX_QUOTED_TOKENS
 
 
 def _quoting_options(generation: Mapping[str, Any], quotes: Sequence[Quote]) -> Mapping[str, Any]:
-    """Return options that make the answer start with the quotes, or make it a refusal if there are none.
+    """Return options that make the answer start with the quotes; without quotes, make it a refusal.
 
     Options of the caller that set the form or the beginning of the answer have priority.
     """
@@ -266,7 +268,7 @@ def _plan(
     citable: tuple[Passage, ...],
     context: TurnContext,
 ) -> RequestPlan:
-    """Return the plan of a prompt, whose answer may cite the given passages."""
+    """Return the plan of a prompt whose answer may cite the passages ``citable``."""
     parameters = dict(options)
     references = [*(fitted.prompt.answers or passage_references(fitted.passages)), *context.references]
     references += answer_references(context.similar_answers, fitted.tokenized, builder.language_model.tokenizer)

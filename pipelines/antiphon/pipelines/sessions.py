@@ -21,7 +21,7 @@ APPLICATION = 0x416E7470
 """The application id that identifies our SQLite files: "Antp"."""
 
 WAIT = 60.0
-"""Seconds that a connection waits for others."""
+"""Seconds that a connection waits for a lock of another connection."""
 
 _SCHEMA = f"""
 begin immediate;
@@ -66,7 +66,8 @@ class SessionStore:
         namespace: the tenant. Searches of one tenant never find the sessions of another one.
         embedder: an embedder, or the name of one (see `load_embedder`). If the file exists, it must
             be the embedder with which the file was made.
-        max_sessions: sessions to keep in the namespace, the most recently added or found ones.
+        max_sessions: number of sessions to keep in the namespace: the most recently added or found
+            ones.
         max_age: maximum age in seconds; None: any.
         k: maximum number of sessions that a question finds.
         similarity: minimum cosine similarity.
@@ -137,8 +138,9 @@ class SessionStore:
     def forget(self, question: str) -> bool:
         """Delete the answer to a question, overwrite it in the file and its log, and return whether there was one.
 
-        Warns if readers in other processes prevent emptying the log. A replaced or evicted session is overwritten in
-        the file at once, and in the log when SQLite reuses the log.
+        A warning is given if readers in other processes prevent emptying the log. A replaced or
+        evicted session is overwritten in the file at once, and in the log when SQLite reuses the
+        log.
         """
         return bool(self._delete("namespace = ? and question = ?", self.namespace, question))
 
@@ -152,7 +154,8 @@ class SessionStore:
         with suppress(OSError):  # the file exists, or SQLite will say why it cannot be created
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         metadata = {"format": "sessions 1", "embedder": self.embedder.fingerprint}
-        # SQLite refuses at once to switch to WAL mode while others have the file open.
+        # While another connection has the file open, SQLite refuses to switch to WAL mode, without
+        # waiting.
         with (
             FileLock(f"{self.path}.lock", mode=0o600),
             closing(sqlite3.connect(self.path, timeout=WAIT)) as connection,
@@ -176,7 +179,7 @@ class SessionStore:
     def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
         """Run the ``with`` block as a transaction: commit at its end, roll back after an error.
 
-        Its connection is closed afterwards, because connections do not survive a fork.
+        The connection is closed afterwards, because connections do not survive a fork.
         """
         with closing(sqlite3.connect(self.path, timeout=WAIT, isolation_level=None)) as connection:
             connection.execute("pragma synchronous = full")
@@ -203,7 +206,7 @@ class SessionStore:
         return found
 
     def _delete(self, where: str, *values: str) -> int:
-        """Delete sessions, and empty the write-ahead log, which may contain them."""
+        """Delete sessions, and empty the write-ahead log, because it may contain them."""
         until = time.monotonic() + WAIT
         with self._transaction() as connection:
             deleted = connection.execute(f"delete from sessions where {where}", values).rowcount

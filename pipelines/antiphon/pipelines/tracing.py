@@ -1,4 +1,4 @@
-"""Traces: OpenTelemetry spans of a request, with the time and counts of each stage, without text.
+"""Traces: OpenTelemetry spans of a request, with the time and counts of each stage, but without text.
 
 The root span is an HTTP request of the server, or an answer of `Rag`. Nothing is recorded unless the program itself
 has imported OpenTelemetry.
@@ -155,7 +155,7 @@ def end_generation(span: Span, completion: Completion, *, is_answer: bool, cache
     """End the span of a generation, and add its child spans "prefill" and "decode".
 
     Args:
-        is_answer: whether it is an answer from documents, which may be a refusal.
+        is_answer: whether the text is an answer from documents, which may be a refusal.
         cached_tokens: prompt tokens that an earlier request prefilled.
     """
     if not span.is_recorded:

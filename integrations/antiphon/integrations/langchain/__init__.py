@@ -1,6 +1,6 @@
 """LangChain classes: chat model, LLM, embeddings, retriever and reranker.
 
-Names are imported on first use. Needs the extra ``langchain``, which installs langchain-core only.
+Names are imported on first use. The extra ``langchain`` is needed; it installs langchain-core only.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from antiphon.retrieval import Passage
 
 
 class ContextOverflowLengthError(ContextLengthError, ContextOverflowError):
-    """A prompt that is too long, as Antiphon's error and as LangChain's, for its fallbacks and middleware."""
+    """Raised for a prompt that is too long. LangChain's fallbacks and middleware recognize it as LangChain's error."""
 
 
 class AntiphonBaseModel(GenerationFields):
-    """Identity and token counting for caches and traces; precedes LangChain's base class in the MRO."""
+    """Identity for caches and traces, and token counting; a base class to put before LangChain's own."""
 
     @property
     def _llm_type(self) -> str:
@@ -31,7 +31,7 @@ class AntiphonBaseModel(GenerationFields):
         return self.cache_parameters()
 
     def text_call(self, prompt: PromptInput, passages: tuple[Passage, ...], given: Mapping[str, Any]) -> ModelCall:
-        """Prepare a call with a prompt; see `GenerationFields.text_call`. LangChain's own hints are ignored."""
+        """Prepare a call with a prompt; see `GenerationFields.text_call`. LangChain's ``ls_`` arguments are ignored."""
         kept = {name: value for name, value in given.items() if not name.startswith("ls_")}
         return replace(super().text_call(prompt, passages, kept), context_error=ContextOverflowLengthError)
 

@@ -57,11 +57,12 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         parallel_tool_calls: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return a model that may call these tools; its chat template describes them.
+        """Return a model that may call these tools; the chat template puts their descriptions into the prompt.
 
         Args:
             tools: LangChain tools, functions, pydantic classes or OpenAI tool schemas.
-            tool_choice: "auto", "none", "any" (forces a call, decoded under the tools' schemas) or a tool's name.
+            tool_choice: "auto", "none", a tool's name, or "any": the answer must be a tool call,
+                and decoding is constrained to the tools' schemas.
             strict: accepted and ignored.
             parallel_tool_calls: False: an answer has at most one tool call.
         """

@@ -1,4 +1,4 @@
-"""Converts LangChain's messages to those of chat templates."""
+"""Converts LangChain's messages to messages for chat templates."""
 
 from __future__ import annotations
 

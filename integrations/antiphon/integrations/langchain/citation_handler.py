@@ -1,8 +1,9 @@
 """A callback handler that cites the answers of any chain.
 
-It collects the documents that retrievers return during a call. A passage is cited only if the prompt of the answer
-contains it, and if it was retrieved in the same call or attached to a message of the prompt. So concurrent calls
-never cite each other's documents.
+It collects the documents that retrievers return during a call. A passage is cited only if the
+prompt of the answer contains it. The passage must also come from the same call: a retriever
+returned it there, or a message of the prompt carries it. So concurrent calls never cite each
+other's documents.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ class CitedAnswer:
 class CitationHandler(BaseCallbackHandler):
     """Cites the answers of one call of a chain, an agent or a graph.
 
-    Create one for each call, pass it with ``chain.invoke(question, config={"callbacks": [handler]})``, and read its
-    citations after the call or after the end of the stream. It cites documents that a retriever returned in this call
-    or that a message carries as a tool's artifact, if the prompt of the answer contains their whole text.
+    Create one for each call, pass it with
+    ``chain.invoke(question, config={"callbacks": [handler]})``, and read its citations after the
+    call or after the end of the stream. Documents can be cited if a retriever returned them in this
+    call, or if a message carries them as a tool's artifact. The prompt of the answer must contain
+    the document's whole text.
     """
 
     run_inline = True  # so that retriever events arrive before the answer in an event loop, too
@@ -82,7 +85,7 @@ class CitationHandler(BaseCallbackHandler):
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The citations of the last answer; raises as `answer` does."""
+        """The citations of the last answer. The errors are the same as in `answer`."""
         return self.answer.citations
 
     def on_chain_start(self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
@@ -139,7 +142,7 @@ class CitationHandler(BaseCallbackHandler):
 
 
 def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
-    """Return the nearest retrievers' passages that the prompt contains, without texts that have several sources."""
+    """Return the passages in the prompt that the nearest retrievers found, except texts with several sources."""
     in_prompt = PassagesInPrompt(prompt)
     for found in nearest:
         if in_prompt.select([passage for passages in found for passage in passages]):
@@ -148,7 +151,7 @@ def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]])
 
 
 def unambiguous(found: Sequence[Sequence[Passage]]) -> list[Passage]:
-    """Join the results of several searches, without texts that two searches found in different documents."""
+    """Join the results of several searches. Drop a text that two searches found in different documents."""
     places: dict[str, set[frozenset[tuple[str, str, int]]]] = defaultdict(set)
     for passages in found:
         for text in {passage.text for passage in passages}:

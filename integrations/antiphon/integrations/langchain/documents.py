@@ -15,7 +15,7 @@ SOURCE, START, SCORE = "source", "start_index", "relevance_score"
 """Metadata keys for a passage's source, start and score, as LangChain's own splitters and rerankers use them."""
 
 ALSO_IN = "also_in"
-"""The metadata key for the sources of passages that repeat a passage."""
+"""The metadata key for the sources of other passages with the same text."""
 
 
 def document_of(passage: Passage) -> Document:

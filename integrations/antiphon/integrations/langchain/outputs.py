@@ -66,10 +66,10 @@ def message_chunk(call: ModelCall, state: AnswerState) -> AIMessageChunk:
 
 
 def annotate(text: str, passages: Sequence[Passage], num_marked: int = 0) -> list[Citation]:
-    """Return LangChain citations for the spans of a text that were copied from passages, and for its markers.
+    """Return LangChain citations for the spans of a text that were copied from passages, and for the text's markers.
 
     Args:
-        num_marked: how many of the first passages are numbered in the prompt.
+        num_marked: how many passages, counted from the first, are numbered in the prompt.
     """
     return [
         Citation(
@@ -120,7 +120,7 @@ def content_blocks(answer: AIMessage) -> list[ContentBlock]:
 
 
 def _unreadable(text: str) -> str:
-    """Return the text of a malformed call. Text that LangChain would parse as arguments is quoted as a JSON string."""
+    """Return the text of a malformed call; if LangChain would parse it as arguments, as a quoted JSON string."""
     try:
         is_call = not text or isinstance(parse_partial_json(text), dict)
     except ValueError:

@@ -38,7 +38,7 @@ def hide_references(message: BaseMessage) -> BaseMessage:
 
 
 def _tool_documents(message: BaseMessage) -> list[Passage]:
-    """Return the documents in a tool message's artifact; a plain text there is not a reference."""
+    """Return the documents in a tool message's artifact. A plain text in the artifact is not a reference."""
     artifact = message.artifact if isinstance(message, ToolMessage) else None
     if isinstance(artifact, HiddenReferences):
         return list(artifact.passages)

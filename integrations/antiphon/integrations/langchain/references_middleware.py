@@ -22,11 +22,12 @@ except ImportError as error:
 
 
 class ReferencesMiddleware(AgentMiddleware):
-    """Lets an agent's model draft from the results of its tools, and cites them in its answers.
+    """Lets an agent's model draft from the results of its tools, and adds citations of these results to its answers.
 
-    It works with `ChatAntiphon`, and with ChatOpenAI for a vLLM server with Antiphon's plug-in; the references are
-    then sent in ``extra_body``. Other models do not draft from references, but their answers are cited. The citations
-    of an answer are in its ``additional_kwargs["citations"]``.
+    The model may be a `ChatAntiphon`, or a ChatOpenAI for a vLLM server with Antiphon's plug-in. A
+    ChatOpenAI sends the references in ``extra_body``. Other models do not draft from references,
+    but their answers are cited. The citations of an answer are in its
+    ``additional_kwargs["citations"]``.
     """
 
     def wrap_model_call(

@@ -41,8 +41,9 @@ def retrieval_chain(
 ) -> Runnable[ChainInput, dict[str, Any]]:
     """Return a chain from a question to "question", "context" (documents), "answer" (a message) and "citations".
 
-    A follow-up question is made complete with the "chat_history" before documents are retrieved. For an extractive
-    model, the documents whose lines answer best come first, and only they are in the prompt.
+    A follow-up question is made complete with the "chat_history" before documents are retrieved.
+    For an extractive model, the documents whose lines answer best come first, and the prompt
+    contains no other documents.
 
     Args:
         prompt: template with the variables "context" and "question". None: the model's own prompt format, with the
@@ -59,7 +60,7 @@ def retrieval_chain(
 
 
 def _question(given: ChainInput) -> Question:
-    """Return the question with its complete form, which is used to retrieve documents."""
+    """Return the question. Its complete form is used to retrieve documents."""
     question = given.get("question") if isinstance(given, Mapping) else given
     if isinstance(question, str):
         return Question.of(question, _history(given))
@@ -80,7 +81,7 @@ def _found_documents(found: Mapping[str, Any]) -> list[Document]:
 
 
 class _Planned:
-    """The plan of a request, and its documents in the order of the plan's passages. Traces show neither of them."""
+    """The plan of a request, and documents in the order of the plan's passages. Traces show neither of them."""
 
     def __init__(self, plan: RequestPlan, documents: list[Document]) -> None:
         self.plan = plan

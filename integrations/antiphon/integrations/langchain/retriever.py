@@ -19,7 +19,7 @@ from antiphon.retrieval.filters import parse_filter
 
 
 class AntiphonRetriever(SharedPart, DocumentIndex):
-    """Searches an index: embed, search, rerank. LangChain's indexing API, `langchain_core.indexing.index`, changes it.
+    """Searches an index: embed, search, rerank. LangChain's indexing API can change the index.
 
     A document's metadata contain its location (``source``, ``start_index``) and its score (``relevance_score``). A call
     may override ``k`` and ``where``: ``retriever.invoke(question, where={"source": "keys.md"})``.
@@ -27,8 +27,8 @@ class AntiphonRetriever(SharedPart, DocumentIndex):
     Attributes:
         retriever: the retriever that searches.
         k: number of documents.
-        where: only documents that match this `MetadataFilter` or structured query of LangChain; ``source`` is the
-            document's name.
+        where: a `MetadataFilter`, or a structured query of LangChain, that every document must
+            match; ``source`` is the document's name.
     """
 
     shared_part: ClassVar = "retriever"
@@ -50,17 +50,18 @@ class AntiphonRetriever(SharedPart, DocumentIndex):
         """Open the index in a folder.
 
         Args:
-            **settings: arguments of `Retriever.open`, whose errors it raises.
+            **settings: arguments of `Retriever.open`; see there also for errors.
         """
         return cls(retriever=Retriever.open(folder, **settings), k=k, where=where)
 
     def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
-        """Insert documents, or replace those with the same ids; see `DocumentIndex.upsert`.
+        """Insert documents, or replace the documents with the same ids; see `DocumentIndex.upsert`.
 
-        Each becomes one passage, so split long ones before.
+        Each document becomes one passage, so split long documents first.
 
         Args:
-            items: the documents; one without an id gets that of its text and source.
+            items: the documents. A document without an id gets an id computed from its text and
+                source.
             **kwargs: ignored.
 
         Raises:
@@ -74,7 +75,7 @@ class AntiphonRetriever(SharedPart, DocumentIndex):
         """Delete documents by their ids; see `DocumentIndex.delete`.
 
         Raises:
-            ValueError: there are no ids.
+            ValueError: ``ids`` is None.
             TypeError: the retriever or its index is read-only.
         """
         if ids is None:

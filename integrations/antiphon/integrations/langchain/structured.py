@@ -21,7 +21,8 @@ def with_json_output(
 
     Args:
         schema: a pydantic class, whose objects are returned; for other schemas a dict is returned.
-        include_raw: return "raw", "parsed" and "parsing_error" instead, and never raise.
+        include_raw: return "raw", "parsed" and "parsing_error" instead; then parsing raises no
+            error.
         describe_schema: append the schema to the last message.
     """
     parser = _parser(schema)
@@ -37,10 +38,10 @@ def with_json_output(
 
 
 def format_arguments(response_format: Any) -> dict[str, Any]:
-    """Return the arguments of a call for OpenAI's ``response_format``.
+    """Convert OpenAI's ``response_format`` to arguments of a call.
 
     Raises:
-        ValueError: there is no such format.
+        ValueError: the format is unknown.
     """
     match response_format:
         case None | {"type": "text"}:
@@ -53,7 +54,7 @@ def format_arguments(response_format: Any) -> dict[str, Any]:
 
 
 def json_schema_of(schema: dict[str, Any] | type) -> dict[str, Any]:
-    """Return the JSON schema. For a pydantic class, pydantic makes it, because LangChain cuts recursive references."""
+    """Return the JSON schema. Pydantic converts its own classes, because LangChain cuts recursive references."""
     if isinstance(schema, type) and is_basemodel_subclass(schema) and hasattr(schema, "model_json_schema"):
         return dict(schema.model_json_schema())
     return convert_to_json_schema(schema)

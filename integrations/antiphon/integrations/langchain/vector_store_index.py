@@ -16,13 +16,15 @@ from antiphon.retrieval.vector_index.flat import Vectors
 class VectorStorePassages:
     """Searches a vector store with the vectors of the retriever's embedder; there is no keyword search.
 
-    The embedder must be the one with which the store was filled; this cannot be checked. Stores disagree on whether
-    nearer documents have higher scores, so the score of a passage is computed from its rank: 1 for the first of n,
-    1/n for the last. `Retriever` embeds the passages that it returns to compute their cosines.
+    The store must have been filled with the same embedder; this cannot be checked. Stores disagree
+    on whether nearer documents have higher scores. So the score of a passage is computed from its
+    rank: of n passages, the first has the score 1 and the last 1/n. `Retriever` embeds the passages
+    that it returns to compute their cosines.
 
-    The filter ``where`` is passed to the store as ``filter``, a dictionary of metadata values, including ``source``.
-    Stores such as Chroma accept such a dictionary (Chroma: with one condition). `InMemoryVectorStore` needs a
-    function and other stores their own language, so they do not support ``where``.
+    The filter ``where`` is passed to the store as ``filter``, a dictionary of metadata values,
+    including ``source``. Some stores accept such a dictionary; Chroma accepts it with a single
+    condition. `InMemoryVectorStore` needs a function, and other stores need their own language, so
+    they do not support ``where``.
 
     Raises:
         TypeError: the store cannot be searched by vector.

@@ -1,6 +1,7 @@
 """LlamaIndex classes: LLM, embedding, retriever, reranker, query and chat engine.
 
-Names are imported on first use. Needs the extra ``llama-index``, which installs llama-index-core only.
+Names are imported on first use. The extra ``llama-index`` is needed; it installs llama-index-core
+only.
 """
 
 from __future__ import annotations

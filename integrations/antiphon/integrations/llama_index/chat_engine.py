@@ -23,13 +23,15 @@ from antiphon.pipelines.request_plan import TurnContext
 
 
 class AntiphonChatEngine(BaseChatEngine):
-    """Holds a conversation with the same passages, prompts and texts as `Chat`; its responses have ``citations``.
+    """Holds a conversation like `Chat`: with the same passages, prompts and texts. Responses have ``citations``.
 
     A follow-up question is made complete before passages are retrieved. Use one engine for each conversation.
 
     Args:
-        retriever: an `AntiphonRetriever`, a `Retriever`, or a `Rag`, which has a language model.
-        llm: an `AntiphonLLM`, a language model, or a model's name; None: answers are quoted without a language model.
+        retriever: an `AntiphonRetriever`, a `Retriever`, or a `Rag`. A `Rag` has its own language
+            model: leave out ``llm``.
+        llm: an `AntiphonLLM`, a language model, or a model's name; None: answers are quoted without
+            a language model.
         **generation: options of `Rag.ask`.
     """
 

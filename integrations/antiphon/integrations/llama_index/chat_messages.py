@@ -1,4 +1,4 @@
-"""Converts LlamaIndex's messages to those of chat templates."""
+"""Converts LlamaIndex's messages to messages for chat templates."""
 
 from __future__ import annotations
 

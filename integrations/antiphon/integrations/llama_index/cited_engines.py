@@ -18,7 +18,7 @@ from antiphon.integrations.llama_index.outputs import citation_blocks
 
 
 def citations_of(text: str, nodes: Sequence[NodeWithScore], num_marked: int = 0) -> list[CitationBlock]:
-    """Return citations for the spans of a text that were copied from nodes, and for markers of the first nodes."""
+    """Return citations for spans that were copied from nodes, and for markers of the first ``num_marked`` nodes."""
     return citation_blocks(text, [passage for node in nodes if (passage := passage_of(node)) is not None], num_marked)
 
 
@@ -27,7 +27,7 @@ def with_citations(engine: BaseQueryEngine) -> CitingQueryEngine: ...
 @overload
 def with_citations(engine: BaseChatEngine) -> CitingChatEngine: ...
 def with_citations(engine: BaseQueryEngine | BaseChatEngine) -> CitingQueryEngine | CitingChatEngine:
-    """Wrap an engine so that its responses have ``citations`` of their source nodes; a stream has them when it ends.
+    """Wrap an engine so that its responses have ``citations`` of their source nodes; a stream has them at its end.
 
     Raises:
         TypeError: the argument is neither a query engine nor a chat engine.
@@ -43,7 +43,8 @@ class _Cited:
     """Adds citations to a response.
 
     Attributes:
-        num_marked: how many of the first nodes the response can name by markers, such as ``[1]``.
+        num_marked: how many source nodes, counted from the first, the response can cite by markers
+            such as ``[1]``.
     """
 
     num_marked = 0

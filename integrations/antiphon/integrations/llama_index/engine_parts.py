@@ -13,15 +13,16 @@ from antiphon.pipelines import Rag, Searcher
 def rag_of(
     retriever: Rag | AntiphonRetriever | Searcher, llm: AntiphonLLM | TextModel | str | None
 ) -> tuple[Rag, dict[str, Any]]:
-    """Return a pipeline with a retriever and an LLM, and the fields of both that are options of `Rag.ask`.
+    """Return a `Rag` with a retriever and an LLM, and their fields that are options of `Rag.ask`.
 
     Args:
-        retriever: a retriever, or a whole pipeline.
-        llm: an LLM, a language model or its name; None: the LLM of the pipeline, or without a pipeline
-            `ExtractiveModel`.
+        retriever: a retriever, or a `Rag`.
+        llm: an LLM, a language model or a model's name. None: the language model of the `Rag`; if
+            ``retriever`` is not a `Rag`, an `ExtractiveModel`.
 
     Raises:
-        TypeError: the retriever is another LlamaIndex retriever, or both a pipeline and an LLM are given.
+        TypeError: ``retriever`` is another LlamaIndex retriever, or is a `Rag` although an LLM is
+            given.
     """
     if isinstance(retriever, Rag):
         if llm is not None:

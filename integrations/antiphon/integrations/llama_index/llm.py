@@ -46,7 +46,7 @@ from antiphon.integrations.references import REFERENCES, HiddenReferences
 from antiphon.retrieval import Passage
 
 TOOL_ARGUMENTS = ("tool_required", "tool_choice", "allow_parallel_tool_calls")
-"""Arguments about tools that LlamaIndex programs pass; a schema replaces them."""
+"""Arguments about tools that LlamaIndex programs pass. Calls with a schema drop them."""
 
 
 class AntiphonLLM(GenerationFields, FunctionCallingLLM):
@@ -54,8 +54,9 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
 
     The prompt is always a source of drafts. References come from the call (``references=[...]`` with texts or nodes),
     from messages (``additional_kwargs["references"]``), and from the arguments of a prompt template
-    (``synthesize(question, nodes, references=nodes)``). A chat answer has a citation block for each reference from
-    which it was copied; ``raw`` contains usage, finish reason and step statistics.
+    (``synthesize(question, nodes, references=nodes)``). A chat answer has a citation block for each
+    span that was copied from a reference; ``raw`` contains usage, finish reason and step
+    statistics.
 
     A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
     ``seed``, ``drafter``, ``num_draft_tokens``, ``thinking``, ``max_thinking_tokens``, ``template_variables``,
@@ -132,12 +133,12 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
         return (completion_state(call, state) async for state in call.astates() if state.delta or state.completion)
 
     def structured_predict(self, output_cls: type[Model], *given: Any, **named: Any) -> Model:
-        """Return an object of a pydantic class, decoded under its JSON schema. See `LLM.structured_predict`."""
+        """Generate an object of a pydantic class, constrained to its JSON schema. See `LLM.structured_predict`."""
         answer = self.chat(**self._schema_request(output_cls, *given, **named))
         return output_cls.model_validate_json(answer.message.content or "")
 
     async def astructured_predict(self, output_cls: type[Model], *given: Any, **named: Any) -> Model:
-        """Return an object of a pydantic class asynchronously. See `LLM.astructured_predict`."""
+        """Generate an object of a pydantic class asynchronously. See `LLM.astructured_predict`."""
         answer = await self.achat(**self._schema_request(output_cls, *given, **named))
         return output_cls.model_validate_json(answer.message.content or "")
 
@@ -180,7 +181,7 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
         """Return the tool calls of an answer.
 
         Raises:
-            ValueError: there is no readable tool call.
+            ValueError: the answer has no tool call that can be parsed.
         """
         blocks = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
         if error_on_no_tool_call and not blocks:

@@ -10,7 +10,7 @@ from antiphon.integrations.references import References
 from antiphon.retrieval import Passage
 
 SOURCE, ALSO_IN = "source", "also_in"
-"""The metadata keys of a passage's source, and of the sources of passages that repeat it."""
+"""The metadata keys for a passage's source, and for the sources of other passages with the same text."""
 
 
 def node_of(passage: Passage) -> NodeWithScore:

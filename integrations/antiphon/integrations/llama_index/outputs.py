@@ -77,10 +77,10 @@ def _message(text: str, reasoning: str = "") -> ChatMessage:
 
 
 def citation_blocks(text: str, passages: Sequence[Passage], num_marked: int = 0) -> list[CitationBlock]:
-    """Return citation blocks for the spans of a text that were copied from passages, and for its markers.
+    """Return citation blocks for the spans of a text that were copied from passages, and for the text's markers.
 
     Args:
-        num_marked: how many of the first passages are numbered in the prompt.
+        num_marked: how many passages, counted from the first, are numbered in the prompt.
     """
     return [
         CitationBlock(

@@ -22,11 +22,13 @@ from antiphon.pipelines.question import Question
 
 
 class AntiphonQueryEngine(BaseQueryEngine):
-    """Answers with the same passages, prompt and text as `Rag` and ``antiphon ask``; its responses have ``citations``.
+    """Answers as `Rag` and ``antiphon ask`` do: same passages, prompt and text. Responses have ``citations``.
 
     Args:
-        retriever: an `AntiphonRetriever`, a `Retriever`, or a `Rag`, which has a language model.
-        llm: an `AntiphonLLM`, a language model, or a model's name; None: answers are quoted without a language model.
+        retriever: an `AntiphonRetriever`, a `Retriever`, or a `Rag`. A `Rag` has its own language
+            model: leave out ``llm``.
+        llm: an `AntiphonLLM`, a language model, or a model's name; None: answers are quoted without
+            a language model.
         **generation: options of `Rag.ask`.
     """
 

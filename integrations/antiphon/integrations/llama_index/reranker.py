@@ -20,7 +20,7 @@ _dispatcher = get_dispatcher(__name__)
 
 
 class AntiphonRerank(SharedPart, BaseNodePostprocessor):
-    """Reranks nodes and returns the best with new scores; the given nodes keep theirs.
+    """Reranks nodes and returns the best with new scores. The scores of the given nodes do not change.
 
     Attributes:
         reranker: the reranker; by default the bundled one, which needs no index.
@@ -36,7 +36,7 @@ class AntiphonRerank(SharedPart, BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name under which LlamaIndex saves it."""
+        """The name under which LlamaIndex saves the class."""
         return "AntiphonRerank"
 
     def _postprocess_nodes(

@@ -21,8 +21,8 @@ class AntiphonRetriever(SharedPart, BaseRetriever):
     """Searches an index (embed, search, rerank) and returns nodes with scores.
 
     Args:
-        where: only nodes that match this `MetadataFilter` or these `MetadataFilters` of LlamaIndex; ``source`` is the
-            document's name.
+        where: a `MetadataFilter`, or LlamaIndex's `MetadataFilters`, that every node must match;
+            ``source`` is the document's name.
     """
 
     shared_part: ClassVar = "searcher"
@@ -40,7 +40,7 @@ class AntiphonRetriever(SharedPart, BaseRetriever):
         """Open the index in a folder.
 
         Args:
-            **settings: arguments of `Retriever.open`, whose errors it raises.
+            **settings: arguments of `Retriever.open`; see there also for errors.
         """
         return cls(Retriever.open(folder, **settings), k=k, where=where)
 

@@ -52,7 +52,8 @@ class VectorStorePassages:
 
         Args:
             vector: the query, shape (dim,).
-            where: only nodes that match this filter, which is converted to LlamaIndex's `MetadataFilters`.
+            where: a filter that every node must match; it is converted to LlamaIndex's
+                `MetadataFilters`.
         """
         query = VectorStoreQuery(query_embedding=vector.tolist(), similarity_top_k=k)
         query.filters = where if isinstance(where, MetadataFilters) else _filters(parse_filter(where))
@@ -68,7 +69,7 @@ class VectorStorePassages:
 
 
 def _filters(condition: Filter | None) -> MetadataFilters | None:
-    """Convert a filter to LlamaIndex's; each store decides what equality with a list means."""
+    """Convert a filter to `MetadataFilters`; each store decides what equality with a list means."""
     if condition is None:
         return None
     part = _part(condition)
@@ -79,7 +80,7 @@ def _part(condition: Filter) -> MetadataFilter | MetadataFilters:
     if isinstance(condition, Junction):
         equal = [each for each in condition.parts if isinstance(each, Comparison) and each.operator == "$eq"]
         values, names = [each.value for each in equal], {each.name for each in equal}
-        # Stores without nested filters accept this form.
+        # Equalities of one name become "in", which stores without nested filters accept, too.
         if condition.operator == "$or" and equal == [*condition.parts] and len(names) == 1 and None not in values:
             return MetadataFilter(key=names.pop(), value=values, operator=FilterOperator.IN)
         parts = [_part(each) for each in condition.parts]

@@ -1,4 +1,4 @@
-"""Validation and tokenization of a request's references and prediction. Independent of vLLM."""
+"""Validation and tokenization of a request's references and prediction. vLLM is not imported."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ REFERENCES, PREDICTION = "references", "prediction"
 """Keys that a client sets in a request's ``vllm_xargs`` (``extra_args`` in Python)."""
 
 ADMITTED = "antiphon"
-"""Reserved key of ``extra_args``: the validated token ids on their way to the worker."""
+"""Reserved key of ``extra_args``, under which the validated token ids are sent to the worker."""
 
 SEPARATOR = -1
-"""Separates references given as token ids in one flat list, because vLLM's HTTP API accepts no nested lists."""
+"""Separates references that are given as ids in one flat list: vLLM's HTTP API accepts no nested lists."""
 
 MAX_REFERENCES = 256
 MAX_TOKENS = 65_536
-"""Limit for all references and the prediction of a request: indexing them delays the other requests' next token."""
+"""Maximum number of tokens in all references and the prediction: while they are indexed, other requests wait."""
 
 MAX_CHARACTERS = 8 * MAX_TOKENS
 
@@ -32,7 +32,7 @@ Tokenize = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The token ids, besides the prompt, that a request's drafts may be copied from.
+    """The token ids, besides the prompt, from which a request's drafts may be copied.
 
     Attributes:
         references: Texts that the answer may quote.
@@ -49,10 +49,10 @@ class Sources:
 
 
 class AdmittedSources(dict[str, Any]):
-    """`Sources` as a dictionary of lists, which vLLM serializes to send it to the worker.
+    """`Sources` as a dictionary of lists, which vLLM can serialize to send it to the worker.
 
-    A client can send any value under the key `ADMITTED`, but not a value of this type, which proves that admission
-    made it.
+    A client can send any value under the key `ADMITTED`, but not an object of this class. So an
+    object of this class was made by admission.
     """
 
     def __init__(self, sources: Sources, given: Mapping[str, Any]) -> None:
@@ -70,9 +70,9 @@ class Admission:
     """Validation and tokenization of one request, in steps of bounded time.
 
     The constructor validates everything but the number of tokens. Call `advance` until it returns False, then read
-    `sources`. Long texts are tokenized in slices of at most `SLICE_CHARACTERS` that end before a space if possible.
-    At the ends of a slice the tokens may differ from those of the whole text; a draft from there may then be
-    rejected.
+    `sources`. Long texts are tokenized in slices of at most `SLICE_CHARACTERS` that end before a
+    space if possible. At the ends of a slice the tokens may differ from the tokens of the whole
+    text. A draft that is copied from there may then be rejected.
 
     Args:
         given: A request's arguments. ``references`` is a text, a list of texts, or a flat list of token ids with -1
@@ -91,7 +91,7 @@ class Admission:
         _check_texts([each for each in (*references, prediction) if isinstance(each, str)], tokenize)
         _check_limit(REFERENCES, "of them", len(references), MAX_REFERENCES)
         self._tokens: list[list[int]] = []  # of each reference, then of the prediction
-        self._slices: deque[tuple[int, str]] = deque()  # texts to tokenize, and their places among these
+        self._slices: deque[tuple[int, str]] = deque()  # texts to tokenize, each with its index in _tokens
         for name, text in (*((REFERENCES, each) for each in references), (PREDICTION, prediction)):
             self._tokens.append([])
             if isinstance(text, str):
@@ -102,10 +102,11 @@ class Admission:
         self._check_number_of_tokens()
 
     def advance(self) -> bool:
-        """Tokenize up to `SLICE_CHARACTERS` more; return whether anything is left to tokenize.
+        """Tokenize up to `SLICE_CHARACTERS` further characters; return whether anything is left to tokenize.
 
         Raises:
-            ValueError: There are too many tokens, or the tokenizer returned an id outside the vocabulary.
+            ValueError: The request has more than `MAX_TOKENS` tokens, or an id is outside the
+                vocabulary.
         """
         characters_left = SLICE_CHARACTERS
         while self._tokenize and self._slices and len(self._slices[0][1]) <= characters_left:
@@ -137,7 +138,8 @@ def begin_admission(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_s
     """Return the `Admission` of a request, or None if it has neither references nor a prediction.
 
     Raises:
-        ValueError: See `Admission`; or the arguments contain the reserved key `ADMITTED`.
+        ValueError: The arguments are invalid (see `Admission`), or contain the reserved key
+            `ADMITTED`.
     """
     is_forged = ADMITTED in given and not isinstance(given[ADMITTED], AdmittedSources)
     if is_forged:
@@ -162,7 +164,7 @@ def admit(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) 
 
 
 def read_sources(extra_args: Mapping[str, Any] | None) -> Sources:
-    """Return the sources that admission has added to a request's arguments. Called in the worker."""
+    """Return the sources that admission has added to a request's arguments. The worker calls this function."""
     found = (extra_args or {}).get(ADMITTED) or {}
     return Sources(tuple(map(tuple, found.get(REFERENCES, ()))), tuple(found.get(PREDICTION, ())))
 

@@ -12,7 +12,8 @@ METHOD = "custom_class"
 """Value of ``method`` in vLLM's ``--speculative-config`` that selects a drafter of this package."""
 
 HEAD_TOKENS = "ANTIPHON_HEAD_TOKENS"
-"""Environment variable: number of tokens that the model's own head drafts; setting it adds references to the head."""
+"""Environment variable with the number of tokens that the model's own head drafts. If it is set,
+references are used in addition to the head."""
 
 HEAD_METHODS = frozenset({"eagle", "eagle3", "mtp"})
 """Values of ``method`` that draft with a head of the model."""
@@ -24,12 +25,14 @@ class BatchRow:
 
     Attributes:
         request_id: vLLM's id of the request.
-        owner: State of the request in the model runner. With another owner, the same id means another request.
+        owner: State of the request in the model runner. If it differs, the same id belongs to
+            another request.
         extra_args: Arguments of the request, including its admitted sources; None if the request has no arguments.
         num_prompt_tokens: Number of tokens of the prompt.
         num_tokens: Number of tokens of prompt and answer.
         read: Function that returns the token ids from a start position up to an end position.
-        max_draft_tokens: Maximum number of tokens of its next draft; None: only the drafter's limit applies.
+        max_draft_tokens: Maximum number of tokens of the request's next draft; None: only the
+            drafter's limit applies.
     """
 
     request_id: str
@@ -73,5 +76,5 @@ def combines_head(speculative_config: Any) -> bool:
 
 
 def reads_references(speculative_config: Any) -> bool:
-    """Return whether the server with this speculative configuration uses the references of requests."""
+    """Return whether a server with this speculative configuration uses references in requests."""
     return _names_proposer(speculative_config) or combines_head(speculative_config)

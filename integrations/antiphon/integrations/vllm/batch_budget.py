@@ -11,10 +11,11 @@ from antiphon.integrations.vllm.step_times import StepTimes
 class BatchBudget:
     """Allocates the draft tokens of a step to all requests so that the batch emits the most tokens per second.
 
-    The expected tokens of a step are one per request plus the sum of the acceptance chances of its draft tokens. Its
-    time is the measured time of steps with as many rows. The first draft token of a request costs as much as two
-    rows, because verifying any draft has a fixed cost. On a saturated machine, further rows cost more than they gain,
-    so requests decode without drafts.
+    The expected tokens of a step are one per request plus the sum of the acceptance chances of its
+    draft tokens. The time of the step is estimated from measured steps with as many rows. The first
+    draft token of a request costs as much as two rows, because verifying any draft has a fixed
+    cost. On a saturated machine, further rows cost more than they gain, so requests decode without
+    drafts.
     """
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from antiphon.integrations.vllm.admission import PREDICTION, REFERENCES
 
 TEXT_ATTRIBUTES = ("text", "page_content")
-"""Names of the attribute that holds the text: in passages and LlamaIndex nodes, and in LangChain documents."""
+"""The attributes that may hold the text: of passages and LlamaIndex nodes, and of LangChain documents."""
 
 
 def references_for(documents: Iterable[object], *, prediction: str | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Choose, for each request, whether its texts or the model's own head provide the draft. Independent of vLLM."""
+"""Choose, for each request, whether its texts or the model's own head provide the draft. vLLM is not imported."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from antiphon.integrations.vllm.batch import BatchRow
 from antiphon.integrations.vllm.proposer import Chain, Proposer, Runner, batch_rows
 
 INITIAL_CHANCE = 0.6
-"""Assumed chance that a token of the head is accepted if those before it are, until acceptance is observed."""
+"""Assumed chance that the head's next token is accepted if all earlier ones are, until acceptance is observed."""
 
 
 class HeadAcceptance:
     """Acceptance statistics of the head for one request, by position in the draft.
 
-    A token counts as accepted if the answer has it at that position, even if another draft was verified in that step.
+    A token counts as accepted if the answer has it at its position, even if another draft was
+    verified in that step.
 
     Args:
-        engine: Statistics of all requests, used until the request has its own.
+        engine: Statistics of all requests, the prior of this request's own statistics.
     """
 
     def __init__(self, owner: Any, engine: Calibration) -> None:
@@ -34,7 +35,7 @@ class HeadAcceptance:
         self._num_tokens = 0
 
     def chances(self, num_tokens: int) -> list[float]:
-        """Return the probability that the head's draft is accepted up to each of its first ``num_tokens`` tokens."""
+        """Return, for each of the head's next ``num_tokens`` tokens, the chance that the draft is accepted up to it."""
         places = [min(place, NUM_BINS - 1) for place in range(num_tokens)]
         prior = [self._engine.chance(place, INITIAL_CHANCE) for place in places]
         return list(accumulate(map(self._request.chance, places, prior), mul))
@@ -43,8 +44,8 @@ class HeadAcceptance:
         """Remember a draft of the head until `observe` compares it with the next tokens.
 
         Args:
-            draft: Its tokens.
-            num_tokens: Number of tokens of prompt and answer before it.
+            draft: Tokens of the draft.
+            num_tokens: Number of tokens of prompt and answer before the draft.
         """
         self._draft, self._num_tokens = draft, num_tokens
 
@@ -97,7 +98,8 @@ class HeadProposer(Proposer):
 
         Args:
             scheduled: Number of rows of each request in the step that was just computed, by request id.
-            sampled: Tokens that the step emitted for each row of the batch; empty during its prefill.
+            sampled: Tokens that the step emitted for each row of the batch; empty during the row's
+                prefill.
         """
         self._step = None
         with self.guard():
@@ -118,7 +120,7 @@ class HeadProposer(Proposer):
         """Return the draft of each row of the batch.
 
         Args:
-            head_drafts: The head's tokens for each row; empty if `begin_step` returned that they are not needed.
+            head_drafts: The head's tokens for each row; empty if `begin_step` returned False.
         """
         drafts, step = [list(draft) for draft in head_drafts], self._step
         if step is None:

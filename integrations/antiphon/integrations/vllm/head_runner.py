@@ -22,11 +22,11 @@ WORKER, INIT = "vllm.v1.worker.worker_base:WorkerWrapperBase", "init_device"
 PROPOSE, PREPARE = "propose_draft_token_ids", "prepare_inputs"
 
 SKIPPABLE = "EagleProposer"
-"""vLLM's drafter class that computes the KV cache only if no tokens are requested."""
+"""vLLM's drafter class that, if no draft tokens are requested, only computes the KV cache."""
 
 
 def register_head() -> None:
-    """If `HEAD_TOKENS` is set, patch each worker so that references and the head both draft."""
+    """If `HEAD_TOKENS` is set, patch each worker to draft both from references and with the head."""
     if head_tokens():
         patch_function(WORKER, INIT, _with_references)
 
@@ -70,14 +70,14 @@ def combine(vllm_config: Any, runner: Any) -> None:
             head_tokens(),
             vllm_version(),
         )
-    # Workers that share the head's computation have to run it the same number of times.
+    # Workers that share the head's computation must all run it equally often, so none skips it.
     parallel = vllm_config.parallel_config
     is_alone = parallel.world_size == 1 and parallel.data_parallel_size == 1
     bind(runner, proposer, can_skip=is_alone and type(runner.drafter).__name__ == SKIPPABLE)
 
 
 def _obstacle(vllm_config: Any) -> str:
-    """Return why the head of this server cannot be combined with references; empty if it can."""
+    """Return why the head of this server cannot be combined with references; empty if it can be."""
     speculation = vllm_config.speculative_config
     if vllm_config.use_v2_model_runner:
         return "this is possible in Model Runner V1 only; set VLLM_USE_V2_MODEL_RUNNER=0."
@@ -96,8 +96,9 @@ def _obstacle(vllm_config: Any) -> str:
 def _separate_lengths(drafter: Any) -> None:
     """Give the head its own tensor of text lengths.
 
-    On CPUs, if drafts have different lengths, vLLM 0.32 uses one tensor for the lengths on the host and on the
-    device, and increments both for each token of the head. The head would then attend to memory after the text.
+    If drafts have different lengths, vLLM 0.32 on CPUs uses one tensor both for the host's lengths
+    and for the device's, so it increments the tensor twice for each token of the head. The head
+    would then attend to memory after the text.
     """
     prepare_inputs = getattr(drafter, PREPARE)
 

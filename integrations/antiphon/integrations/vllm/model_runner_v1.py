@@ -93,11 +93,11 @@ def _with_greedy_argmax(rejection_sample: Callable[..., Any]) -> Callable[..., A
 def expand_batch_to_tokens(
     x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
 ) -> Any:
-    """Repeat entry i of ``x`` for each draft token of request i; replaces vLLM's function on CPUs.
+    """Repeat entry i of ``x`` for each draft token of request i. On CPUs it replaces vLLM's function.
 
     Args:
         x: Tensor of shape (requests,).
-        cu_num_tokens: Number of draft tokens of the requests up to and including i, shape (requests,).
+        cu_num_tokens: For each i, the number of draft tokens of requests 0 to i, shape (requests,).
         num_tokens: Number of draft tokens of all requests.
     """
     counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))

@@ -25,7 +25,7 @@ def vllm_version() -> str:
 
 
 def wrong_version() -> str:
-    """Return a sentence that names the installed version if the plug-in does not support it; else an empty text."""
+    """Return a message that names the installed version if the plug-in does not support it; else an empty text."""
     found = vllm_version()
     if found.startswith(VERSIONS):
         return ""

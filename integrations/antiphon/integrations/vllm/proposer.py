@@ -41,7 +41,8 @@ class Chain:
 
     Attributes:
         scored: The draft, a chain of tokens, with the acceptance chance of each token.
-        take: Function that returns the given number of first tokens, and remembers that they will be verified.
+        take: Function that returns the first tokens of the draft, and records that they will be
+            verified. Its arguments are the draft and the number of tokens.
     """
 
     scored: ScoredDraft
@@ -53,8 +54,9 @@ class Proposer:
 
     Select it with
     ``{"method": "custom_class", "model": "antiphon.integrations.vllm.Proposer", "num_speculative_tokens": 16}``.
-    Drafts never change the output, so an exception is only logged once and counted in ``failures``, and the draft is
-    empty. The state of a request is dropped when the request ends, and never used for another request.
+    Drafts never change the output. So after an exception the draft is empty; ``failures`` counts
+    exceptions, and only the first one is logged. The state of a request is dropped when the request
+    ends, and never used for another request.
 
     Args:
         patch: Called with vLLM's configuration; patches its model runner.
@@ -107,9 +109,10 @@ class Proposer:
         """Return the draft of each row of the batch: at most `num_draft_tokens` tokens, none if drafts save no time.
 
         Args:
-            sampled_token_ids: Tokens that the step emitted for row i; empty during its prefill.
+            sampled_token_ids: Tokens that the step emitted for row i; empty during the row's
+                prefill.
             num_tokens_no_spec: Number of tokens of prompt and answer of row i, shape (rows,).
-            token_ids_cpu: Those tokens, shape (rows, tokens).
+            token_ids_cpu: Tokens of prompt and answer of row i, shape (rows, tokens).
         """
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         runner = self._runner
@@ -126,7 +129,7 @@ class Proposer:
     def guard(self) -> Iterator[None]:
         """Count an exception as a failure and suppress it.
 
-        The draft is then empty. Without this, an exception would end vLLM's engine.
+        The draft is then empty. Without this guard, an exception would end vLLM's engine.
         """
         try:
             yield
@@ -220,9 +223,9 @@ def batch_rows(
     """Return the rows of Model Runner V1's batch that emitted tokens, by index.
 
     Args:
-        sampled_token_ids: Tokens that the step emitted for row i; empty during its prefill.
+        sampled_token_ids: Tokens that the step emitted for row i; empty during the row's prefill.
         num_tokens_no_spec: Number of tokens of prompt and answer of row i, shape (rows,).
-        token_ids_cpu: Those tokens, shape (rows, tokens).
+        token_ids_cpu: Tokens of prompt and answer of row i, shape (rows, tokens).
     """
     decoding = [index for index, emitted in enumerate(sampled_token_ids) if len(emitted)]
     return {index: _row(runner, index, int(num_tokens_no_spec[index]), token_ids_cpu[index]) for index in decoding}
@@ -245,7 +248,7 @@ def _row(runner: Runner, index: int, num_tokens: int, tokens: Any) -> BatchRow:
 
 
 def _limit_by_min_tokens(parameters: Any, num_emitted: int) -> int | None:
-    """Return how many tokens may be drafted before a request has emitted its ``min_tokens``; None after that.
+    """Return the maximum draft length until a request has emitted its ``min_tokens`` tokens; None after that.
 
     Model Runner V1 forbids stop tokens in a step if fewer than ``min_tokens`` tokens precede the draft. If the draft
     exceeded ``min_tokens``, a stop token after it would be forbidden, too, and the text would go on.

@@ -1,4 +1,4 @@
-"""Draft for one request, with acceptance chances. Independent of vLLM."""
+"""Draft for one request, with acceptance chances. vLLM is not imported."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ OVERLAP = 4
 """Number of prompt tokens put before the prediction, so that the drafter finds it at the start of the answer."""
 
 EDGE, MIN_INNER = 3, 8
-"""A reference counts as part of the prompt if the prompt contains its inner tokens: all but `EDGE` at each end, at
-least `MIN_INNER`. A passage that is tokenized alone can have other first and last tokens than inside a prompt."""
+"""The prompt contains a reference if it contains the reference's inner tokens: all but `EDGE` at
+each end, at least `MIN_INNER`. At its ends, a passage can be tokenized differently inside a prompt
+than alone."""
 
 RELIABLE = 0.9
-"""Counted acceptance chances from here on are used although the drafter's own are lower: these drafts copy a long text,
-whose tokens the drafter never rates above 0.8."""
+"""A counted acceptance chance from here on is used even if the drafter's own estimate is lower:
+such a draft copies a long text, for which the drafter never estimates more than 0.8."""
 
 
 class RequestDrafter:
     """Drafts for one request, only from its own prompt, sources and answer.
 
     Args:
-        owner: vLLM's state of the running request. With another owner, the same id means another request.
+        owner: vLLM's state of the running request. If it differs, the same id belongs to another
+            request.
         calibration: Acceptance statistics of all requests.
         vocab_size: Vocabulary size; a draft ends before the first token id outside the vocabulary.
     """
@@ -91,7 +93,7 @@ class RequestDrafter:
 
         Args:
             draft: The chain that `propose` returned.
-            num_tokens: Number of its tokens to verify.
+            num_tokens: Number of tokens of the chain to verify.
         """
         self._draft = (
             draft if num_tokens == len(draft) else chain(draft.tokens[:num_tokens], draft.chances[:num_tokens])
@@ -102,13 +104,14 @@ class RequestDrafter:
 def cautious_chances(given: Sequence[float], counted: Sequence[float]) -> list[float]:
     """Combine two estimates of the chances of a chain: each token gets the lower one, unless ``counted`` is reliable.
 
-    The counts are averages over all drafts, so they overrate the later tokens of drafts that the drafter itself
-    considers unlikely. The drafter overrates the tokens of texts that the model does not repeat.
+    The counts are averages over all drafts, so they are too high for later tokens of a draft that
+    the drafter itself considers unlikely. The drafter's estimates are too high for texts that the
+    model does not repeat.
 
     Args:
         given: Chance that the chain is accepted up to each token, as the drafter estimates it.
-        counted: The same, calibrated with the acceptance statistics. A token's own chance of at least `RELIABLE` is
-            kept.
+        counted: The same chance, calibrated with the acceptance statistics. A token's own chance,
+            given the tokens before it, is kept if it is at least `RELIABLE`.
     """
     chances: list[float] = []
     given_above = counted_above = above = 1.0

@@ -8,33 +8,34 @@ INITIAL_SLOPE = 0.006
 """Assumed cost of a further row relative to a one-row step, before any measurement: low, so that drafts are tried."""
 
 PRIOR_PAIRS = 5
-"""Weight of `INITIAL_SLOPE`: it counts as much as this many pairs of steps."""
+"""Weight of `INITIAL_SLOPE` in the slope, as a number of pairs of consecutive steps."""
 
 MAX_DEVIATION = 0.5
-"""The time between two steps may differ from the expected one by this fraction of a step; more is noise."""
+"""The time between two steps is clipped to the expected difference plus or minus this fraction of a step's time."""
 
 DECAY = 1 - 1 / 200
 """Factor by which the weight of older steps shrinks with each step, because load and context lengths change."""
 
 MAX_RATIO = 3.0
-"""A step's time is clipped to this multiple of the expected one (or its inverse), because the machine may pause."""
+"""A step's time is clipped to the expected time multiplied or divided by this, because the machine may pause."""
 
 ERROR_RATE, MAX_ERROR = 0.15, 0.7
-"""Learning rate of a range's correction, and the limit to which an error is clipped; both in logarithms of time."""
+"""Learning rate of the correction for a range of rows, and limit of its error; both for logarithms of times."""
 
 
 class StepTimes:
     """A linear fit of seconds by rows over all steps, with a correction for each range of rows.
 
-    Large batches rarely have the same number of rows twice, so each step must improve the estimates for all numbers
-    of rows. The slope, the cost of a row, is estimated from the differences between consecutive steps, because
-    distant steps also differ in their requests, context lengths and machine load. Because the cost increases in
-    steps, each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own correction.
+    Large batches rarely have the same number of rows twice, so each step must improve the estimates
+    for all numbers of rows. The slope, the cost of a row, is estimated from the differences between
+    consecutive steps, because distant steps also differ in their requests, context lengths and
+    machine load. The cost does not grow evenly, so each range of rows (1, 2, 3 to 4, 5 to 8, ...)
+    has its own correction.
     """
 
     def __init__(self) -> None:
         self._weight = self._rows = self._seconds = 0.0  # decayed sums over steps
-        self._pairs = self._squares = self._products = 0.0  # of 1, rows * rows, rows * seconds, over differences
+        self._pairs = self._squares = self._products = 0.0  # over pairs: 1, rows * rows, rows * seconds
         self._last: tuple[int, float] | None = None
         self._errors = [0.0] * 24
 
@@ -66,7 +67,7 @@ class StepTimes:
         self._last = rows, seconds
 
     def _observe_difference(self, rows: int, seconds: float) -> None:
-        """Update the slope with the differences in rows and seconds between a step and the one before it."""
+        """Update the slope with the differences in rows and seconds between a step and the step before it."""
         expected, most = self._line()[1] * rows, MAX_DEVIATION * self._seconds / self._weight
         seconds = min(max(seconds, expected - most), expected + most)
         self._pairs = DECAY * self._pairs + 1

@@ -1,4 +1,4 @@
-"""Describe a benchmark run (command, model, processor, versions): stored with each result, and used for captions."""
+"""Describe a benchmark run (command, model, processor, versions) for stored results and for captions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts of the speed benchmark, made from recorded samples. Runs no model."""
+"""Prompts of the speed benchmark, made from recorded samples. No model is run."""
 
 from __future__ import annotations
 

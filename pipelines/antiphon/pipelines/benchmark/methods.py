@@ -27,7 +27,7 @@ PROMPT_LOOKUP: dict[str, dict[str, int]] = {
     "hf-lookup": {"prompt_lookup_num_tokens": 10},
     "hf-lookup-n3": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
 }
-"""Prompt lookup of transformers: 10 draft tokens with the default n-gram size, and its author's n=3, k=10."""
+"""Prompt lookup of transformers with 10 draft tokens: with the default n-gram size, and with its author's size 3."""
 
 TRANSFORMERS_METHODS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 
@@ -129,10 +129,12 @@ def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple
     BiTA's weights for SmolLM2 and Lookahead's window to the drafter.
 
     Args:
-        num_draft_tokens: Maximum number of draft tokens for names without one; None: the cost model selects it.
+        num_draft_tokens: Maximum number of draft tokens for names that contain none; None: the cost
+            model selects it.
 
     Raises:
-        ValueError: no method or engine has a given name, or a number of draft tokens is not a number.
+        ValueError: there is no method or engine of a given name, or a number of draft tokens is not
+            a number.
     """
     return tuple(method_by_name(name, num_draft_tokens) for name in dict.fromkeys((GREEDY, *names)))
 

@@ -23,7 +23,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class MethodRun:
-    """Measurements of one job decoded once; times are seconds of the wall clock.
+    """Measurements of decoding one job once; times are seconds of the wall clock.
 
     Attributes:
         tokens: Emitted token ids.

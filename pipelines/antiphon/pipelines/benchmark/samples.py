@@ -22,8 +22,8 @@ SHIPPED = {
 - python-docs: 40 questions about the Python documentation over three passages each, answered by the reader.
 - translation: translations, which have almost nothing to copy.
 - genres: requests for prose, code and mathematics without references, answered by SmolLM2.
-- edits: requests for code, answered by SmolLM2. The one reference is the code before an edit: one name is different
-  throughout and every eighth line is missing.
+- edits: requests for code, answered by SmolLM2. Each has one reference, the code before an edit: one
+  name in it is different throughout, and every eighth line is missing.
 """
 
 TEXTS = ("id", "task", "query", "prompt", "response")

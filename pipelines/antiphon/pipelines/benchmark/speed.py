@@ -20,7 +20,7 @@ Rounds = Sequence[Sequence[MethodRun]]
 
 @dataclass(frozen=True, slots=True)
 class MethodFigures:
-    """The measurements of one method. A time is the median over the rounds for each job, summed over the jobs.
+    """The measurements of one method. For each job, a time is the median over the rounds; jobs are then summed.
 
     Attributes:
         rounds: For each round, one run per job.
@@ -157,7 +157,7 @@ def measure_speed(
         raise ValueError(f"rounds is {rounds} and warm_up {warm_up}; at least 1 round and 0 jobs are needed.")
     if not methods or methods[0].name != GREEDY:
         raise ValueError(f"The first method needs to be {GREEDY!r}: all others are compared with it.")
-    traits_of(language_model.model)  # determined by forward passes, which are not a method's
+    traits_of(language_model.model)  # determined now, because it runs forward passes that are not part of a method
     for job in jobs[:warm_up]:
         for method in methods:
             method(language_model, job, limit)
@@ -178,7 +178,7 @@ def measure_speed(
 
 
 def _complete(measured: list[list[list[MethodRun]]]) -> list[list[list[MethodRun]]]:
-    """Return the complete rounds, or the complete jobs of the first one; raise KeyboardInterrupt if there are none."""
+    """Return the complete rounds, else the complete jobs of the first round; without any, raise KeyboardInterrupt."""
     if len(measured) > 1:
         return measured if len(measured[-1]) == len(measured[0]) else measured[:-1]
     if not measured or not measured[0]:

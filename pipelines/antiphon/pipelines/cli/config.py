@@ -13,7 +13,7 @@ from platformdirs import user_config_dir
 from antiphon.pipelines.cli import console
 
 SETTINGS = {"model": ("ask", "chat", "serve", "mcp", "doctor"), "embedder": ("index",)}
-"""The settings of the file, and the commands for which each sets the default of the option."""
+"""For each setting of the file, the commands for which it sets the default of the option with this name."""
 
 
 def config(

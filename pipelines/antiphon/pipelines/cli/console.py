@@ -68,7 +68,7 @@ def status(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", every: float = 10.0) -> Iterator[Progress]:
-    """Show one progress bar per stage on standard error; yield the function that updates them.
+    """Show one progress bar per stage on standard error; yield the function that updates the bars.
 
     Args:
         waiting: Text shown until the first stage; by default nothing.
@@ -76,7 +76,7 @@ def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", eve
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
-    own = Console(file=sys.stderr)  # the current stream: callers may redirect sys.stderr meanwhile
+    own = Console(file=sys.stderr)  # pinned, because callers may redirect sys.stderr while bars are shown
     lines = ProgressLines(own.print, every=every)
     if waiting and not own.is_terminal:
         own.print(f"{sanitize_line(waiting)} …", style="dim", markup=False)
@@ -91,7 +91,7 @@ def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", eve
             if until_then:
                 bars.remove_task(until_then.pop())
             lines.update((names or {}).get(stage, stage), done, total)
-            if not bars.live.is_started:  # in a file, bars without a stage are an empty line
+            if not bars.live.is_started:  # started now, because bars without a stage write an empty line to a file
                 until_end.enter_context(bars)
             if stage not in tasks:
                 tasks[stage] = bars.add_task((names or {}).get(stage, stage), total=total)
@@ -158,13 +158,13 @@ def show_stream(stream: AnswerStream, stopwatch: Stopwatch) -> None:
 
 
 class _FirstQuote:
-    """Searches the best quote of the passages in a thread, and prints it if the answer has not begun by then."""
+    """Searches for the best quote of the passages in a thread, and prints it unless the answer has begun by then."""
 
     def __init__(self) -> None:
         self._lock, self._has_ended = Lock(), False
 
     def show(self, stream: AnswerStream) -> None:
-        """Search the quote and print it with its location."""
+        """Search for the quote and print it with its location."""
         quote = stream.quote
         with self._lock:
             if quote is not None and not self._has_ended:

@@ -36,12 +36,13 @@ ROUNDS = 3
 """How often each program does each task; the medians are compared."""
 
 RACER = "smollm2"
-"""The bundled model that is timed; quoting, the default of `ask`, is not decoding."""
+"""The bundled model that is timed. Quoting, the default of `ask`, cannot be timed, because it decodes nothing."""
 
 DEMO_HELP = f"The model that is timed, and that answers unless it is smollm2: {MODEL_HELP}"
 
 BUSY_LOAD, BUSY_SPREAD = 0.3, 0.25
-"""Load per processor before the start, and spread of a program's rounds, from which on other programs disturb it."""
+"""Limits of the load per processor before the start, and of the spread of a program's rounds:
+beyond a limit, other programs disturb the measurement."""
 
 
 def demo(
@@ -65,8 +66,8 @@ def run_demo(
     """Index, answer, cite and compare the programs; return whether all programs generated the same tokens.
 
     Args:
-        model: Name, folder or hub name of the model whose speed is compared. If it is `RACER`, the questions are
-            answered by the extractive model.
+        model: Name, folder or hub name of the model whose speed is compared. If it is a bundled
+            model, the extractive model answers the questions.
         paths: Documents; default the bundled tutorial of Python.
         folder: Folder of the index; default in the user's cache.
     """
@@ -148,7 +149,7 @@ PROGRAMS = {
     "nothing": "Antiphon without drafts",
     "blend": "Antiphon",
 }
-"""The programs in the order of the race, with their names for people."""
+"""The programs in the order of the race, with the names that are shown."""
 
 COLUMNS = {
     "program": "program",
@@ -182,7 +183,7 @@ def whole_seconds(figures: MethodFigures) -> float:
 
 
 def factors(measured: Speed) -> str:
-    """Return a sentence with the end-to-end speed-up due to the engine and the one due to drafts."""
+    """Return a sentence with the end-to-end speed-ups: by the engine, by drafts, and by both."""
     greedy, lookup, plain, drafts = map(whole_seconds, measured.methods)
     return (
         f"Engine: {greedy / plain:.2f} times as fast as transformers' greedy decoding. Drafts: {plain / drafts:.2f} "

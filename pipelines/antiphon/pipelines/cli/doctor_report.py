@@ -86,7 +86,7 @@ def show_diagnosis(
     """Print the properties, measured costs and advice for one model.
 
     Args:
-        memory: The estimate of its memory; None if unknown.
+        memory: The estimated memory that the model needs; None if unknown.
     """
     needed = {} if memory is None else {"memory": str(memory)}
     console.out.print(property_card(sanitize(name), diagnosis_facts(diagnosis) | needed))

@@ -1,4 +1,4 @@
-"""Command groups that print an error of the user's input as one line on standard error and exit with code 2."""
+"""Command groups that print an error in the user's input as one line on standard error and exit with code 2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
 
 
 def exit_with_message(context: Any, error: Exception) -> None:
-    """Print an error of the user's input and exit with code 2."""
+    """Print an error in the user's input and exit with code 2."""
     # A closed pipe is not an error of the input: `head` closes it once it has enough lines.
     if isinstance(error, BrokenPipeError) or context.params.get("traceback"):
         raise error

@@ -96,7 +96,8 @@ def index(
     """Index documents. Passages that the index has already are not embedded again."""
     if remove and (add or watch):
         raise ValueError("--remove cannot be combined with --add or --watch; run one after the other.")
-    # Changes are made in the index that questions are answered from; a new index is made here.
+    # --add and --remove change the index that questions are answered from; a new index is made in
+    # this folder.
     location = out or ((nearest_index() if add or remove else None) or DEFAULT_INDEX)
     if not paths:
         _update(out, device, has_options=remove or watch or ray is not None)

@@ -36,7 +36,7 @@ def index_documents(paths: Sequence[Path], out: str | Path, *, yes: bool = False
 
     Raises:
         WouldDropDocuments: documents would be dropped, and the user declined or cannot be asked.
-        ValueError: nothing can be read; see `build_index` for further errors.
+        ValueError: no file can be read; see `build_index` for further errors.
     """
     from antiphon.retrieval import WouldDropDocuments, build_index
 

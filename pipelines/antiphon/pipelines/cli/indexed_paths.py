@@ -1,4 +1,4 @@
-"""Indexes the files and folders given with a question: built once, then kept up to date."""
+"""Indexes files and folders that are given with a question: once at first, then only what has changed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
 
 
 def _facts(files: Sequence[Path]) -> str:
-    """Return the size in bytes and the time of the last change in nanoseconds of each file, as JSON."""
+    """Return, for each file, its size in bytes and the time of its last change in nanoseconds, as JSON."""
     found = {}
     for file in files:
         with suppress(OSError):

@@ -54,7 +54,7 @@ def main(
 ) -> None:
     """Answer questions from your documents with a local model, several times faster and with identical outputs."""
     console.quiet_libraries()
-    if context.invoked_subcommand != "config":  # which must run to correct an invalid file
+    if context.invoked_subcommand != "config":  # `config` must run to correct an invalid file
         context.default_map = default_options()
 
 
@@ -62,7 +62,7 @@ def run() -> None:
     """Run the program `antiphon`; Python's warnings are printed as one line without their place in the source."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     codes: list[int] = []
-    atexit.register(_leave, codes)  # the first one is called last, after all threads have ended
+    atexit.register(_leave, codes)  # registered first, so it is called last, after all threads have ended
     try:
         app(prog_name="antiphon")
     except SystemExit as done:
@@ -71,7 +71,7 @@ def run() -> None:
 
 
 def _leave(codes: list[int]) -> None:
-    """End the process with this code, without freeing what the system frees anyway: large models take seconds."""
+    """End the process with its exit code, but do not free memory: that takes seconds for a large model."""
     with suppress(OSError, ValueError):  # a closed pipe: Python reports it
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):

@@ -65,6 +65,6 @@ def mcp(
 
     if sys.stdin.isatty():
         console.err.print(WAITING, markup=False)
-    # A thread that waits for input would not see Python's exception.
+    # Python's KeyboardInterrupt would not reach a thread that waits for input.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     make_mcp_server(load, is_local=True).run("stdio")

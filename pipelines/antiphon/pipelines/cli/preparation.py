@@ -101,7 +101,7 @@ def check_model(name: str, **options: Any) -> None:
     """Check a local model's name and memory, without loading anything.
 
     Args:
-        options: As of `check_memory`.
+        options: Arguments of `check_memory`.
 
     Raises:
         ValueError: there is no such model.
@@ -116,7 +116,7 @@ def check_model(name: str, **options: Any) -> None:
 
 
 def _open_cached(opened: Future[LanguageModel | None], name: str, options: dict[str, Any]) -> None:
-    """Open a model from the cache, while an index is read; the result is None if it has to be loaded or converted."""
+    """Open a model from the cache while an index is read; the result is None if it must be loaded or converted."""
     try:
         from antiphon.accel.language_model import LanguageModel
         from antiphon.accel.stored_model import refuse_conversion

@@ -125,7 +125,7 @@ def serve(
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
     template = read_template(prompt, model)
-    quoting = EXTRACTIVE if model == DEFAULT_MODEL else model  # its answers are quoted without it
+    quoting = EXTRACTIVE if model == DEFAULT_MODEL else model  # answers of the reader are quoted without running it
     load_model = prepare_model(quoting, device=device, dtype=dtype, engine=engine, weights=weights)
     location = index_of(paths, index) if paths else index
     documents = served_documents(location, collections, keys or (), read_only=read_only)
@@ -177,11 +177,11 @@ def load_service(
     quote_first: bool,
     drafter: Any,
 ) -> Service:
-    """Load the language model and return the service of opened documents.
+    """Load the language model, and return the service for it and for the opened documents.
 
     Args:
         load_model: loads the model, see `prepare_model`.
-        model: its name, as the user gave it.
+        model: the model's name, as the user gave it.
         template: the prompt template, see `template_prompt`; None: the model's own format.
         quote_first: as in `Rag`.
 

@@ -1,4 +1,4 @@
-"""Documents and API keys of `antiphon serve`: from one index, from a file of collections, or none."""
+"""Documents and API keys of `antiphon serve`: from one index, from a file of collections, or no documents."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ServedDocuments:
         """Open the indexes, and load the embedder of /v1/embeddings.
 
         Args:
-            embedder: its name; None: the embedder of the first index.
+            embedder: the embedder's name; None: the embedder of the first index.
             device: where models run; None: a GPU if there is one.
 
         Raises:
@@ -70,7 +70,7 @@ class ServedDocuments:
     def reranker(self) -> Reranker | None:
         """The reranker of /v1/rerank.
 
-        If API keys may have different rights, it is one whose scores do not depend on the documents.
+        If API keys may have different rights, its scores do not depend on the documents.
         """
         from antiphon.pipelines.server.collections import independent_reranker
 
@@ -155,8 +155,8 @@ def _collection_name(location: str | Path) -> str:
 
 
 def _uploads(location: str | Path) -> Path | None:
-    """Return the folder of uploaded files, next to the index folder; None if it or the index is read-only."""
-    if is_postgres(location):  # its documents may be served on several machines, which do not share a folder
+    """Return the folder of uploaded files, next to the index folder; None if nothing can be uploaded."""
+    if is_postgres(location):  # several machines may serve its documents, and they do not share a folder
         console.err.print("Uploads are disabled: add documents to PostgreSQL with antiphon index --add.", markup=False)
         return None
     index = Path(location).resolve()

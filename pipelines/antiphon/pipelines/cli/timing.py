@@ -1,4 +1,4 @@
-"""Measures times as users experience them: from the start of a command or question to its first output and its end."""
+"""Measures times as users experience them: from the start of a command or question to the first output and the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class Stopwatch:
     """Measures the seconds until the first output and until the end.
 
     Args:
-        before: Seconds to add for the time before its creation, such as `seconds_since_process_start`.
+        before: Seconds to add for the time before the stopwatch was created, such as
+            `seconds_since_process_start`.
     """
 
     def __init__(self, before: float = 0.0) -> None:

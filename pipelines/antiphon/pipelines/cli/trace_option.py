@@ -21,7 +21,7 @@ Trace = Annotated[
 ]
 
 _SHOWN = ("antiphon.", "gen_ai.usage.", "http.response.", "error.")
-"""The beginnings of the names of attributes that are shown on the console, without them."""
+"""Prefixes of attribute names. Only attributes with such a prefix are shown on the console, without the prefix."""
 
 
 def start_traces(exporter: str) -> None:

@@ -21,7 +21,8 @@ class DemoQuestion:
     """A question of the demo.
 
     Attributes:
-        answer: Sentences of the documents that answer it best; None if the documents do not answer it.
+        answer: Sentences of the documents that answer the question best; None if the documents do
+            not answer it.
         source: File that contains the sentences; None without an answer.
     """
 

@@ -68,7 +68,7 @@ def list_documents(
 
 
 def read_document(collection: Collection, document: str, first: str) -> str:
-    """Return the text of a document; a long document is returned in parts, each of which names the URI of the next.
+    """Return the text of a document. Of a long document, return a part that names the URI of the next part.
 
     Text that is in no passage, such as white space, is replaced by a blank line.
 
@@ -76,7 +76,8 @@ def read_document(collection: Collection, document: str, first: str) -> str:
         first: the number of the first character to return.
 
     Raises:
-        ApiError: 404, the collection has no such document, or it has no text from there on.
+        ApiError: 404, the collection has no such document, or the document has no text from
+            ``first`` on.
     """
     start, index = _number(first, NO_DOCUMENT), collection.index
     source = next((each for each in index.sources() if document_id(each) == document), "")

@@ -31,7 +31,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request; refuse a session that another key opened."""
-        scope["route"] = self  # its path is a label of the metrics
+        scope["route"] = self  # the endpoint's path is a label of the metrics
         access = self._service.access(Headers(scope=scope).get("authorization"))
         scope[ACCESS] = access
         if access.key:

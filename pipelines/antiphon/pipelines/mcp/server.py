@@ -59,7 +59,7 @@ TOKENS_SECONDS = 0.25
 """Minimum number of seconds between two progress notifications while an answer is generated."""
 
 ACCESS = "antiphon.access"
-"""The key of an HTTP request's scope that holds the rights of its API key."""
+"""The key in an HTTP request's scope under which the rights of the request's API key are stored."""
 
 _READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 logger = logging.getLogger("antiphon.server")
@@ -103,7 +103,7 @@ class Call:
         self.is_local = ctx.lifespan_context.is_local
 
     async def load(self) -> None:
-        """Wait for the service, and read the rights of the request's API key, even within a session."""
+        """Wait for the service, and read the rights of the request's API key, for each request of a session."""
         loading = self._ctx.lifespan_context.loading
         while not loading.done():
             await self.report(LOADING)

@@ -24,7 +24,8 @@ def resolve_drafter(
             file.
 
     Raises:
-        ValueError: there is no such drafter, it does not support an option, or the file does not hold such weights.
+        ValueError: there is no such drafter, it does not support an option, or the file has no
+            weights of BiTA.
         FileNotFoundError: there is no such file.
     """
     if name == "auto":

@@ -1,4 +1,4 @@
-"""Suggests language models: those on local servers, and those on the hub that fit this machine's memory."""
+"""Suggests language models: models on local servers, and models on the hub that fit this machine's memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ class HubModel(NamedTuple):
 
     Attributes:
         billions: Parameters in billions.
-        read: Billions of parameters that a forward pass of one token reads; the others are looked up.
-        has_openvino: Whether the OpenVINO engine supports its layers. It does not support recurrent or convolutional
-            state, nor rotary frequencies that depend on the length of the text.
+        read: Billions of parameters that a forward pass of one token reads; the others are only
+            looked up in tables.
+        has_openvino: Whether the OpenVINO engine supports the model's layers. The engine does not
+            support recurrent or convolutional state, nor rotary frequencies that depend on the
+            length of the text.
     """
 
     billions: float
@@ -48,7 +50,7 @@ HUB_MODELS = {
 
 _SHOWN = 3
 _OVERHEAD = 1e9
-_PACKED = 1.1  # the engines' copies of the weights, relative to the weights
+_PACKED = 1.1  # memory of the engines' copies of the weights, relative to the size of the weights
 
 
 def suggested_models() -> str:
@@ -66,8 +68,8 @@ def suggested_models() -> str:
 def examine_machine() -> dict[str, Any]:
     """Return this machine's memory and memory bandwidth, the models that fit, local servers and missing packages.
 
-    Decoding one token reads all weights once, so plain decoding on the CPU emits about bandwidth / size of the
-    weights tokens per second.
+    Decoding one token reads all weights once. So plain decoding on the CPU emits about as many
+    tokens per second as the bandwidth divided by the size of the weights.
     """
     bandwidth = memory_bandwidth()
     models = [
@@ -115,7 +117,7 @@ def memory_bandwidth(seconds: float = 1.0, size: int = 1 << 28) -> float:
 
 
 def _fitting() -> dict[str, float]:
-    """Return the memory in bytes of each model that fits, by name."""
+    """Return the memory in bytes that each model needs, by its name, for the models that fit."""
     memory = available_memory()
     need = {
         name: _PACKED * _bytes_per_parameter() * model.billions * 1e9 + _OVERHEAD for name, model in HUB_MODELS.items()

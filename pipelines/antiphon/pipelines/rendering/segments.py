@@ -42,7 +42,8 @@ class DecodingStep:
         step: the number of the forward pass; 1 is the prefill.
         tokens: the number of tokens, including those without text.
         drafted: the text of the accepted draft tokens.
-        own: the text of the model's own token after the accepted ones; empty if the text ended before it.
+        own: the text of the model's own token after the accepted draft tokens; empty if the text
+            ended before it.
     """
 
     step: int
@@ -63,7 +64,8 @@ def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[s
 def displayed_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
     """Split an answer at its citations for display: quotes have no markup.
 
-    The number of a passage next to a quote is left out, because every format shows it after the quote.
+    The number of a passage next to a quote is left out, because every format shows the number after
+    the quote.
     """
     segments = [*cited_segments(text, citations), ("", None)]
     quoted = 0  # the passage of the quote that has just ended
@@ -91,7 +93,7 @@ def quoted_segments(
     """Split a passage at the spans that an answer quotes.
 
     Args:
-        number: its number, from 1.
+        number: the passage's number, from 1.
 
     Returns:
         Segments of the passage, each with the citation that quotes it, or None.
@@ -122,7 +124,7 @@ def file_name(source: str) -> str:
 def listed_citations(citations: Iterable[Citation]) -> Iterator[tuple[str, list[Citation]]]:
     """Yield each kind of citation of an answer: its heading and its citations.
 
-    Markers with the same line are listed once.
+    Markers that cite the same line of a passage are listed once.
     """
     for heading, kind in ((CITED, "verbatim"), (NAMED, "marker")):
         if found := [each for each in citations if each.kind == kind]:
@@ -131,7 +133,7 @@ def listed_citations(citations: Iterable[Citation]) -> Iterator[tuple[str, list[
 
 
 def outdated_note(cited: Iterable[Citation | NearestSentence], root: Path | None = None) -> str:
-    """Return one line that names the cited files that have changed or are gone since they were indexed, or no text."""
+    """Return a line that names the cited files that were changed or deleted after they were indexed; else no text."""
     names: dict[str, list[str]] = {"changed": [], "deleted": []}
     for each in cited:
         if each.outdated and (name := short_source(each.source, root)) not in names[each.outdated]:
@@ -149,7 +151,7 @@ def sentence_location(sentence: NearestSentence, root: Path | None = None) -> st
 def citation_location(citation: Citation, root: Path | None = None) -> str:
     """Return the source and the location of the quoted text: its page, section or line, or else its characters.
 
-    Further documents with the same passage are listed after it.
+    Further documents with the same passage are listed after the location.
     """
     others = ", ".join(short_source(source, root) for source in citation.also_in)
     also = f" (also in {others})" if others else ""
@@ -158,7 +160,7 @@ def citation_location(citation: Citation, root: Path | None = None) -> str:
 
 
 def place_of(location: str, section: str) -> str:
-    """Return the page or section or lines of a quote in its file; empty if none is known.
+    """Return the page, section or lines of a quote in its file; empty if none of them is known.
 
     Args:
         location: the place in the file, such as ``page 3`` or ``lines 5-6``.

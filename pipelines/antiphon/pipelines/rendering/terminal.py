@@ -53,7 +53,7 @@ def citation_lines(
 
     Args:
         nearest: the closest sentences; if there are any, they are listed instead of citations.
-        root: sources below this folder are shortened.
+        root: folder that sources are shown relative to.
     """
     note = outdated_note([*citations, *nearest], root)
     notes = [Text(sanitize(note), style="yellow")] if note else []

@@ -22,8 +22,8 @@ class Access:
     Attributes:
         key: the SHA-256 digest of the API key; "" if the server needs no key.
         name: the name of the key, for the server's operator; "" if it has none.
-        read: the collections that it may read; "*" means all.
-        write: the collections that it may change, which it may also read; "*" means all.
+        read: the collections that the key may read; "*" means all.
+        write: the collections that the key may change and therefore also read; "*" means all.
         requests_per_minute: maximum requests of the key in a minute; None: the server's setting.
     """
 
@@ -48,7 +48,7 @@ def check_host_and_origin(headers: Headers, settings: ServerSettings) -> None:
     Checking the host prevents DNS rebinding; checking the origin refuses requests from web pages of other sites.
 
     Raises:
-        ApiError: 403.
+        ApiError: 403, the host or the origin is not allowed.
     """
     host = headers.get("host", "")
     if settings.allowed_hosts and _url(f"//{host}").hostname not in settings.allowed_hosts:
@@ -67,7 +67,7 @@ def _url(text: str) -> SplitResult:
 
 
 def check_listen_address(host: str, settings: ServerSettings, *, allow_without_key: bool) -> None:
-    """Refuse to listen at an address that other machines can reach if no API key is set.
+    """If no API key is set, refuse to listen at an address that other machines can reach.
 
     Raises:
         ValueError: the address is not a loopback address, and there is no key.

@@ -22,10 +22,10 @@ logger = logging.getLogger("antiphon.server")
 
 
 class AccessKeys:
-    """The accepted API keys: given keys, which have every right, and those of a file, reloaded when it changes.
+    """The accepted API keys: given keys, which have every right, and the keys of a file, read again when it changes.
 
-    No key is needed if none is given and there is no file, or the file has no table of keys. Once a key was needed,
-    requests need one until the server ends, even if the file changes.
+    No key is needed if none is given, and there is no file or the file has no table of keys. Once a
+    key was needed, requests need one until the server ends, even if the file changes.
 
     Raises:
         ValueError: the file is not valid.
@@ -47,7 +47,7 @@ class AccessKeys:
     def access(self, authorization: str | None) -> Access:
         """Return the rights of a request.
 
-        Its key is compared with every accepted key, each in constant time.
+        The request's key is compared with every accepted key, each in constant time.
 
         Args:
             authorization: the value of the request's ``Authorization`` header.
@@ -96,7 +96,7 @@ class AccessKeys:
 
 
 def _version(file: Path) -> tuple[int, ...]:
-    """Return inode, size and time of a file, which differ after a change; empty if there is no file."""
+    """Return inode, size and modification time of a file, to detect changes; empty if there is no file."""
     try:
         status = file.stat()
     except OSError:
@@ -119,7 +119,8 @@ class RateLimit:
         """Count a request, and refuse it if its key has reached the limit.
 
         Raises:
-            ApiError: 429, the key has sent as many requests as it may; ``Retry-After`` says when it may send the next.
+            ApiError: 429, the key has reached its limit; ``Retry-After`` says when the next request
+                is accepted.
         """
         limit = access.requests_per_minute or self._default
         if limit is None:

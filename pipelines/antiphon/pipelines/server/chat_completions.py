@@ -46,7 +46,7 @@ from antiphon.pipelines.server.text_segments import SegmentTracker
 from antiphon.retrieval.document import LONE_SURROGATE
 
 FINISH_REASONS: dict[FinishReason, str] = {"stop": "stop", "length": "length", "cancelled": "stop"}
-"""OpenAI's finish reason for each of ours."""
+"""For each of Antiphon's finish reasons, the finish reason in OpenAI's protocol."""
 
 router = APIRouter(responses=ERRORS)
 
@@ -73,7 +73,7 @@ class ChatResponse:
 
     Attributes:
         conversation: the prompt.
-        tools: the schemas of the arguments of the tools that the model may call, by name.
+        tools: for each tool that the model may call, by name, the schema of its arguments.
     """
 
     body: ChatRequest

@@ -75,7 +75,7 @@ def open_retrievers(locations: Mapping[str, str | Path], device: str | None = No
         device: where models run; None: a GPU if there is one.
 
     Raises:
-        ValueError: an index cannot be opened, or two collections have the same one.
+        ValueError: an index cannot be opened, or two collections have the same index.
     """
     opened: dict[str, Retriever] = {}
     names: dict[str, str] = {}

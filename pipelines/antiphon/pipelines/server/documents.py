@@ -103,7 +103,7 @@ def _uploaded_file(source: str) -> str:
 
 
 def _folders(sources: Sequence[str]) -> dict[str, str]:
-    """Return each source's folder relative to their common folder; empty if that is the root of a file system."""
+    """Return each source's folder relative to the folder of all sources; empty if that is a file system's root."""
     parts = {source: source.replace("\\", "/").split("/")[:-1] for source in sources}
     depth = len(os.path.commonprefix(list(parts.values())))  # noqa: RUF071 - of lists, not of characters
     if depth < 2 and any(map(os.path.isabs, sources)):
@@ -129,10 +129,11 @@ async def upload_document(
     access: Annotated[Access, Depends(access_of)],
     collection: str | None = None,
 ) -> dict[str, Any]:
-    """Add a file to a collection; it replaces an uploaded one of the same name.
+    """Add a file to a collection; it replaces an uploaded file of the same name.
 
-    An archive, a mailbox or a message with attachments contains several documents. ``skipped`` lists their files that
-    cannot be read, with reasons; ``warnings`` says which content of the other files is missing.
+    An archive, a mailbox or a message with attachments contains several documents. ``skipped``
+    lists the files in it that cannot be read, with reasons; ``warnings`` says which content of the
+    other files is missing.
     """
     chosen = service_of(request).collection(collection, access, write=True)
     folder, content = _writable_folder(chosen), await file.read()
@@ -153,7 +154,7 @@ async def remove_document(
 
 
 def _writable_folder(collection: Collection) -> Path:
-    """Return the folder of uploads, or refuse with 403."""
+    """Return the folder of uploads, or raise an error with status 403."""
     if collection.uploads is None:
         raise ApiError(403, "The documents of this server are read-only: it was started so, or cannot write them.")
     return collection.uploads
@@ -170,7 +171,7 @@ def _add(collection: Collection, folder: Path, name: str, content: bytes) -> dic
         temporary.write_bytes(content)
         loaded = read_documents(temporary)
         passages = _passages(loaded.documents, str(temporary), source, collection.retriever.embedder)
-        if not passages:  # no list and no quota would count the file
+        if not passages:  # a file without passages would appear in no list and count for no quota
             raise ValueError("it holds no text")
         with collection.locked():
             _check_quota(collection, folder, source, len(content), len(loaded.documents))
@@ -227,7 +228,7 @@ def stored_path(folder: Path, source: str) -> Path:
 
 
 def _replace_passages(collection: Collection, source: str, passages: Sequence[Passage]) -> None:
-    """Add the passages of a source, then remove those of an earlier file of the same name."""
+    """Add the passages of a source, then remove the passages of an earlier file of the same name."""
     before = _ids_of(collection.index, source)
     collection.retriever.add(passages)
     if outdated := {*before} - {passage.id for passage in passages}:
@@ -235,7 +236,7 @@ def _replace_passages(collection: Collection, source: str, passages: Sequence[Pa
 
 
 def _ids_of(index: DocumentIndex, source: str) -> list[str]:
-    """Return the ids of the passages of an uploaded file, and of the files in it."""
+    """Return the ids of all passages of an uploaded file, including the passages of files in it."""
     own = [each for each in index.sources() if each == source or each.startswith(f"{source}/")]
     return [identifier for each in own for identifier in index.ids_of(each)]
 

@@ -28,7 +28,7 @@ CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 """The code by which clients recognize that they have to shorten their input."""
 
 _SETTINGS = {"min_new_tokens": "min_tokens", "ignore_eos": "ignore_eos", "stop_token_ids": "stop_token_ids"}
-"""Names of request parameters by the settings that are checked later."""
+"""For settings that are checked after the request is read: the request parameters that set them."""
 
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -86,7 +86,8 @@ class ApiError(Exception):
 class BodyError(HTTPException):
     """An error while the body is read.
 
-    It derives from HTTPException because FastAPI would answer any other exception there with status 400.
+    It derives from HTTPException because FastAPI answers any other exception from reading the body
+    with status 400.
     """
 
     def __init__(self, error: ApiError) -> None:
@@ -95,7 +96,7 @@ class BodyError(HTTPException):
 
 
 def unsupported_parameter(param: str, message: str) -> ApiError:
-    """Return the error (400) for a parameter, or a value of one, that this server does not support."""
+    """Return the error (400) for an unsupported parameter, or for an unsupported value of a parameter."""
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
 
@@ -121,9 +122,9 @@ def error_response(error: ApiError) -> JSONResponse:
 def to_api_error(error: BaseException) -> ApiError:
     """Convert an exception to the error that the client receives.
 
-    Messages of ValueError, TypeError and ImportError are sent to the client. So are errors of a model's server,
-    without its address. A RecursionError means that the body is nested too deeply. Any other error is logged and its
-    message is not sent.
+    Messages of ValueError, TypeError and ImportError are sent to the client. Errors of a model's
+    server are sent, too, but without the server's address. A RecursionError means that the body is
+    nested too deeply. Any other error is logged and its message is not sent.
     """
     if isinstance(error, ApiError):
         return error

@@ -45,10 +45,10 @@ class ServedModel:
 
 
 class RequestStarter:
-    """Starts generations; each reuses the prefix cache of its tenant.
+    """Starts generations. Each generation reuses a prefix cache of its tenant.
 
     Args:
-        settings: limit of the prompt's length.
+        settings: the server's settings, which limit the length of prompts.
     """
 
     def __init__(self, settings: ServerSettings, tenants: Tenants) -> None:
@@ -77,7 +77,8 @@ class RequestStarter:
 
         Raises:
             ApiError: the prompt is too long for this server, or it has no question for the documents.
-            ValueError: `LanguageModel.stream` refuses the request, nothing was found, or not even one passage fits.
+            ValueError: `LanguageModel.stream` refuses the request, no passage was found, or not
+                even one fits.
         """
         model = served.language_model
         if served.rag is not None:
@@ -94,7 +95,7 @@ class RequestStarter:
         operation = "chat" if isinstance(prompt, Conversation) else "text_completion"
         span = start_generation(operation, served.model_id, model.name, plan.parameters)
         try:
-            # A server has prefix caches and statistics of its own.
+            # A remote server has prefix caches and statistics of its own.
             is_local = not isinstance(model, RemoteLanguageModel)
             own: dict[str, Any] = {"prefix": prefix, "recycling": tenant.table} if is_local else {}
             stream: Any = plan.start(model, **own)

@@ -48,7 +48,7 @@ def listen_address(host: str, port: int) -> tuple[str, int]:
 
 
 def check_port_is_free(host: str, port: int) -> None:
-    """Check that the server can listen at an address. Called before anything is loaded.
+    """Check that the server can listen at an address, before anything is loaded.
 
     Raises:
         OSError: another program listens there, or the address does not belong to this machine.

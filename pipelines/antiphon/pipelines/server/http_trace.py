@@ -34,7 +34,7 @@ def start_http_span(scope: Mapping[str, Any], headers: Mapping[str, str], reques
 
 
 def end_http_span(span: Span, method: str, route: str, status: int) -> None:
-    """End the span of a request; its name has the endpoint's path, in which parameters are shown by name."""
+    """End the span of a request; name it after the endpoint's path, which shows parameters by name."""
     span.set({"http.route": route, "http.response.status_code": status})
     if span.span is not None:
         span.span.update_name(f"{_name(method)} {route}")

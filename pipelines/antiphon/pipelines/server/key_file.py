@@ -1,7 +1,7 @@
 """The TOML file of collections and API keys: the server reads it, and `antiphon keys` changes it.
 
-It contains the SHA-256 digest of each key instead of the key. A key has 256 random bits, so nobody can guess it from
-its digest; passwords that people choose would need a salt and a slow hash.
+It contains the SHA-256 digest of each key instead of the key. A key has 256 random bits, so it
+cannot be guessed from its digest; passwords that people choose would need a salt and a slow hash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVERYTHING = "*"
 """The name that stands for every collection."""
 
 KEY_PREFIX = "antiphon-"
-"""How keys begin, so that programs which search texts for secrets recognize them."""
+"""The beginning of every key, by which programs that search texts for secrets recognize keys."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[\w.:-]{1,64}$")]
 
@@ -38,8 +38,8 @@ class CollectionEntry(_Entry):
     """A collection in the file.
 
     Attributes:
-        index: the folder of its index, or the address of a table of PostgreSQL. A relative path starts at the folder
-            of the file.
+        index: the folder of the collection's index, or the address of a table of PostgreSQL. A
+            relative path starts at the folder of the file.
         max_upload_bytes: maximum size of all uploaded files together.
         max_uploaded_documents: maximum number of uploaded documents, counting each file of an archive.
     """
@@ -54,7 +54,7 @@ class KeyEntry(_Entry):
     """An API key in the file.
 
     Attributes:
-        write: the collections that it may change, which it may also read.
+        write: the collections that the key may change and therefore also read.
         requests_per_minute: maximum requests in a minute; None: the server's setting.
     """
 
@@ -96,9 +96,9 @@ def read_key_file(path: Path) -> KeyFile:
     """Read the file.
 
     Raises:
-        ValueError: it is not valid TOML, or a table or a value in it is missing, unknown or out of range. The message
-            has the position but not the value, which may be a key.
-        OSError: it cannot be read.
+        ValueError: the file is not valid TOML, or a table or a value in it is missing, unknown or
+            out of range. The message has the position but not the value, which may be a key.
+        OSError: the file cannot be read.
     """
     return _parsed(path, path.read_bytes())
 
@@ -123,12 +123,13 @@ def add_key(
     """Make an API key, write its digest to the file, and return the key, which is not stored.
 
     Args:
-        read: the collections that it may read; "*" means all.
-        write: the collections that it may change, which it may also read; "*" means all.
+        read: the collections that the key may read; "*" means all.
+        write: the collections that the key may change and therefore also read; "*" means all.
         requests_per_minute: maximum requests in a minute; None: the server's setting.
 
     Raises:
-        ValueError: the file has a key of this name, or no such collection.
+        ValueError: the file has a key of this name already, or does not have one of the
+            collections.
         OSError: the file cannot be read or written.
     """
     key = KEY_PREFIX + secrets.token_urlsafe(32)

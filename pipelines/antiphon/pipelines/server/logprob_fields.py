@@ -35,7 +35,7 @@ def _no_bytes(token: int) -> bytes:
 
 
 class LogprobReader:
-    """Returns the tokens whose text has been sent, without end tokens and the tokens of a stop string.
+    """Returns the tokens whose text has been sent, except end tokens and tokens of a stop string.
 
     Args:
         tokenizer: the model's tokenizer; None: the text has no tokens.
@@ -81,7 +81,7 @@ class LogprobReader:
 
     def _text_token(self, logprob: TokenLogprob, origin: Origin) -> TextToken:
         raw = self._visible(logprob, origin)
-        held = origin.end - origin.start - len(raw.decode(errors="replace"))  # characters of bytes before the token
+        held = origin.end - origin.start - len(raw.decode(errors="replace"))  # characters that begin in earlier tokens
         return TextToken(raw, origin.start + max(held, 0), logprob)
 
     def _visible(self, logprob: TokenLogprob, origin: Origin) -> bytes:
@@ -106,7 +106,7 @@ def chat_logprobs(tokens: Iterable[TextToken], bytes_of: Callable[[int], bytes])
     """Return the ``logprobs`` object of a chat completion.
 
     Args:
-        bytes_of: returns the bytes of alternatives.
+        bytes_of: returns the bytes of a token, for the alternatives.
     """
 
     def entry(raw: bytes, logprob: float) -> dict[str, Any]:

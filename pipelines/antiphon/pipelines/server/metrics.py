@@ -39,7 +39,7 @@ class ServerMetrics:
         """Add a gauge.
 
         Args:
-            name: its name, without the namespace.
+            name: the gauge's name, without the namespace.
             value: called for the value each time the metrics are read.
         """
         Gauge(name, description, registry=self.registry, namespace="antiphon").set_function(value)

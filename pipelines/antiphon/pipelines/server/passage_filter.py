@@ -14,7 +14,7 @@ MAX_CONDITIONS = 100
 """Maximum number of comparisons and operators in a filter; databases limit the depth of an expression."""
 
 MAX_DEPTH = 16
-"""Maximum depth of $and, $or and $not in each other; databases limit it, too."""
+"""Maximum nesting depth of $and, $or and $not; databases limit the depth, too."""
 
 MAX_INTEGER = 2**63 - 1
 """The largest integer of a database."""
@@ -27,7 +27,8 @@ def check_filter(where: MetadataFilter | None) -> None:
     reveal a folder letter by letter.
 
     Raises:
-        ApiError: 400.
+        ApiError: 400, the filter is invalid or too large, or compares ``source`` by order (such as
+            ``$gt``).
     """
     try:
         conditions = list(_conditions(parse_filter(where)))

@@ -28,20 +28,20 @@ from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
 from antiphon.retrieval.source_file import SourceFile
 
 MAX_NEIGHBOURS = 50
-"""Maximum number of passages before the requested one, and after it; also that of a part of a document."""
+"""Maximum number of passages before and after the requested passage, and in a response of `document_passages`."""
 
 MAX_QUESTIONS = 4
 """Maximum number of example questions."""
 
 MAX_HEADINGS = 8
-"""About how many passages of a document are read for an example question."""
+"""Approximate number of passages of a document that are read for an example question."""
 
 MAX_PAGES = 10
-"""Maximum number of pages that are listed for a passage; one of pages with a word each may have hundreds."""
+"""Maximum number of pages that are listed for a passage: if pages have few words, a passage may have hundreds."""
 
 NO_PAGE = "There is no image of this page: the passage is not from a PDF file, or the server does not have the file."
 
-_PDF_FILES = BoundedSemaphore(2)  # the number of PDF files in memory, because an indexed file has any size
+_PDF_FILES = BoundedSemaphore(2)  # maximum number of PDF files in memory, because indexed files may be large
 
 router = APIRouter(responses=ERRORS, tags=["Retrieval"])
 
@@ -54,7 +54,7 @@ def passage_context(
     collection: str | None = None,
     around: Annotated[int, Query(ge=0, le=MAX_NEIGHBOURS)] = 2,
 ) -> dict[str, Any]:
-    """Return a passage and its neighbours in the document; ``before`` and ``after`` are the numbers of neighbours."""
+    """Return a passage and its neighbours in the document; ``before`` and ``after`` count the passages beyond them."""
     index, passage = _passage(service_of(request).collection(collection, access), identifier)
     ids = index.ids_of(passage.source)
     if passage.id not in ids:  # it was removed meanwhile
@@ -78,7 +78,7 @@ def document_passages(
     collection: str | None = None,
     start: Annotated[int, Query(ge=0)] = 0,
 ) -> dict[str, Any]:
-    """Return the passages of a document in its order, at most 50, with the numbers of their pages.
+    """Return the passages of a document in the document's order, at most 50, with the numbers of their pages.
 
     ``next`` is the ``start`` of the following page of passages; null after the last page.
     """
@@ -164,7 +164,7 @@ def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> I
 
     Args:
         start: the first character of the part in the passage.
-        end: the character after its last one; None: the end of the passage.
+        end: the character after the last character of the part; None: the end of the passage.
     """
     number = str(passage.metadata.get("page") or "").partition("-")[0]
     breaks = passage.metadata.get("page_starts")
@@ -187,7 +187,7 @@ def _passage(collection: Collection, identifier: str) -> tuple[DocumentIndex, Pa
 
 @contextmanager
 def _pdf_file(collection: Collection, passage: Passage) -> Iterator[bytes]:
-    """Read the PDF file of a passage; refuse with 404 if that, or what is done with it, fails."""
+    """Read the PDF file of a passage; raise an error with status 404 if that, or what is done with it, fails."""
     file = SourceFile.of(passage.metadata)
     path = Path(file.path if file else passage.source)
     if passage.source.startswith(UPLOADED):

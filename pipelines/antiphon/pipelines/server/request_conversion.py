@@ -35,8 +35,8 @@ def chat_prompt(
 ) -> tuple[Conversation, Mapping[str, Any], Schema]:
     """Return the conversation of a chat request, the tools that may be called, and the schema of the answer.
 
-    Tools are given by name, with the schemas of their arguments. If the model must call a tool, the answer in the
-    conversation already begins with the beginning of the call.
+    Tools are given by name, with the schemas of their arguments. If the model must call a tool, the
+    conversation already contains the beginning of the call as the beginning of the answer.
 
     Raises:
         ApiError: a part of a message is not text, or two fields contradict each other.
@@ -131,7 +131,8 @@ def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenize
     """Return the prompts of a completion request.
 
     Raises:
-        ApiError: there is no prompt, or it is given as token ids and only the model's own server has a tokenizer.
+        ApiError: the prompt is empty, or is given as token ids although only the model's server has
+            a tokenizer.
     """
     prompt = request.prompt
     if not prompt:

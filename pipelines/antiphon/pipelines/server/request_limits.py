@@ -37,7 +37,7 @@ MIN_RATE = 16 * 2**10
 """Minimum rate of a body in bytes per second: each `MIN_RATE` bytes extend the timeout by one second."""
 
 MAX_DISCARDED = 256 * 2**20
-"""Maximum bytes of a refused body to read and discard; most clients send all before they read the response."""
+"""Maximum bytes of a refused body to read and discard; most clients send the whole body before they read."""
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "

@@ -1,4 +1,4 @@
-"""The queue of generations: each is decoded in a thread; the event loop receives its events.
+"""The queue of generations: each generation is decoded in a thread, which sends events to the event loop.
 
 If the queue is full, requests are refused with status 429.
 """
@@ -34,8 +34,9 @@ class Started:
 
     Attributes:
         on_end: called once when decoding ends, after an error or a cancellation, too.
-        span: the span of the generation, which ends with it.
-        quote: future of the best quote of the passages, which another thread searches; None: no quote is searched.
+        span: the span of the generation; both end together.
+        quote: future of the best quote of the passages, for which another thread searches; None:
+            there is no search.
     """
 
     stream: Stream | QuotedStream
@@ -69,9 +70,9 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of a generation, with the seconds from the request to the start, the first token and the end.
+    """The last event of a generation, with the seconds from the request until the start, the first token and the end.
 
-    ``cached_tokens`` are the prompt tokens that an earlier request prefilled.
+    ``cached_tokens`` is the number of prompt tokens that an earlier request prefilled.
     """
 
     completion: Completion
@@ -87,7 +88,7 @@ Report = Callable[[Finished | BaseException], None]
 
 @dataclass(eq=False, slots=True)
 class GenerationJob:
-    """One generation. A thread decodes it; its events are read once, in the event loop that created it.
+    """One generation. A thread decodes it; its events are read once, in the event loop that created the job.
 
     Attributes:
         start: creates the stream; called in the decoding thread.
@@ -107,7 +108,7 @@ class GenerationJob:
     _lock: Lock = field(default_factory=Lock)
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield the events, the last one a `Finished`, or raise the error of decoding.
+        """Yield the events, the last one a `Finished`. If decoding fails, raise its error.
 
         Leaving the iteration early cancels the job.
         """
@@ -239,7 +240,7 @@ class RequestQueue:
             return sum(not job.is_cancelled for jobs in self._waiting.values() for job in jobs)
 
     def submit(self, jobs: Sequence[GenerationJob]) -> None:
-        """Queue all jobs, or none if there is not enough room.
+        """Queue all jobs, or none of them if the queue does not have room for all.
 
         Raises:
             ApiError: 429, the queue is full (with ``Retry-After``); 503, the server is shutting down.
@@ -294,7 +295,7 @@ class RequestQueue:
         self._waiting = OrderedDict((name, deque(jobs)) for name, jobs in remaining.items() if jobs)
 
     def _next(self) -> GenerationJob | None:
-        """Move the first job of the next tenant from waiting to running, and that tenant to the end of the turn."""
+        """Move the first job of the next tenant from waiting to running, and make this tenant the last to be served."""
         with self._lock:
             while self._waiting:
                 tenant, jobs = self._waiting.popitem(last=False)

@@ -91,7 +91,8 @@ def annotation_objects(text: str, started: Started) -> list[dict[str, Any]]:
 def annotation_object(citation: Citation, passages: Sequence[Passage]) -> dict[str, Any]:
     """Return a citation as OpenAI's ``url_citation`` annotation, with the cited span of the passage.
 
-    ``display_text`` is the cited text without markup, and ``location`` its page, section or line in the document.
+    ``display_text`` is the cited text without markup; ``location`` is the text's page, section or
+    line in the document.
     """
     passage = passages[citation.passage - 1]
     return {
@@ -119,7 +120,8 @@ def annotation_object(citation: Citation, passages: Sequence[Passage]) -> dict[s
 def passage_object(passage: Passage) -> dict[str, Any]:
     """Return a passage as JSON: its text, its place in its document, and other documents that have the same text.
 
-    ``outdated`` is "changed" or "deleted", if that has happened to its file since it was indexed.
+    ``outdated`` is "changed" or "deleted", if that has happened to the passage's file since it was
+    indexed.
     """
     return {
         "id": passage.id,

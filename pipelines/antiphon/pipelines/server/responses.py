@@ -180,7 +180,7 @@ def _text_options(options: Any) -> dict[str, Any]:
 
 
 async def _stream_lines(response: ResponseObject, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
-    """Yield the stream; an error after its first event becomes an error event and a failed response."""
+    """Yield the stream; an error after the first event becomes an error event and a failed response."""
     response_stream, has_started = _ResponseStream(response), False
     try:
         async for _, event in events:

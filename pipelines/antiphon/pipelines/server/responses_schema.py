@@ -105,10 +105,10 @@ class ResponseRequest(TextRequest):
 
 
 def to_chat_request(body: ResponseRequest) -> ChatRequest:
-    """Convert the body to that of an equivalent chat request.
+    """Convert the body to the body of an equivalent chat request.
 
     Raises:
-        ApiError: it refers to stored responses, or has an unsupported item or tool.
+        ApiError: the body refers to stored responses, or has an unsupported item or tool.
     """
     for name in STATEFUL:
         if (body.model_extra or {}).get(name) is not None:

@@ -121,7 +121,10 @@ def passage_by_id(
     access: Annotated[Access, Depends(access_of)],
     collection: str | None = None,
 ) -> dict[str, Any]:
-    """Return a passage by its id, which citations contain, from a collection or from all that the key may read."""
+    """Return a passage by its id, which citations contain.
+
+    It is searched for in one collection, or in all collections that the key may read.
+    """
     service = service_of(request)
     chosen = [service.collection(collection, access)] if collection else service.readable(access).values()
     passages = (each.index.passage(identifier) for each in chosen)

@@ -58,8 +58,8 @@ class Service:
         """Return the rights that the ``Authorization`` header gives a request, and count the request.
 
         Raises:
-            ApiError: 401, the header is missing or its key is not accepted; 429, the key has sent as many requests as
-                it may.
+            ApiError: 401, the header is missing or its key is not accepted; 429, the key has
+                reached its rate limit.
         """
         access = self.keys.access(authorization)
         self.rate_limit.count(access)
@@ -73,11 +73,12 @@ class Service:
         """Return a collection.
 
         Args:
-            name: its name; None: the only collection that the request may read.
+            name: the collection's name; None: the only collection that the request may read.
 
         Raises:
-            ApiError: 404, there is no such collection or the request may not read it (the message is the same); 403,
-                the request may not change it; 400, no name is given and there are several.
+            ApiError: 404, there is no such collection or the request may not read it (the message
+                is the same); 403, the request may not change it; 400, no name is given although the
+                request may read several.
         """
         readable = self.readable(access)
         names = ", ".join(map(repr, readable))
@@ -138,7 +139,7 @@ class Service:
             user: the request's ``user`` field.
 
         Raises:
-            ApiError: the queue is full.
+            ApiError: 429, the queue is full; 503, the server is shutting down.
         """
         tenant = self.tenants.of(key, user, served.collection)
         jobs = [GenerationJob(partial(start, tenant=tenant), tenant.name) for start in starts]

@@ -1,4 +1,4 @@
-"""Server-sent events, and cancellation of jobs whose client disconnects. Used by all endpoints that generate text."""
+"""Server-sent events, and cancellation of jobs whose client disconnects, for all endpoints that generate text."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CLIENT_DISCONNECTED = 499
 DONE = "data: [DONE]\n\n"
 
 KEEP_ALIVE = ": waiting\n\n"
-"""A comment, which clients ignore; proxies that end silent responses see that this one is alive."""
+"""A comment, which clients ignore. It tells proxies that end silent responses that this response is alive."""
 
 FIRST_SECONDS = 2.0
-"""Seconds after which a stream begins although it has no line yet."""
+"""Seconds after which a stream begins even if it has no line yet."""
 
 KEEP_ALIVE_SECONDS = 5.0
 """Maximum seconds between two lines or comments."""
@@ -70,7 +70,7 @@ async def collect(request: Request, jobs: Sequence[GenerationJob]) -> list[Colle
 
 
 async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[GenerationJob]) -> StreamingResponse:
-    """Return a response that sends each line as soon as it is there, and comments while there is none.
+    """Return a response that sends each line when it is ready, and comments while no line is ready.
 
     An error in the first `FIRST_SECONDS` becomes an error response with its own status; a later error becomes an event.
 
@@ -110,7 +110,7 @@ async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[Gen
 
 
 async def _wait(line: asyncio.Future[str | None], seconds: float) -> bool:
-    """Wait for a line for at most ``seconds``; return whether it has arrived. Raises the error of the line."""
+    """Wait for a line for at most ``seconds``; return whether it has arrived. If the line is an error, raise it."""
     await asyncio.wait({line}, timeout=seconds)
     if line.done():
         line.result()

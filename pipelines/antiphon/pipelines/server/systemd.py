@@ -13,7 +13,7 @@ logger = logging.getLogger("antiphon.server")
 
 
 def notify_service_manager(state: str) -> None:
-    """Send a state such as ``READY=1`` to systemd's ``NOTIFY_SOCKET``; do nothing if that is not set."""
+    """Send a state such as ``READY=1`` to systemd's ``NOTIFY_SOCKET``; do nothing if that variable is not set."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

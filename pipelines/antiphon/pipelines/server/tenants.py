@@ -1,4 +1,4 @@
-"""Tenants: one for each key, user and collection, with prefix caches and draft statistics for later requests."""
+"""Tenants, one for each combination of key, user and collection, with prefix caches and draft statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.accel.drafting.draft import common_length
 from antiphon.accel.drafting.drafters import RecyclingTable
 
 RECYCLING_ENTRIES = 16_384
-"""Contexts in the token recycling table of one tenant: about 5 MB."""
+"""Number of contexts in the token recycling table of one tenant: about 5 MB."""
 
 
 @dataclass(slots=True)
@@ -48,10 +48,12 @@ class Tenant:
     def take(self, tokens: Sequence[int]) -> PrefixCache | None:
         """Remove and return the prefix cache that shares the longest prefix with a prompt, or return a new one.
 
-        Returns None if the prompt has no tokens, because its model runs on another server or only quotes.
+        Returns None for a prompt without tokens: the model runs on another server, or only quotes
+        are given.
 
-        The caller gives it back with `keep`. If the engine has a prefix cache for all requests, the new one restricts
-        sharing to this tenant.
+        The caller gives the cache back with `keep`. Some engines keep one prefix cache for all
+        requests. There, the new `PrefixCache` only identifies the tenant, so prefixes are shared
+        within this tenant only.
         """
         if not tokens:
             return None
@@ -66,8 +68,8 @@ class Tenant:
     def keep(self, tokens: Sequence[int], cache: PrefixCache) -> None:
         """Keep the prefix cache of a prompt.
 
-        An empty prefix cache is dropped, because an engine with its own prefix cache finds the tenant's blocks
-        without it.
+        An empty prefix cache is dropped: an engine with its own prefix cache finds the tenant's
+        blocks without the object.
         """
         if not cache.size:
             return
@@ -97,8 +99,8 @@ class Tenants:
     def of(self, key: str, user: str | None, collection: str | None = None) -> Tenant:
         """Return the tenant of a request, created if it is new.
 
-        Each collection has a tenant of its own, so a key that loses access to a collection also loses access to its
-        caches.
+        Each collection has a tenant of its own. So a key that loses access to a collection also
+        loses access to the collection's caches.
 
         Args:
             key: the digest of the API key, from `Access`.

@@ -16,10 +16,10 @@ from antiphon.retrieval import Passage
 from antiphon.retrieval.keywords import with_plain_characters
 
 MAX_CONTEXT = 240
-"""Characters before a segment that are compared, to choose between passages that contain the same segment."""
+"""Number of characters before a segment that are compared, to choose between passages with the same segment."""
 
 MIN_MATCH = 3
-"""Minimum match in characters, context included; shorter ones occur in any passage."""
+"""Minimum length of a match in characters, context included; shorter matches occur in any passage."""
 
 _PIECE = regex.compile(r"\s+|\X")
 
@@ -36,7 +36,8 @@ class _FoldedPassage:
 class SegmentTracker:
     """Splits a growing text into segments: the drafted tokens and the model's own tokens of each forward pass.
 
-    A drafted segment is attributed to the passage that contains it with the most text before it.
+    If several passages contain a drafted segment, it is attributed to the passage that also matches
+    the most text before the segment.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
@@ -49,9 +50,10 @@ class SegmentTracker:
         """Return the segments of new text.
 
         Returns:
-            For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also ``passage`` (from 1)
-            and the characters ``start`` to ``end`` of that passage. The response prefix has the step None and
-            ``quoted``; if a quote has markup, ``display`` is the quote without it.
+            For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also
+            ``passage`` (from 1) and the characters ``start`` to ``end`` of that passage. Segments
+            of the response prefix have the step None and the field ``quoted``; for a quote with
+            markup, ``display`` is the quote without markup.
         """
         begin = len(self._text)
         self._text += text
@@ -87,7 +89,7 @@ class SegmentTracker:
         return segment if source is None else segment | source
 
     def _find_source(self, start: int, end: int) -> dict[str, Any] | None:
-        """Return the passage that contains the segment with the most text before it, and the offsets there."""
+        """Return the passage that contains the segment with the most text before it, and offsets in the passage."""
         with_context = _plain(self._text[max(start - MAX_CONTEXT, 0) : end])
         segment = _plain(self._text[start:end])
         best: tuple[int, int, int] | None = None

@@ -117,14 +117,16 @@ class TorchSequence:
 
         Args:
             prompt: Tokens that are not cached yet.
-            chunk: Maximum number of tokens per forward pass; None: all at once.
+            chunk: Maximum number of tokens per forward pass; None: all at once. Layers with state treat a pass of one
+                token as a decoding step, which some compute differently. So they get at least two in each pass.
 
         Returns:
             Logits after the last token, shape (1, vocab).
         """
         end_recording(self.cache.layers)
-        size = chunk or max(len(prompt), 1)
-        last = (len(prompt) - 1) // size * size
+        least = 2 if self.traits.state_kinds else 1
+        size = max(chunk or len(prompt), least)
+        last = max(len(prompt) - least, 0) // size * size
         for start in range(0, last, size):
             self._run(prompt[start : start + size], EMPTY)
             self.hidden_states.keep(self.length, range(size))

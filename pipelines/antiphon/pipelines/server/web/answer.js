@@ -7,17 +7,17 @@ import { Runs, describeSpeed } from "./speed.js";
 
 const NO_ANSWER = "There is no answer, because the text ended while the model was thinking.";
 const CUT_OFF = "The answer was cut off at its maximum length.";
-// The server's words, with quotation marks and numbers around them, in place of which a title is shown.
+// The server's refusal, with quotation marks and numbers around it. A title is shown in its place.
 const REFUSAL = /^[\s\d[\]【】"'“”„‟«»‘’*_>]*The passages do not say[\s\d[\]【】"'“”„‟«»‘’*_.]*/i;
 const CLOSEST = 3;
 const OUTDATED = { changed: "changed", deleted: "was deleted" };
 
 export const newRecord = () => ({ text: "", thinking: "", segments: [], citations: [], passages: [] });
 
-// A citation, with the fields that stand beside it.
+// A citation, with the fields beside `url_citation`.
 const citation = ({ url_citation: cited, ...fields }) => ({ ...fields, ...cited });
 
-// Adds a segment to those that are saved; text without a source is joined, so that conversations take little room.
+// Adds a segment to the saved segments. Text without a source is joined, so that conversations take little space.
 function keepSegment(segments, { text, display, drafted, passage, start, end }) {
   const last = segments.at(-1);
   if (last && !last.passage && !passage && last.drafted === drafted && !last.display && !display) last.text += text;

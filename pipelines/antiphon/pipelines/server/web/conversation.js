@@ -165,7 +165,7 @@ function addActions(turn) {
   }
 }
 
-// Removes a turn and those after it.
+// Removes a turn and the turns after it.
 function removeFrom(turn) {
   const first = turns.indexOf(turn);
   for (const each of first < 0 ? [turn] : turns.splice(first)) each.root.remove();
@@ -217,7 +217,7 @@ function editQuestion(turn) {
   field.focus();
 }
 
-// Asks the same without drafts, after the answer, so that the two do not share the processor.
+// Asks the same question without drafts. This runs after the answer, so that the two do not share the processor.
 async function compare(turn) {
   if (running) return;
   const current = running = new AbortController();

@@ -28,7 +28,7 @@ export async function listDocuments() {
   showList();
 }
 
-// Shows all documents in their folders, or those whose names have the words of the search.
+// Shows all documents in their folders, or the documents whose names contain the words of the search.
 function showList() {
   const words = byId("document-search").value.toLowerCase().split(/\s+/).filter(Boolean);
   const hasWords = ({ path }) => words.every((word) => path.join("/").toLowerCase().includes(word));
@@ -38,7 +38,7 @@ function showList() {
   byId("document-list").replaceChildren(...(items.length ? items : [element("li", "caption", "No document has these words in its name.")]));
 }
 
-// Returns the items of one level: folders first, and in them the documents whose paths go on.
+// Returns the items of one level of folders: first the folders, with the documents in them, then the documents.
 function listFolder(entries, level) {
   const folders = Map.groupBy(entries.filter(({ path }) => path.length > level + 1), ({ path }) => path[level]);
   const items = [...folders].map(([name, inside]) => {

@@ -1,4 +1,4 @@
-// Elements of the page. All text is inserted as text, because documents are not trusted; markdown.js makes the exception.
+// Elements of the page. All text is inserted as text, because documents are not trusted; markdown.js is the exception.
 
 export const byId = (id) => document.getElementById(id);
 

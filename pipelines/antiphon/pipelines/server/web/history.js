@@ -23,7 +23,7 @@ function conversations() {
   }
 }
 
-// Stores conversations, newest first; the oldest are left out if the browser has no room for all.
+// Stores conversations, newest first. If the browser has no room for all, the oldest are left out.
 function keep(all) {
   const kept = all.slice(0, MAX_CONVERSATIONS);
   while (!store("localStorage", NAME, JSON.stringify(kept)) && kept.length > 1) kept.pop();

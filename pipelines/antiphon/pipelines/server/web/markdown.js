@@ -1,7 +1,7 @@
 // The text of an answer as elements: Markdown, with quotes underlined and the numbers of their sources as buttons.
 //
 // Neither models nor documents are trusted: HTML in a text is shown as text, and what the parser returns is sanitized.
-// Before a text is parsed, each quote and number is replaced by a private use character, which stands for a place.
+// Before a text is parsed, each quote and number is replaced by a private use character that marks its place.
 
 import remend from "./vendor/remend.js";
 import { Marked } from "./vendor/marked.esm.js";
@@ -106,7 +106,7 @@ function withPlaces(text, { citations, passages, quoted = 0 }) {
   return { markdown, places };
 }
 
-// Finds numbers of sources such as [2] or [1, 3]. One that stands before a quote of its passage is not shown.
+// Finds numbers of sources such as [2] or [1, 3]. A number right before a quote of its passage is not shown.
 function findMarkers(text, count, verbatim, named, quotedEnd) {
   const found = [];
   for (const match of text.matchAll(MARKER)) {
@@ -123,7 +123,7 @@ function findMarkers(text, count, verbatim, named, quotedEnd) {
   return found;
 }
 
-// Completes or leaves out what is unfinished at the end of a text that grows, so that it does not change its look later.
+// Completes or removes unfinished markup at the end of a growing text, so that shown text does not look different later.
 function completed(text) {
   const lines = text.replace(UNFINISHED, "").split("\n");
   if (isRow(lines.at(-1)) || !lines.at(-1)) lines.pop();

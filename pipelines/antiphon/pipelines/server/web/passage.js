@@ -18,7 +18,7 @@ function openDialog(name, place, opened) {
   return opened;
 }
 
-// Shows an error at the end of what the dialog shows, if it still shows this.
+// Shows an error at the end of the dialog, if the dialog still shows the same view.
 function report(opened, error) {
   if (latest === opened) byId("passage-body").append(element("p", "error", error.message));
 }
