@@ -113,7 +113,7 @@ def select_engine(
     if choice == "torch":
         return SelectedEngine(engine_of(model), "It was requested.")
     cache: dict[str, Any] = engine_of(model).selected
-    weights = _weights_version(model)
+    weights = weights_version(model)
 
     def is_current(cached: _CachedSelection | None) -> TypeGuard[_CachedSelection]:
         return cached is not None and cached.weights == weights and memory in (None, cached.memory)
@@ -141,7 +141,7 @@ def adopt_engine(model: PreTrainedModel, choice: EngineChoice, found: SelectedEn
 
     own = engine_of(model)
     own.lock = found.engine.lock
-    own.selected[choice] = _CachedSelection(found.engine, found.reason, _weights_version(model), memory)
+    own.selected[choice] = _CachedSelection(found.engine, found.reason, weights_version(model), memory)
 
 
 def _select(
@@ -154,12 +154,13 @@ def _select(
     size, is_auto = model.num_parameters(), choice == "auto"
     if is_auto and size < MIN_PARAMETERS:
         return None, f"Converting a model of {size:,} parameters takes longer than it saves."
-    loaded = load_engine(model, weights=weights, memory=memory, if_faster=is_auto, report=report)
-    if loaded.engine is None and not is_auto:
+    engine, reason = load_engine(model, weights=weights, memory=memory, if_faster=is_auto, report=report)
+    if engine is None and not is_auto:
         requested = f"weights is {weights!r}, but OpenVINO" if weights else "engine is 'openvino', but it"
-        raise ValueError(f"{requested} cannot run this {type(model).__name__}: {loaded.reason}")
-    return loaded.engine, loaded.reason
+        raise ValueError(f"{requested} cannot run this {type(model).__name__}: {reason}")
+    return engine, reason
 
 
-def _weights_version(model: PreTrainedModel) -> WeightsVersion:
+def weights_version(model: PreTrainedModel) -> WeightsVersion:
+    """Return the address and the number of changes of every weight."""
     return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())

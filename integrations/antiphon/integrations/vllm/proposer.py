@@ -87,11 +87,6 @@ class Proposer:
         self._clock, self._ended = clock, 0.0
         patch(vllm_config)
 
-    @property
-    def num_requests(self) -> int:
-        """Number of running and waiting requests whose state is held."""
-        return len(self._requests) + len(self._failed)
-
     def load_model(self, *_: Any, **__: Any) -> None:
         """Do nothing; vLLM calls this to load a draft model."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
 from threading import Event
@@ -70,19 +70,6 @@ STAGE, NUM_STAGES = "Preparing the model for OpenVINO, once", 3
 """Description and number of the stages of the first load: conversion, compilation and self-test, timing."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """The result of `load_engine`.
-
-    Attributes:
-        engine: The engine; None if torch runs the model.
-        reason: Why the engine is used or not, in one sentence.
-    """
-
-    engine: OpenVINOEngine | None
-    reason: str
-
-
 def load_engine(
     model: PreTrainedModel,
     *,
@@ -90,8 +77,8 @@ def load_engine(
     memory: int | None = None,
     if_faster: bool = False,
     report: Progress | None = None,
-) -> LoadResult:
-    """Return the engine for a model, converted and self-tested on first use.
+) -> tuple[OpenVINOEngine | None, str]:
+    """Return the engine for a model, converted and self-tested on first use, or None; and the reason.
 
     The caller holds the lock of the model's torch engine, which both engines then share. A graph that fails the
     self-test is never used. Compressed weights differ too much from torch's for a close comparison, so the
@@ -104,13 +91,13 @@ def load_engine(
         report: Called with the progress of the first load.
     """
     if (reason := unsupported_reason(model, weights)) is not None:
-        return LoadResult(None, reason)
+        return None, reason
     facts = graph_facts(model, weights)
     result = stored_result = load_compatibility(facts.key, facts.setting)
     if result is not None and (reason := rejection(result, if_faster=if_faster)) and not _is_undecided(result):
-        return LoadResult(None, reason)
+        return None, reason
     if weights and result is None and (reason := _uncompressed_failure(model, facts.setting)):
-        return LoadResult(None, reason)
+        return None, reason
     report = report or ignore_progress
     try:
         engine, is_new = _compile(model, facts, memory, report)
@@ -122,7 +109,7 @@ def load_engine(
     except UnsupportedModelError as error:
         result = Compatibility(f"OpenVINO cannot run this model: {error}.")
     except (OSError, RuntimeError) as error:  # not stored: a full disk or short memory may be different next time
-        return LoadResult(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
+        return None, f"OpenVINO could not load the converted model: {_first_line(error)}"
     if not result.failure:
         engine.set_cost_measurement(lambda engine, remeasure: step_cost(engine, facts.key, remeasure=remeasure))
         if if_faster and (result.speedup is None or _is_undecided(result)):
@@ -132,9 +119,9 @@ def load_engine(
         save_compatibility(facts.key, facts.setting, result)
         return_freed_memory()
     if reason := rejection(result, if_faster=if_faster):
-        return LoadResult(None, reason)
+        return None, reason
     arrange_memory(engine, facts)
-    return LoadResult(engine, description(engine, result, weights))
+    return engine, description(engine, result, weights)
 
 
 def _weight_bytes(model: PreTrainedModel) -> int:
@@ -180,8 +167,8 @@ def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
         tested = reduced_model(model, _traits(model).layer_kinds)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # it cannot be reduced
         tested = model
-    result = load_engine(tested, memory=SELF_TEST_MEMORY)
-    return "" if result.engine is not None else result.reason
+    engine, reason = load_engine(tested, memory=SELF_TEST_MEMORY)
+    return reason if engine is None else ""
 
 
 def _is_undecided(result: Compatibility) -> bool:

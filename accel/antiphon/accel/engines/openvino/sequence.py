@@ -112,7 +112,7 @@ class PagedSequence:
                 sources, targets = zip(*((self._slot(a), self._slot(b)) for a, b in moved), strict=True)
                 self._memory.storage.move_rows(sources, targets)
             self._confirm([*pending, *(draft.tokens[row] for row in path)])
-            self._keep_state([*range(len(pending)), *(len(pending) + row for row in path)], has_draft=len(draft) > 0)
+            self._keep_state(rows, has_draft=len(draft) > 0)
 
     def discard(self) -> None:
         """See `CachedSequence.discard`."""
