@@ -1,7 +1,5 @@
 """Tiny checkpoints with draft heads: MTP layers as they are published, and EAGLE-3 heads as speculators saves them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A language model on a server: requests, streams, and errors."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Response prefixes: on both engines equal to the prefix appended to the prompt by hand, and never generated."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """With default settings both frameworks return the passages and answers of `Rag` and of `Chat`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

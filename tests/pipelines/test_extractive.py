@@ -1,7 +1,5 @@
 """The extractive model: answers are quoted without a language model, and are the same on every path."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

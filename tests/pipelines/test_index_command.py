@@ -1,7 +1,5 @@
 """The command `antiphon index`: the place of the index, and the printed progress and names."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files and folders named in a question: indexed when they are new, and only what changed later."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

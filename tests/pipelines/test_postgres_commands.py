@@ -1,7 +1,5 @@
 """Commands with an index in PostgreSQL, and that none repeats its password."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model behind an address in every command, over HTTP and MCP; defaults; suggestions; embedders behind an address."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """Thinking in answers from documents: off by default, not cited, not stored, no part of later turns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

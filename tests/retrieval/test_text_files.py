@@ -1,7 +1,5 @@
 """Text files: encodings are recognised and reported, and no control character reaches an index."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

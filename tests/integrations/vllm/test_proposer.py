@@ -1,7 +1,5 @@
 """The proposer without vLLM: its drafts, the isolation of tenants, and its failures."""
 
-from __future__ import annotations
-
 import logging
 import random
 from types import SimpleNamespace

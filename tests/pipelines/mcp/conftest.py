@@ -1,7 +1,5 @@
 """Fixtures of the MCP tests: a service that quotes three passages, and clients of it in the same process."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator

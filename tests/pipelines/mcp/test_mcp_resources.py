@@ -1,7 +1,5 @@
 """Documents as resources of the MCP server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

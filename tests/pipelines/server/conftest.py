@@ -1,7 +1,5 @@
 """Fixtures of the server's tests: a service of a tiny model with an index, and a client in the same process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

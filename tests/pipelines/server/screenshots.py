@@ -4,8 +4,6 @@ Real questions about the documents of the demo: answered with quotes, and in the
 needs chromium on the path.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import sys

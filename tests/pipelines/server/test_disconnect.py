@@ -1,7 +1,5 @@
 """Clients that disconnect before their answer starts: nothing is decoded for them, and they leave the queue."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """Thinking of a model on a server: separated, switched and limited as that of a local one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

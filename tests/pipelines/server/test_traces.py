@@ -1,7 +1,5 @@
 """Traces of HTTP requests: parents, stages, durations that add up, cancelled and refused requests, and log lines."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator
