@@ -34,7 +34,7 @@ from antiphon.retrieval.vector_index.build import (
     rebuild_index,
 )
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
-from antiphon.retrieval.vector_index.settings import IndexSetting, choose_setting
+from antiphon.retrieval.vector_index.settings import choose_setting
 
 
 class FolderTarget:
@@ -125,7 +125,8 @@ def _write_index(
     require_savable(passages)
     suited = check_setting(setting, len(passages), embedder.dim)
     texts = [passage.text_with_headings for passage in passages]
-    require_free_space(out, _least_bytes(texts, embedder.dim, suited))
+    vector_bytes = len(texts) * embedder.dim * (4 if suited.is_flat else 2)
+    require_free_space(out, vector_bytes + sum(map(len, texts)))  # the index will not be smaller
     known: dict[str, Vectors] = {}
     if old is not None and old.fingerprint == embedder.fingerprint:
         known = _known(old, set(texts))
@@ -201,11 +202,6 @@ def update_index(
             token_counts=counts,
             after=store,
         )
-
-
-def _least_bytes(texts: Sequence[str], dim: int, setting: IndexSetting) -> int:
-    """Return a lower bound of the index's size on disk in bytes: vectors and texts."""
-    return len(texts) * dim * (4 if setting.is_flat else 2) + sum(map(len, texts))
 
 
 def _readable_index(folder: Path, *, strict: bool = False) -> StoredIndex | None:

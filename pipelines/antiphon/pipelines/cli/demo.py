@@ -60,7 +60,6 @@ def run_demo(
     *,
     paths: Sequence[Path] | None = None,
     folder: Path | None = None,
-    questions: Sequence[str] = QUESTIONS,
     engine: str = "auto",
 ) -> bool:
     """Index, answer, cite and compare the programs; return whether all programs generated the same tokens.
@@ -85,7 +84,7 @@ def run_demo(
     language_model = load_language_model(model, dtype=dtype, engine=engine)
     writes = model not in BUNDLED
     console.out.rule(f"1. {model if writes else 'Quotes'} answer from these documents")
-    for question in questions:
+    for question in QUESTIONS:
         _ask(Rag(retriever, language_model if writes else ExtractiveModel()), question, STOPS.get(model, ()))
     tasks = demo_tasks()
     console.out.print()

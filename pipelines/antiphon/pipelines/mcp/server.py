@@ -241,8 +241,6 @@ async def _answer(call: Call, collection: Collection, question: str) -> Answer:
                 reported_at = monotonic()
     finally:
         job.cancel()
-    assert text.started is not None
-    assert text.finished is not None
     completion, plan = text.finished.completion, text.started.plan
     citations = await asyncio.to_thread(plan.cite, completion.text)
     return Answer.from_completion(question, completion, plan.passages, citations, served.language_model.name)

@@ -184,8 +184,8 @@ class CollectedText:
     """The events of a job, collected into one result."""
 
     job: GenerationJob
-    started: Started | None = None
-    finished: Finished | None = None
+    started: Started = field(init=False)
+    finished: Finished = field(init=False)
     text: str = ""
     reasoning: str = ""
     tokens: list[int] = field(default_factory=list)

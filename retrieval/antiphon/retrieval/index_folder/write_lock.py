@@ -97,13 +97,10 @@ def require_index_folder(folder: Path) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; an index needs a folder of its own.")
-    foreign = sorted(path.name for path in folder.glob("*") if not _is_ours(path.name)) if folder.exists() else []
+    names = [path.name for path in folder.glob("[!.]*")] if folder.exists() else []
+    foreign = sorted(name for name in names if name != POINTER and not GENERATION.fullmatch(name))
     if foreign:
         raise ValueError(f"{folder} holds {foreign[0]}, which is no part of an index; give a new or an empty folder.")
-
-
-def _is_ours(name: str) -> bool:
-    return name == POINTER or name.startswith(".") or bool(GENERATION.fullmatch(name))
 
 
 def _create(folder: Path) -> list[Path]:
