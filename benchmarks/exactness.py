@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.benchmark.jobs import PromptCase, question_case, sample_case
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Device, EngineOption, Task
-from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.certificate import Certificate, certify
 from benchmarks.program import program

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.benchmark.samples import RecordedSample
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import Device, Precision
-from antiphon.pipelines.progress import Progress
 from benchmarks.program import program
 
 if TYPE_CHECKING:

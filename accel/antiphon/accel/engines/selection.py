@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast, get_args
 
+from antiphon.accel.engines.torch.checkpoint import WeightsVersion, weights_version
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -27,9 +29,6 @@ EngineChoice: TypeAlias = Literal[EngineName, "openvino-int8", "openvino-int4"]
 
 MIN_PARAMETERS = 10_000_000
 """Models with fewer parameters stay on torch under "auto": converting them takes longer than decoding."""
-
-WeightsVersion: TypeAlias = tuple[tuple[int, int], ...]
-"""Address and torch's version counter of each parameter: changes when weights are moved or overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +158,3 @@ def _select(
         requested = f"weights is {weights!r}, but OpenVINO" if weights else "engine is 'openvino', but it"
         raise ValueError(f"{requested} cannot run this {type(model).__name__}: {reason}")
     return engine, reason
-
-
-def weights_version(model: PreTrainedModel) -> WeightsVersion:
-    """Return the address and the number of changes of every weight."""
-    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as ProgressBars
 from rich.text import Text
 
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.cli.progress_lines import ProgressLines
 from antiphon.pipelines.cli.timing import Stopwatch
-from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_line
 from antiphon.pipelines.rendering.segments import citation_location, displayed_quote

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.accel.cache_folder import cache_folder
-from antiphon.pipelines.progress import Progress
+from antiphon.accel.progress import Progress
 
 DOCUMENTS = Path(__file__).parent / "python-docs"
 """Folder of the documents."""

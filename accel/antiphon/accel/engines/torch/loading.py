@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.accel.engines.selection import weights_version
-from antiphon.accel.engines.torch.checkpoint import Checkpoint, CheckpointFile
+from antiphon.accel.engines.torch.checkpoint import Checkpoint, CheckpointFile, weights_version
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.text_checkpoint import find_text_part
 from antiphon.accel.files import safetensors_header
