@@ -19,7 +19,6 @@ from playwright.sync_api import sync_playwright
 from antiphon.accel import LanguageModel
 from antiphon.accel.models.bundled import STOPS
 from antiphon.pipelines.cli.console import quiet_libraries
-from antiphon.pipelines.data.demo import demo_index
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.server.app import create_app
@@ -27,6 +26,7 @@ from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
+from benchmarks.demo_data import demo_index
 from tests.pipelines.server.live_server import live_server
 from tests.pipelines.server.page_fixtures import ask, open_quote
 from tests.retrieval.pdf_files import Text, lines, pages_of, shown

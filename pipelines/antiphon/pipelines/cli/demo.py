@@ -12,13 +12,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.models.bundled import BUNDLED, STOPS
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_report import index_documents, show_index
 from antiphon.pipelines.cli.options import MODEL_HELP, EngineOption
 from antiphon.pipelines.cli.preparation import load_language_model
 from antiphon.pipelines.cli.timing import Stopwatch
-from antiphon.pipelines.data.demo import DOCUMENTS, DemoTask, demo_documents, demo_index_folder, demo_tasks
+from antiphon.pipelines.data.demo import DOCUMENTS, DemoTask, demo_documents, demo_tasks
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.tables import result_table
 
@@ -75,7 +76,7 @@ def run_demo(
     from antiphon.retrieval import Retriever
 
     load = psutil.getloadavg()[0] / (psutil.cpu_count() or 1)
-    folder = folder or demo_index_folder().with_name("demo-tutorial")
+    folder = folder or cache_folder() / "demo-tutorial"
     paths = paths or [path for path in demo_documents() if path.name.startswith("tutorial-")]
     show_index(index_documents(paths, folder, embedder="minilm"))
     retriever = Retriever.open(folder)
