@@ -122,30 +122,32 @@ def _public_id(source: str) -> str:
     return source if source.startswith(UPLOADED) else f"indexed/{sha256(source.encode()).hexdigest()[:16]}"
 
 
+def writable_collection(
+    request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
+) -> Collection:
+    """Return the collection whose documents a request changes."""
+    return service_of(request).collection(collection, access, write=True)
+
+
+WritableCollection = Annotated[Collection, Depends(writable_collection)]
+"""The parameter of an endpoint that changes a collection."""
+
+
 @router.post("/documents")
-async def upload_document(
-    request: Request,
-    file: Annotated[UploadFile, File()],
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
-) -> dict[str, Any]:
+async def upload_document(file: Annotated[UploadFile, File()], chosen: WritableCollection) -> dict[str, Any]:
     """Add a file to a collection; it replaces an uploaded file of the same name.
 
     An archive, a mailbox or a message with attachments contains several documents. ``skipped``
     lists the files in it that cannot be read, with reasons; ``warnings`` says which content of the
     other files is missing.
     """
-    chosen = service_of(request).collection(collection, access, write=True)
     folder, content = _writable_folder(chosen), await file.read()
     return await asyncio.to_thread(_add, chosen, folder, display_name(file.filename), content)
 
 
 @router.delete("/documents")
-async def remove_document(
-    id: str, request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
-) -> dict[str, Any]:
+async def remove_document(id: str, chosen: WritableCollection) -> dict[str, Any]:
     """Remove an uploaded document from a collection."""
-    chosen = service_of(request).collection(collection, access, write=True)
     folder = _writable_folder(chosen)
     if not id.startswith(UPLOADED):
         message = "Only uploaded documents can be removed here; remove others with the command that indexed them."

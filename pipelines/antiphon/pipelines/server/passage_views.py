@@ -12,16 +12,15 @@ from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from antiphon.pipelines.rendering.segments import file_name, place_of
-from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.collections import Collection, DocumentIndex
 from antiphon.pipelines.server.documents import passage_ids, stored_path
 from antiphon.pipelines.server.errors import ERRORS, ApiError
 from antiphon.pipelines.server.response_fields import passage_object
 from antiphon.pipelines.server.retrieval import NO_PASSAGE
-from antiphon.pipelines.server.service import access_of, service_of
+from antiphon.pipelines.server.service import ChosenCollection
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
@@ -46,16 +45,24 @@ _PDF_FILES = BoundedSemaphore(2)  # maximum number of PDF files in memory, becau
 router = APIRouter(responses=ERRORS, tags=["Retrieval"])
 
 
+def passage_of(identifier: str, chosen: ChosenCollection) -> Passage:
+    """Return the passage that a request names."""
+    passage = chosen.index.passage(identifier)
+    if passage is None:
+        raise ApiError(404, NO_PASSAGE)
+    return passage
+
+
+ChosenPassage = Annotated[Passage, Depends(passage_of)]
+"""The parameter of an endpoint that shows a passage."""
+
+
 @router.get("/passages/{identifier}/context")
 def passage_context(
-    identifier: str,
-    request: Request,
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
-    around: Annotated[int, Query(ge=0, le=MAX_NEIGHBOURS)] = 2,
+    chosen: ChosenCollection, passage: ChosenPassage, around: Annotated[int, Query(ge=0, le=MAX_NEIGHBOURS)] = 2
 ) -> dict[str, Any]:
     """Return a passage and its neighbours in the document; ``before`` and ``after`` count the passages beyond them."""
-    index, passage = _passage(service_of(request).collection(collection, access), identifier)
+    index = chosen.index
     ids = index.ids_of(passage.source)
     if passage.id not in ids:  # it was removed meanwhile
         raise ApiError(404, NO_PASSAGE)
@@ -71,18 +78,12 @@ def passage_context(
 
 
 @router.get("/documents/passages")
-def document_passages(
-    id: str,
-    request: Request,
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
-    start: Annotated[int, Query(ge=0)] = 0,
-) -> dict[str, Any]:
+def document_passages(id: str, chosen: ChosenCollection, start: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
     """Return the passages of a document in the document's order, at most 50, with the numbers of their pages.
 
     ``next`` is the ``start`` of the following page of passages; null after the last page.
     """
-    index = service_of(request).collection(collection, access).index
+    index = chosen.index
     ids = passage_ids(index, id)
     if not ids:
         raise ApiError(404, "The index has no such document.")
@@ -93,11 +94,9 @@ def document_passages(
 
 
 @router.get("/documents/questions")
-def example_questions(
-    request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
-) -> dict[str, Any]:
+def example_questions(chosen: ChosenCollection) -> dict[str, Any]:
     """Return a few example questions, made from headings of the documents without a model."""
-    index = service_of(request).collection(collection, access).index
+    index = chosen.index
     sources = list(index.sources())
     some = sources[:: len(sources) // (3 * MAX_QUESTIONS) or 1][: 3 * MAX_QUESTIONS]
     best = sorted((_heading(index, each) for each in some), key=lambda heading: not heading.endswith("?"))
@@ -116,10 +115,8 @@ def _heading(index: DocumentIndex, source: str) -> str:
 
 @router.get("/passages/{identifier}/pages")
 def passage_pages(
-    identifier: str,
-    request: Request,
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
+    chosen: ChosenCollection,
+    passage: ChosenPassage,
     start: Annotated[int, Query(ge=0)] = 0,
     end: Annotated[int | None, Query(ge=0)] = None,
 ) -> dict[str, Any]:
@@ -127,8 +124,6 @@ def passage_pages(
 
     At most the first ten pages are returned. A box is left, top, right and bottom, as fractions of the page.
     """
-    chosen = service_of(request).collection(collection, access)
-    _, passage = _passage(chosen, identifier)
     parts = islice(parts_by_page(passage, start, end), MAX_PAGES)
     with _pdf_file(chosen, passage) as data:
         pages = [{"page": number, "boxes": find_on_page(data, number, text)} for number, text in parts]
@@ -138,16 +133,8 @@ def passage_pages(
 
 
 @router.get("/passages/{identifier}/page.png", response_class=Response)
-def passage_page_image(
-    identifier: str,
-    page: int,
-    request: Request,
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
-) -> Response:
+def passage_page_image(chosen: ChosenCollection, passage: ChosenPassage, page: int) -> Response:
     """Return the image of a page that shows the passage."""
-    chosen = service_of(request).collection(collection, access)
-    _, passage = _passage(chosen, identifier)
     parts = dict(parts_by_page(passage))
     if page not in parts:
         raise ApiError(404, NO_PAGE)
@@ -176,13 +163,6 @@ def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> I
         text = passage.text[max(first, start) : last if end is None else min(last, end)]
         if text.strip():
             yield page, text
-
-
-def _passage(collection: Collection, identifier: str) -> tuple[DocumentIndex, Passage]:
-    passage = collection.index.passage(identifier)
-    if passage is None:
-        raise ApiError(404, NO_PASSAGE)
-    return collection.index, passage
 
 
 @contextmanager

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from antiphon.accel import TextModel
 from antiphon.accel.drafting.drafters import RecyclingTable
@@ -156,6 +157,17 @@ def service_of(request: Request) -> Service:
 def access_of(request: Request) -> Access:
     """Check the request's API key and return its rights; see `Service.access`."""
     return service_of(request).access(request.headers.get("authorization"))
+
+
+def collection_of(
+    request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
+) -> Collection:
+    """Return the collection that a request names, or the only one; see `Service.collection`."""
+    return service_of(request).collection(collection, access)
+
+
+ChosenCollection = Annotated[Collection, Depends(collection_of)]
+"""The parameter of an endpoint that reads a collection."""
 
 
 def make_service(
