@@ -66,7 +66,7 @@ def test_texts_with_a_head_equal_plain_decoding(kind: str, model_with_head: Any)
     output: Any = generate(model, prompt_of(3), drafter=lambda: recorder, **options)
     assert output[0].tolist() == expected
     expect_plain_logits(model, expected, recorder.records)
-    assert sum(head.stats._trials) > 0  # the head has guessed
+    assert sum(head.stats._depths.trials) > 0  # the head has guessed
 
 
 @pytest.mark.parametrize("more", [{"stop": ["e"]}, {"json_schema": {"type": "string"}}, {"response_prefix": "It is"}])
