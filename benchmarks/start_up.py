@@ -120,13 +120,12 @@ def _transformers(folder: str, dtype: str, threads: int) -> Any:
 
 
 def _antiphon(folder: str, dtype: str, threads: int) -> Any:
-    import torch
+    os.environ["OMP_NUM_THREADS"] = str(threads)
 
     from antiphon.accel import LanguageModel
     from antiphon.accel.text.messages import TokenizedPrompt
 
-    torch.set_num_threads(threads)
-    model = LanguageModel.from_pretrained(folder, dtype=getattr(torch, dtype), engine="openvino")
+    model = LanguageModel.from_pretrained(folder, dtype=dtype, engine="openvino")
     model.generate(TokenizedPrompt("", PROMPT), max_new_tokens=1)
     return model
 

@@ -1,6 +1,7 @@
-"""Exact, faster generation for unmodified Hugging Face causal models. Works on tokens and text, not passages.
+"""Faster generation with unchanged output, for unmodified causal models of Hugging Face.
 
-Names are imported when they are first used, so that ``import antiphon.accel`` costs nothing.
+This package works on tokens and texts, not on passages. Names are imported when they are first
+used, so that ``import antiphon.accel`` is fast.
 """
 
 from __future__ import annotations

@@ -13,15 +13,15 @@ import psutil
 def available_memory() -> int:
     """Return the bytes that this process may still allocate.
 
-    The result is the minimum of three values: the system's available memory, what the limits of the process's control
-    groups (containers) leave, and what its own address space limit leaves. Pages of files that the kernel can drop
-    count as available.
+    The result is the minimum of three values: the system's available memory, what the limits of the
+    process's control groups (containers) leave, and what its limits of `ulimit` leave. Cached pages
+    of files, which the kernel can drop, count as available.
     """
     return max(min([psutil.virtual_memory().available, *_group_limits(), *_own_limits()]), 0)
 
 
 def _group_limits() -> Iterator[int]:
-    """Yield the bytes that the limit of each of this process's control groups (versions 1 and 2) leaves."""
+    """Yield the bytes left by each limit of this process's control groups (versions 1 and 2)."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, place = line.split(":", 2)
@@ -41,7 +41,7 @@ def _group_limits() -> Iterator[int]:
 
 
 def _left(folder: Path, limit: str, usage: str, droppable: str) -> int:
-    """Return the bytes that a control group's limit leaves; file pages that the kernel can drop count as free.
+    """Return the bytes that a control group's limit leaves; droppable pages of files count as free.
 
     Raises:
         OSError, ValueError: The group has no limit, or this process cannot see it.

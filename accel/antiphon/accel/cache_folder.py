@@ -30,7 +30,7 @@ def _usable(wanted: str) -> Path:
                 return folder
     try:
         folder = _temporary()
-    except OSError:  # nothing can be written at all: what is cached is made again each time
+    except OSError:  # no folder is writable, so cached content is made again each time
         return folder
     warnings.warn(
         f"{wanted} cannot be written, so files are cached in {folder}; set XDG_CACHE_HOME to a folder that can be.",
@@ -40,7 +40,7 @@ def _usable(wanted: str) -> Path:
 
 
 def _temporary() -> Path:
-    """Return this user's temporary folder; a new one if the folder of this name belongs to another user."""
+    """Return this user's temporary folder; a new one if others own it or can write to it."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir(), f"antiphon-{user}")
     folder.mkdir(mode=0o700, exist_ok=True)

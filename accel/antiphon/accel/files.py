@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 Content = bytes | Callable[[BinaryIO], object]
-"""The content of a file: bytes, or a function that writes them to the open file that it is given."""
+"""The content of a file: bytes, or a function that writes them to the open file it receives."""
 
 PRIVATE = 0o600
 """The permissions of a file that only its owner can read."""
@@ -91,8 +91,9 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """Create an empty folder that only its owner can read, and remove it on exit unless the caller has renamed it.
 
     Args:
-        parent: The folder in which to create it, so that a later rename stays on one file system. Created if missing.
-        prefix: The start of its name, by which `remove_stale_folders` finds folders of killed processes.
+        parent: The folder that will contain the new one; created if missing. A rename within it
+            stays on one file system.
+        prefix: The start of the new folder's name; `remove_stale_folders` searches for it.
     """
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
@@ -115,7 +116,7 @@ def remove_stale_folders(parent: Path, prefix: str, *, older_than: float) -> Non
 
 
 def free_space(folder: Path) -> int:
-    """Return the free bytes of the disk of a folder, which need not exist."""
+    """Return the free bytes on a folder's disk. The folder need not exist."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
 
@@ -123,8 +124,8 @@ def free_space(folder: Path) -> int:
 def is_disk_full(error: BaseException) -> bool:
     """Return whether an error means that the disk, a quota or a file size limit is exhausted.
 
-    Libraries written in Rust (safetensors, tokenizers) raise their own error classes, whose message has the system's
-    error number.
+    Libraries written in Rust (safetensors, tokenizers) raise errors of their own classes. The
+    messages of these errors contain the system's error number.
     """
     if isinstance(error, OSError):
         return error.errno in DISK_FULL

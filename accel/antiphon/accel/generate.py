@@ -77,7 +77,9 @@ def stream(
     generator: torch.Generator | None = None,
     **arguments: Any,
 ) -> Iterator[Step]:
-    """Yield one Step per forward pass with the emitted token ids; closing the iterator stops generating.
+    """Yield a Step with the emitted token ids after each forward pass.
+
+    Closing the iterator stops generation.
 
     Args:
         input_ids: Token ids of one prompt, as a list or of shape (1, length).
@@ -88,8 +90,8 @@ def stream(
             fields of `DecodingOptions`.
 
     Raises:
-        ValueError: An option is not supported (beams, no cache, embeddings, batches; the message names it), or the
-            model cannot be decoded reproducibly.
+        ValueError: An option is not supported, such as beams, batches, embeddings or no cache; the
+            message names it. Or the model does not support reproducible decoding.
     """
     options = pop_options(arguments)
     if isinstance(input_ids, Tensor) and len(input_ids) > 1:
@@ -113,13 +115,14 @@ def generate(
     """Generate like `model.generate`, with the same arguments and output, but fewer forward passes.
 
     The sequences of a batch (padded on the left) share forward passes, except in reproducible decoding and with
-    compiled steps. They end at different steps, so each gets its own copies of processors and criteria. Samples have
-    the same distribution as those of `model.generate`, but use random numbers in another order.
+    compiled steps. Sequences end at different steps, so each gets its own copies of processors and
+    criteria. Samples have the same distribution as with `model.generate`, but random numbers are
+    used in another order.
 
     Args:
         input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
         references: Texts, or token ids, that the output may repeat; for a batch, one list per prompt.
-        streamer: Receives the prompt first, then token by token.
+        streamer: Receives the prompt first, then each emitted token.
         tokenizer: Needed if references are texts, and for stop strings.
         on_step: Called with every step.
         **arguments: Further arguments of `model.generate`, and the fields of `DecodingOptions`.

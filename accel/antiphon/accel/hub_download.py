@@ -12,7 +12,7 @@ from antiphon.accel.files import free_space
 from antiphon.accel.progress import Progress
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""Files of weights, of which the first that exists is loaded; ``NAME.index.json`` lists the parts of a divided one."""
+"""Weight files; the first that exists is loaded. ``NAME.index.json`` lists a file's shards."""
 
 PATTERNS = (
     ("model.safetensors",),
@@ -20,7 +20,7 @@ PATTERNS = (
     ("pytorch_model.bin",),
     ("pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
-"""Names of the files of weights; transformers loads the first of these groups whose first file exists."""
+"""Groups of names of weight files. Transformers loads the first group whose first file exists."""
 
 MEGABYTE = 10**6
 
@@ -30,7 +30,7 @@ class DiskTooSmallError(ValueError):
 
 
 def cached_file(name: str, file: str, *, cache: str | None = None, revision: str | None = None) -> Path | None:
-    """Return the path of a file of a hub model in the cache, or None.
+    """Return the path of a hub model's file in the cache; None if the file is not cached.
 
     Args:
         cache: Folder of the cache; None: the hub's default.
@@ -42,16 +42,16 @@ def cached_file(name: str, file: str, *, cache: str | None = None, revision: str
 
 
 def parts_of_weights(index: Path) -> list[str]:
-    """Return the names of the files in the index of sharded weights."""
+    """Return the file names that an index of sharded weights lists."""
     weights: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     return sorted(set(weights.values()))
 
 
 def download_weights(name: str, report: Progress, *, cache: str | None = None) -> None:
-    """Download the weights of a model that are not in the hub's cache. An interrupted download is continued.
+    """Download the weight files that the hub's cache lacks. An interrupted download is continued.
 
-    No request is sent if all are cached, or in offline mode. Weights in other formats than `PATTERNS` are left to
-    transformers.
+    In offline mode, or if all files are cached, no request is sent. Weights in other formats than
+    `PATTERNS` are left to transformers.
 
     Args:
         report: Called with a stage, the megabytes done, and the total megabytes of all missing files.
@@ -105,7 +105,7 @@ def _check_space(name: str, needed: int, cache: Path) -> None:
 
 
 def _bar(stage: str, total: int, report: Progress) -> type[Any]:
-    """Return a progress bar class that prints nothing; its bar for the bytes of all files calls ``report``.
+    """Return a class of progress bars that print nothing. The bar for all files calls ``report``.
 
     Args:
         total: Bytes of all files.

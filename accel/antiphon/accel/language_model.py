@@ -45,18 +45,20 @@ class LanguageModel:
     Drafts never change the text, only the number of forward passes. Requests may run concurrently in any threads.
     They share forward passes if that is faster, and each generates the same text as alone.
 
-    The recycling table lets earlier requests affect the speed of later ones, never the text. Give separate tables to
-    tenants that must not observe each other, here or with each request. An engine with one KV cache for all requests
-    (OpenVINO's) computes a common prefix of several prompts once per table.
+    Through the recycling table, earlier requests affect the speed of later requests, never their
+    text. Tenants that must not observe each other need separate tables, given here or with each
+    request. The OpenVINO engine has one KV cache for all requests: a common prefix of several
+    prompts is computed once per table.
 
     Args:
         name: Name of the model, for messages and stored files; None: the name in its configuration.
         recycling: True: the default drafter also drafts tokens that were likely in earlier requests, from
             ``recycling_table``. A table: use this table. False: use no table.
         memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
-        report: Called with the progress of a conversion to OpenVINO, at a model's first start.
-        head: The model's trained draft head, whose guesses the default drafter adds: "auto" for the MTP layer of its
-            checkpoint, a folder or hub name of an EAGLE-3 head in the format of speculators, None for none.
+        report: Called with the progress while a model is converted to OpenVINO, at its first start.
+        head: The model's trained draft head; the default drafter adds the head's guesses. "auto":
+            the MTP layer of the checkpoint. A folder or hub name: an EAGLE-3 head in the format of
+            the library speculators. None: no head.
         **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, compiled, cost, engine,
             reproducible, weights.
     """
@@ -111,28 +113,30 @@ class LanguageModel:
     ) -> LanguageModel:
         """Load a causal model of transformers by its name.
 
-        If everything needed is in the user's cache, because an earlier process has loaded the model into OpenVINO, it
-        is opened from there without torch and transformers. What needs these imports them when it is asked for:
-        sampling, processors of scores, `model`.
+        If an earlier process has loaded the model into OpenVINO and cached everything needed, the
+        model is opened from the cache, without torch and transformers. These two are imported later
+        if something needs them: sampling, processors of scores, `model`.
 
         Args:
             name_or_path: A bundled model ("reader", "smollm2"), a folder, a GGUF file, a LoRA adapter for SmolLM2, or a
-                name on the hub. For a folder with the name of a bundled model, write "./reader".
+                name on the hub. If a folder has the name of a bundled model, write "./reader".
             device: A torch device; None: a GPU if there is one.
-            dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
+            dtype: "auto": the checkpoint's precision, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
-            head: As for the class; "auto" takes the MTP layer of the checkpoint, if it has one.
+            head: As for the class. "auto": the MTP layer of the checkpoint, if it contains one.
             only_cached: Raise an error if the model cannot be opened from the cache.
-            **arguments: `DecodingOptions`, of which ``engine`` is "auto" here: OpenVINO on x86 CPUs if it is installed,
-                agrees with torch and is faster; everything else, such as ``quantization_config``, goes to transformers.
+            **arguments: Fields of `DecodingOptions`; all others, such as ``quantization_config``,
+                go to transformers. ``engine`` is "auto" by default: OpenVINO on x86 CPUs, if it is
+                installed, agrees with torch and is faster.
 
         Raises:
             ValueError: The model is not a causal language model; the device, drafter or engine is unknown; the engine
                 cannot run the model; or the name is the address of a server, see `RemoteLanguageModel`.
-            ImportError: The package of a bundled model is missing; the message has the command.
-            OSError: Nothing is found there, or the hub cannot be reached.
-            NotEnoughMemoryError: It needs more memory than this process may use.
-            NotCachedError: With ``only_cached``, something is not in the cache, or torch runs the model.
+            ImportError: The package of a bundled model is missing; the message says what to run.
+            OSError: No model is found under this name, or the hub cannot be reached.
+            NotEnoughMemoryError: The model needs more memory than this process may use.
+            NotCachedError: With ``only_cached``: something is not in the cache, or torch runs the
+                model.
         """
         arguments.setdefault("engine", "auto")
         options = pop_options(arguments)
@@ -148,7 +152,7 @@ class LanguageModel:
         store = store_of(place, device, dtype, device_map, options, arguments) if head in (None, "auto") else None
         load = partial(_load, place, device=device, dtype=dtype, device_map=device_map, **arguments)
         if store is not None and (opened := store.open(memory, lambda: load()[0], partial(_tokenizer, place))):
-            return cls(*opened, **more)  # type: ignore[arg-type]  # it has what is used of transformers' tokenizer
+            return cls(*opened, **more)  # type: ignore[arg-type]  # FileTokenizer has all that is used here
         if only_cached:
             raise NotCachedError(f"{name_or_path} cannot be opened from the cache.")
         model, tokenizer = load()
@@ -160,10 +164,10 @@ class LanguageModel:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model of transformers; if the language model was opened from the cache, it is loaded at first access.
+        """Transformers' model; loaded at first access if this object was opened from the cache.
 
         Raises:
-            ValueError: Its files have changed since it was opened.
+            ValueError: The model's files have changed since it was opened.
         """
         return self._requests.model
 
@@ -196,7 +200,7 @@ class LanguageModel:
 
     @cached_property
     def num_parameters(self) -> int | None:
-        """Number of the model's weights as they are stored, so that several packed ones count as one."""
+        """Number of the model's weights as stored; weights packed into one number count once."""
         if isinstance(self._source, StoredModel):
             return self._source.num_parameters
         return sum(weights.numel() for weights in chain(self.model.parameters(), self.model.buffers()))
@@ -221,17 +225,18 @@ class LanguageModel:
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
     ) -> list[Completion]:
-        """Return the completion of each prompt, the same as when it is generated alone; prompts share forward passes.
+        """Return each prompt's completion, the same as if it were generated alone.
 
-        When a completion ends, the next prompt takes its place. A model that cannot share forward passes processes
-        the prompts one after the other.
+        The prompts share forward passes. When a completion ends, the next prompt takes its place. A
+        model that cannot share forward passes processes the prompts one after the other.
 
         Args:
-            seeds: One for each prompt; None: the parameter ``seed`` for all.
+            seeds: A random seed for each prompt; None: the parameter ``seed`` for all.
             batch_size: Maximum number of prompts that are decoded at the same time.
 
         Raises:
-            ValueError, TypeError: As `stream`; or the number of references or seeds differs from that of the prompts.
+            ValueError, TypeError: As for `stream`; or the number of references or seeds differs
+                from the number of prompts.
         """
         requests = split_batch(prompts, references, seeds, batch_size, Settings(**parameters))
         started = self.engine.lock.run(lambda: [self._start(*request, None) for request in requests])
@@ -247,23 +252,25 @@ class LanguageModel:
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Stream:
-        """Continue a text, or answer messages, as a stream of pieces of text.
+        """Continue a text, or answer messages, and return a stream of pieces of the new text.
 
-        The text ends before a ``stop`` string, at an end-of-sequence token, after ``max_new_tokens``, or if the
-        context is full.
+        The text ends before a ``stop`` string, at an end-of-sequence token, after
+        ``max_new_tokens``, or when the context window is full.
 
         Args:
             prompt: A text, which is tokenized with the tokenizer's special tokens; or messages or a `Conversation`
                 (messages and tools), to which the chat template is applied.
             references: Texts, or spans of a tokenized prompt, that the answer may repeat; drafts are copied from them.
-            prefix: The prefix cache of a conversation. The part of the prompt in it is not prefilled again;
-                afterwards it contains the tokens of this request.
+            prefix: The prefix cache of a conversation. The part of the prompt that is already in
+                the cache is not prefilled again. Afterwards, the cache contains the request's
+                tokens.
             **parameters: As in `Settings`.
 
         Raises:
             ValueError: A parameter is out of range, a message is malformed, the drafter is unknown, the tokenizer has
                 no chat template, or the prompt fills the context window.
-            TypeError: A reference or stop string is not text, or there is no parameter of that name.
+            TypeError: A reference or stop string is not text, or ``parameters`` has an unknown
+                name.
         """
         settings = Settings(**parameters)
         request, open_stream = self.engine.lock.run(lambda: self._start(prompt, references, settings, prefix))
@@ -272,12 +279,12 @@ class LanguageModel:
     def _start(
         self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings, prefix: PrefixCache | None
     ) -> tuple[EngineRequest, OpenStream]:
-        """Return a request that is ready to be decoded, and what makes a stream of its steps."""
+        """Return a request that is ready to be decoded, and the function that streams its steps."""
         table = self._recycling_table(settings.recycling)
         return self._requests.start(prompt, references, settings, prefix, options=self.options, table=table)
 
     def _recycling_table(self, given: bool | RecyclingTable | None) -> RecyclingTable | None:
-        """Return a request's recycling table: the given one; this model's for None or True; None for False."""
+        """Return ``given`` if it is a table; for None or True this model's table; for False None."""
         if given is None or given is True:
             return self.recycling_table
         return check_table(given, self.name)
@@ -306,7 +313,7 @@ def _tokenizer(place: str | Path) -> PreTrainedTokenizerBase:
 
 
 def _import_transformers() -> None:
-    """Import transformers completely; another thread may be importing it."""
+    """Import transformers completely, even if another thread has begun to import it."""
     with quiet_loading():
         pass
 

@@ -1,6 +1,6 @@
 """Estimate the memory that a model needs, from the headers of its files.
 
-A model that does not fit is refused at once, because no weights are loaded and torch is not imported.
+No weights are loaded and torch is not imported, so a model that does not fit is refused at once.
 """
 
 from __future__ import annotations
@@ -30,25 +30,28 @@ BITS = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
 PRECISION_BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
 LIBRARIES = {"openvino": 900_000_000, "torch": 600_000_000}
-"""Bytes that Python, the libraries and buffers take, by engine: measured with models of 0.1 to 3 billion parameters."""
+"""Bytes of Python, libraries and buffers for each engine (models of 0.1 to 3 billion parameters)."""
 
 PACKED_SHARE = 1.1
-"""Size of OpenVINO's packed copy of 16-bit weights, relative to the weights; the checkpoint itself is only mapped."""
+"""Size of OpenVINO's packed copy of 16-bit weights, relative to the memory-mapped weights."""
 
 COMPRESSED_BITS = {"int8": 8.1, "int4": 4.8}
-"""Bits of each compressed weight with its share of a scale. With "int4" embedding and head keep 8 bits."""
+"""Bits per weight, including its share of a scale. With "int4", embedding and head keep 8 bits."""
 
 COMPRESSED_SHARE = 1.1
-"""Memory of a compressed model relative to its weights. At the first start, the largest matrix in float32 is added."""
+"""Memory of a compressed model, relative to its weights.
+
+The first start also needs the largest matrix in float32.
+"""
 
 DEFAULT_CONTEXT = 4096
-"""Number of tokens whose KV cache is included in an estimate, if the model has as many positions."""
+"""Number of tokens whose KV cache an estimate includes, unless the model has fewer positions."""
 
 OTHER_PARTS = re.compile(
     r"(^|\.)(vision|visual|image|video|audio|speech|sound|talker|token2wav|code2wav|embed_vision|embed_audio"
     r"|embed_tokens_extend|multi_?modal|mm_|connector|projector|qformer|perceiver|vqmodel|encoder|high_res)"
 )
-"""Start of a part of the names of weights that are not those of a multimodal checkpoint's text model."""
+"""Matches names of weights of a multimodal checkpoint that do not belong to its text model."""
 
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
@@ -63,7 +66,7 @@ class MemoryEstimate:
 
     Attributes:
         engine: "openvino" or "torch".
-        precision: Precision of the weights: a name of torch's, or "int8" or "int4".
+        precision: Precision of the weights: the name of a torch dtype, "int8" or "int4".
         weights: All copies of the weights in the process, without memory-mapped files.
         cache: KV cache of ``context`` tokens.
         context: Number of tokens in the KV cache.
@@ -95,7 +98,7 @@ class _Checkpoint:
     """Facts from the headers and the configuration of a checkpoint.
 
     Attributes:
-        parameters: Number of floating-point numbers, by type name in safetensors.
+        parameters: Number of floating-point parameters for each type name of safetensors.
         largest: Number of parameters in the largest tensor; 0 if unknown.
         other_bytes: Bytes of all other tensors, such as packed 4-bit weights.
     """
@@ -107,7 +110,7 @@ class _Checkpoint:
 
     @property
     def stored_bits(self) -> int:
-        """Bits per number of the most frequent parameter type."""
+        """Bits per parameter of the most frequent type."""
         return BITS[max(self.parameters, key=lambda name: self.parameters[name])] if self.parameters else 16
 
 
@@ -129,10 +132,11 @@ def check_memory(
         name_or_path: Folder of a checkpoint, or name on the hub.
         device: Requested device; None: a GPU if there is one.
         dtype: Requested precision; "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
-        engine: "auto", "torch" or "openvino". With "auto" the model only has to fit with torch.
+        engine: "auto", "torch" or "openvino". With "auto", the model only has to fit with one of
+            them.
         weights: "int8" or "int4" for compressed weights, or None.
-        cache: Requested size of the KV cache in bytes; None: that of `DEFAULT_CONTEXT` tokens, or of as many as the
-            model's context has.
+        cache: Requested size of the KV cache in bytes; None: the size for `DEFAULT_CONTEXT` tokens, or for the
+            model's context window if it is shorter.
         location: Options that locate a checkpoint on the hub, such as ``revision``, ``cache_dir`` and ``token``.
 
     Raises:
@@ -216,7 +220,7 @@ def _weight_bytes(checkpoint: _Checkpoint, engine: str, precision: str, paramete
 
 
 def _cache_bytes(config: Mapping[str, Any], bits: int) -> int:
-    """Return the bytes of one token in the KV cache; 0 if the configuration does not have the usual names for it."""
+    """Return the KV cache's bytes per token; 0 if the configuration lacks the usual fields."""
     text = _text_config(config)
     layers, heads = text.get("num_hidden_layers", text.get("n_layer")), text.get("num_attention_heads")
     heads = heads or text.get("n_head")
@@ -241,7 +245,7 @@ def _precision(dtype: object, checkpoint: _Checkpoint, *, is_cpu: bool) -> str:
 
 
 def _engines(engine: str, weights: str | None, config: Mapping[str, Any]) -> list[str]:
-    """Return the engines that may run the model; "auto" includes torch."""
+    """Return the engines that may run the model on the CPU."""
     if weights:
         return ["openvino"]
     if "quantization_config" in config or not _has_openvino():
@@ -254,18 +258,18 @@ def _has_openvino() -> bool:
 
 
 def imported_torch() -> Any:
-    """Return torch if it is imported; None if it is not, or if another thread has not finished importing it."""
+    """Return torch if its import is complete; None if not, or if another thread imports it now."""
     torch = sys.modules.get("torch")
     return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
 
 
 def is_on_cpu(device: object) -> bool:
-    """Return whether a model for this device will be on the CPU, as far as it is known before torch is imported."""
+    """Return whether a model for this device is certainly on the CPU, without importing torch."""
     return _place(device) == "CPU"
 
 
 def _place(device: object) -> str | None:
-    """Return "CPU" or "GPU", the place of the model; None if it is unknown before torch is imported."""
+    """Return the model's place, "CPU" or "GPU"; None for other devices, or if only torch knows."""
     torch = imported_torch()
     if device is not None:
         kind = str(device).partition(":")[0]
@@ -325,7 +329,7 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
     """Read the headers on the hub without downloading the weights."""
     if location.get("local_files_only") or not name or name.count("/") > 1:
         return None
-    with suppress(Exception):  # whatever it is, the loader says it better
+    with suppress(Exception):  # whatever is wrong, the loader's message is better
         from huggingface_hub import get_safetensors_metadata, hf_hub_download
 
         options = {key: location[key] for key in ("revision", "token") if location.get(key)}
@@ -337,14 +341,14 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> _Checkpoint | None:
 
 
 def _text_weights(header: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of a header that are loaded: of a multimodal checkpoint, only the text model's."""
+    """Return a header's weights that are loaded; of a multimodal model, only the text model's."""
     if _text_config(config) is config and not config.get("vision_config"):
         return header
     return {name: weight for name, weight in header.items() if not OTHER_PARTS.search(name)}
 
 
 def _counts(headers: list[dict[str, Any]]) -> tuple[dict[str, int], int, int]:
-    """Return the number of floats by type, the number in the largest tensor, and the bytes of other tensors."""
+    """Return the floats per type, the floats in the largest tensor, and other tensors' bytes."""
     floating: dict[str, int] = {}
     largest = other = 0
     for name, tensor in (item for header in headers for item in header.items()):

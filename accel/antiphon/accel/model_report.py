@@ -1,4 +1,4 @@
-"""Make a report on one model: verification level, cost of steps, and advice. Independent of how it is printed."""
+"""Report on one model: verification level, cost of steps, advice. This module prints nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 from antiphon.accel.engines.torch.traits import MASKABLE, RopeSwitch, Traits
 
 TIMED_PASSES = 5
-"""Number of passes of a draft head; the fastest one counts."""
+"""Number of timed passes of a draft head; the fastest one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class ModelReport:
     Attributes:
         model: Class of the model.
         engine: The engine that runs the model on this machine, and why it was selected.
-        mask: Attention mask of a draft, on torch.
+        mask: Kind of attention mask that torch applies to a draft.
         layers: Kinds of layers.
-        rope: Change of rotary frequencies with the length of the text; None if there is none.
+        rope: How rotary frequencies change with the length of the text; None if they do not.
         max_positions: Length of the context in tokens; None if unlimited.
         queries_per_key_head: Query heads per key head; None if the cache has no keys.
         packing_reason: Why torch does not pack the query heads of a key head into rows; empty if it does.

@@ -16,12 +16,12 @@ OPT_OUTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""Environment variables by which dependencies send nothing that was not asked for."""
+"""Environment variables that keep dependencies from sending data on their own."""
 
 
 def opt_out() -> None:
-    """Set `OPT_OUTS`, and hide the package with which OpenVINO and nncf call a web analytics service."""
+    """Set `OPT_OUTS`, and hide the package through which OpenVINO and nncf send web analytics."""
     for name, value in OPT_OUTS.items():
         os.environ.setdefault(name, value)
     modules: dict[str, Any] = sys.modules
-    modules.setdefault("openvino_telemetry", None)  # importing it fails now, for which both have a stub
+    modules.setdefault("openvino_telemetry", None)  # its import now fails; OpenVINO and nncf have a stub for that

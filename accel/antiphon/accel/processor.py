@@ -1,4 +1,4 @@
-"""Name, instruction sets and load of the processor. Imports nothing from the package."""
+"""Read the processor's name, features and load. No other module of the package is imported."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ BFLOAT16 = ("avx512_bf16", "amx_bf16")
 
 
 MAX_OTHERS, MIN_SECONDS = 0.1, 0.3
-"""Share of the processors that other processes may use on a quiet machine, and the shortest time to judge it by."""
+"""Maximum load (0 to 1) by other processes on a quiet machine; minimum seconds to measure it."""
 
 
 class LoadMeter:
-    """Measures how much of the processors other processes use, from its creation on."""
+    """Measures the share of processor time that other processes use after the meter's creation."""
 
     def __init__(self) -> None:
         self._started, self._busy = perf_counter(), _seconds_of_others()
 
     def is_quiet(self, *, waits: bool = False) -> bool:
-        """Return whether other processes have used little since then; False if the time is too short to tell.
+        """Return whether other processes have used little; False if the meter is too new to tell.
 
         Args:
-            waits: Wait until it is long enough.
+            waits: Wait until the meter is old enough to tell.
         """
         if waits:
             sleep(max(MIN_SECONDS - (perf_counter() - self._started), 0.0))
@@ -43,7 +43,7 @@ def _processors() -> list[int]:
 
 
 def _seconds_of_others() -> float:
-    """Return how long these processors have worked for other processes or, in a virtual machine, other machines."""
+    """Return the processors' seconds of work for other processes or other virtual machines."""
     import psutil
 
     times, own = psutil.cpu_times(percpu=True), psutil.Process().cpu_times()

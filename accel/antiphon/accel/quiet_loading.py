@@ -14,10 +14,11 @@ def quiet_loading() -> Iterator[None]:
     """Inside the block, only this thread may load models; progress bars are hidden in all threads.
 
     While transformers loads a model it replaces ``PreTrainedModel.tie_weights`` and PyTorch's default dtype.
-    Concurrent loads restore each other's replacements; afterwards no model with tied weights can be loaded.
+    Concurrent loads would restore each other's replacements; then no model with tied weights could
+    be loaded any more.
 
-    Names of transformers can be imported inside the block. A thread that imports names while another thread imports
-    transformers for the first time finds none, because transformers replaces its module at the end.
+    Inside the block, names can be imported from transformers. Elsewhere such imports fail during
+    another thread's first import of transformers, which replaces its module at the end.
     """
     from transformers.utils import logging
 

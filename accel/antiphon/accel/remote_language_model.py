@@ -1,4 +1,4 @@
-"""A language model on a server that speaks OpenAI's protocol. Runs no model itself."""
+"""A language model on a server that speaks OpenAI's protocol. This process runs no model."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = ["RemoteError", "RemoteLanguageModel"]
 Content = str | Conversation
 
 API_KEY_VARIABLE = "ANTIPHON_API_KEY"
-"""Environment variable with the server's API key, used if none is given."""
+"""Environment variable with the server's API key, used if no key is given."""
 
 BYTES_PER_TOKEN = 3
-"""Estimated bytes per token if tokens cannot be counted; cautious, since most texts have four."""
+"""Assumed bytes per token if tokens cannot be counted; below the usual four, to be cautious."""
 
 
 class RemoteLanguageModel:
@@ -141,7 +141,7 @@ class RemoteLanguageModel:
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
     ) -> list[Completion]:
-        """Return the completion of each prompt, in their order.
+        """Return the completion of each prompt, in the order of the prompts.
 
         Args:
             references: Reference texts for each prompt; empty: no references.
@@ -150,8 +150,10 @@ class RemoteLanguageModel:
             **parameters: As in `Settings`.
 
         Raises:
-            ValueError, TypeError: As `stream`; or the number of references or seeds differs from that of the prompts.
-            RemoteError: A request failed. Running requests are closed, and no further ones are sent.
+            ValueError, TypeError: As for `stream`; or the number of references or seeds differs
+                from the number of prompts.
+            RemoteError: A request failed. Running requests are closed, and no more requests are
+                sent.
         """
         requests = split_batch(prompts, references, seeds, batch_size, Settings(**parameters))
         streams = [self._stream(*request) for request in requests]
@@ -179,7 +181,8 @@ class RemoteLanguageModel:
 
         Raises:
             ValueError: A parameter is out of range, or only applies to local models.
-            TypeError: A reference or stop string is not a text, or there is no parameter of this name.
+            TypeError: A reference or stop string is not text, or ``parameters`` has an unknown
+                name.
             RemoteError: The request failed; raised when the first piece is requested. If the connection breaks later, a
                 `BrokenStreamError` contains the received text.
         """
@@ -255,7 +258,7 @@ class RemoteLanguageModel:
         return stream
 
     def drafts_from_references(self) -> bool:
-        """Return whether the server drafts from references; a request to a vLLM server finds out, once."""
+        """Return whether the server drafts from references. A vLLM server is asked once."""
         if self._takes_references is None:
             kind = self.server.kind
             self._takes_references = kind == "antiphon" or (kind == "vllm" and self.client.has_plugin(self.server.name))

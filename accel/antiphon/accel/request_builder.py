@@ -1,4 +1,4 @@
-"""Build requests from prompts and settings. Decodes nothing."""
+"""Build requests from prompts and settings. Nothing is decoded here."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 
 CONTEXT_TOKENS = 64
-"""Number of last prompt tokens that are decoded with the text after a response prefix, so that spaces are right."""
+"""Number of prompt tokens decoded with the text after a response prefix, for correct spaces."""
 
 
 OpenStream = Callable[[Iterator[Step]], Stream]
-"""Returns the stream of a request's text, given the steps of the request."""
+"""A function that returns the stream of a request's text, given the request's steps."""
 
 
 class RequestBuilder:
@@ -84,7 +84,7 @@ class RequestBuilder:
         options: DecodingOptions,
         table: RecyclingTable | None,
     ) -> tuple[EngineRequest, OpenStream]:
-        """Return a request that is ready to be decoded, and what makes a stream of its steps.
+        """Return a request that is ready to be decoded, and the function that streams its steps.
 
         The caller holds the engine's lock.
 
@@ -93,7 +93,7 @@ class RequestBuilder:
             table: Recycling table of the request; None: no table.
 
         Raises:
-            ValueError, TypeError: As `LanguageModel.stream`.
+            ValueError, TypeError: As for `LanguageModel.stream`.
         """
         prompt = with_template_variables(prompt, settings.thinking, settings.template_variables)
         read = tokenize_prompt(prompt, self.tokenizer)
@@ -139,7 +139,7 @@ class RequestBuilder:
         if settings.logprobs is not None:
             from antiphon.accel.decoding.tokens import Sampler, collect_logprobs
 
-            sampler = request.sampler  # a stream that refers to the request would keep its KV cache
+            sampler = request.sampler  # a stream that refers to the request would keep the request's KV cache
             if isinstance(sampler, Sampler) and sampler.logits is not None:
                 steps = collect_logprobs(steps, sampler.logits, settings.logprobs, logprobs)
         return Stream(
@@ -165,7 +165,7 @@ class RequestBuilder:
         tenant: Hashable,
         recycling: bool | RecyclingTable,
     ) -> EngineRequest | None:
-        """Return a request that needs no torch; None if one of its settings does, or the model is loaded anyway."""
+        """Return a request that runs without torch; None if a setting or loaded model needs it."""
         source, end = self.source, self._end_tokens(settings)
         if not isinstance(source, StoredModel) or not source.decodes_greedily():
             return None
@@ -188,9 +188,9 @@ class RequestBuilder:
         )
 
     def decodes_plainly(self) -> bool:
-        """Return whether the generation settings add nothing to greedy requests: no processors and no criteria.
+        """Return whether the generation settings add no processor or criterion to greedy requests.
 
-        Such requests end at their end tokens and maximum length only.
+        Such requests end only at end tokens or at their maximum length.
         """
         from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria
 
@@ -218,8 +218,8 @@ class RequestBuilder:
 
         Args:
             tokens: Token ids of the prompt, including the response prefix.
-            make: Function that makes the `ModelRequest` from the arguments prepared by `generate`; all others are
-                bound.
+            make: Function that makes the `ModelRequest` from the arguments that `generate`
+                prepares. The function's other arguments are already bound.
             prefix: Prefix cache of the conversation; the request takes its KV cache.
             thinking: How thinking is separated from the answer; None: the model does not think.
 
@@ -258,7 +258,7 @@ class RequestBuilder:
             )
             processors.append(control)
             limit = control.limit
-        # The cache is taken out when nothing can be refused any more: a refused request would lose it.
+        # The cache is taken last, because a request that is refused after this would lose it.
         cache = None if prefix is None else prefix.take(self.model, tokens)
         request = self._prepare(tokens, limit, processors, settings, make, past_key_values=cache)
         for processor in processors:

@@ -1,8 +1,9 @@
-"""Models that are opened from the user's cache, without torch and transformers, if everything needed is stored there.
+"""Open models from the user's cache without torch and transformers, if everything needed is there.
 
-After a model was loaded and OpenVINO was selected, a record is written: the facts about model, tokenizer and graph, and
-the names, sizes and times of the checkpoint's files. The next process that finds the same files, libraries and settings
-opens the stored graph with the weights in the checkpoint. Transformers' model is loaded when it is first asked for.
+After a model was loaded and OpenVINO was selected, a record is written. It contains facts about
+model, tokenizer and graph, and the names, sizes and times of the checkpoint's files. A later
+process with the same files, libraries and settings opens the stored graph with the weights in the
+checkpoint. Transformers' model is loaded only when it is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from antiphon.accel.decoding.options import DecodingOptions
 
 FORMAT = 1
-"""Version of the records. Raise it when their contents change: older ones are then ignored."""
+"""Version of the records. Increase it when their contents change: older records are ignored."""
 
 PACKAGES = ("antiphon", "torch", "transformers", "tokenizers", "jinja2", "openvino", "nncf")
 """Packages whose versions a record depends on."""
@@ -48,7 +49,7 @@ class NotCachedError(LookupError):
 
 
 class StoredModel:
-    """Stands for transformers' model until it is requested.
+    """A placeholder for transformers' model, which is loaded when it is first needed.
 
     Attributes:
         selected: The opened engine, and why it is used.
@@ -92,10 +93,10 @@ class StoredModel:
         """Transformers' model, loaded at the first access; it uses the opened engine.
 
         Raises:
-            ValueError: Its files have changed since the engine was opened.
+            ValueError: The model's files have changed since the engine was opened.
         """
         if self._model is None:
-            # In this order, because a request holds the engine's lock when it asks for the model.
+            # The engine's lock comes first, because a request holds it when it asks for the model.
             self.selected.engine.lock.run(self._load_once)
         return cast("PreTrainedModel", self._model)
 
@@ -113,7 +114,7 @@ class StoredModel:
         self._model = model
 
     def decodes_greedily(self) -> bool:
-        """Return whether greedy requests need no transformers: nothing has changed the model or torch's settings."""
+        """Return whether greedy requests need no transformers (no loaded model, no autocast)."""
         torch = imported_torch()
         return self._model is None and not (torch is not None and torch.is_autocast_enabled("cpu"))
 
@@ -142,8 +143,8 @@ class ModelStore:
 
         Args:
             memory: Size of the KV cache in bytes; None for the default.
-            load: Loads transformers' model, when it is first asked for.
-            load_tokenizer: Loads transformers' tokenizer, when more of it is needed than `FileTokenizer` has.
+            load: Loads transformers' model; called when the model is first needed.
+            load_tokenizer: Loads transformers' tokenizer; called if `FileTokenizer` is not enough.
         """
         is_auto = self.options.engine_choice == "auto"
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged record
@@ -163,7 +164,7 @@ class ModelStore:
         return None
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write the record of a model that runs on OpenVINO, if another process can open it."""
+        """Write the record of a model on OpenVINO, if another process could open the model."""
         from antiphon.accel.engines.openvino.loader import recorded_facts
 
         known, graph = tokenizer_facts(tokenizer), recorded_facts(model, self.options.weights or "")
@@ -188,7 +189,7 @@ class ModelStore:
                 "pad_token_id": generation.pad_token_id if generation else None,
             },
         }
-        with suppress(TypeError, ValueError):  # a setting is no JSON
+        with suppress(TypeError, ValueError):  # a setting cannot be written as JSON
             write_cache_file(self._path, json.dumps(record).encode())
 
     def _identity(self) -> dict[str, Any]:
@@ -217,20 +218,21 @@ def refuse_conversion(stage: str, done: int, total: int) -> None:
 def store_of(
     place: str | Path, device: Any, dtype: Any, device_map: Any, options: DecodingOptions, arguments: dict[str, Any]
 ) -> ModelStore | None:
-    """Return the store of a model, or None if it could not be opened from there: it is not plainly on the CPU.
+    """Return the store of a model; None if it is not on the CPU, or an option cannot be recorded.
 
     Args:
-        arguments: Further arguments for transformers; none of them is recorded.
+        arguments: Further arguments for transformers. Records do not contain them, so there is a
+            store only without arguments.
     """
     is_plain = not arguments and device_map is None and options.engine_name != "torch" and is_on_cpu(device)
     return ModelStore(place, dtype, options) if is_plain else None
 
 
 def _checkpoint_folder(place: str) -> Path | None:
-    """Return the folder of a checkpoint: of a name on the hub, the cached one if it is still the hub's newest."""
+    """Return a checkpoint's folder; for a name on the hub, its newest version's cache folder."""
     if Path(place).is_dir():
         return Path(place).resolve()
-    with suppress(Exception):  # whatever it is, the loader says it better
+    with suppress(Exception):  # whatever is wrong, the loader's message is better
         from huggingface_hub import hf_hub_download
 
         return Path(hf_hub_download(place, "config.json")).parent
@@ -242,7 +244,7 @@ def _cores() -> int | None:
 
 
 def _is_default(threads: int) -> bool:
-    """Return whether torch has this number of threads in other processes too, where it may not have been changed."""
+    """Return whether torch has this number of threads by default, and so in other processes too."""
     configured = [os.environ[name] for name in THREADS if name in os.environ]
     return str(threads) in configured if configured else threads in (_cores(), psutil.cpu_count(logical=False))
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MakeSchema = Callable[[int, int], Any]
-"""Returns the logits processors of a JSON schema for an answer that begins at a token and has a maximum length."""
+"""Returns a JSON schema's processors, given the answer's first position and maximum length."""
 
 
 class ThinkingControl(LogitsProcessor):
-    """Limits thinking and answer of one request separately, and applies a JSON schema only to the answer.
+    """Limits a request's thinking and answer separately; applies a JSON schema to the answer only.
 
-    At the limit of the thinking, the tokens of its end mark are forced. The scores depend only on the confirmed
-    tokens, so the output is the same with and without drafts.
+    When the thinking reaches its limit, the tokens of its end mark are forced. The scores depend
+    only on the confirmed tokens, so the output is the same with and without drafts.
 
     With a schema, the model may begin with thinking or with the answer. End tokens are forbidden during thinking.
 
@@ -37,7 +37,7 @@ class ThinkingControl(LogitsProcessor):
         limit: Maximum length of the whole output.
 
     Raises:
-        ValueError: See ``make_schema``.
+        ValueError: The schema is not supported, or its shortest answer does not fit.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ThinkingControl(LogitsProcessor):
         return self._before(input_ids, scores)
 
     def _before(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Until thinking or an answer begins, allow only their headers, or an answer that needs no header."""
+        """Before thinking or the answer, allow only a header, or an answer without a header."""
         size = len(self._begun)
         headers = [self._after_thinking] if self._reader.has_thought else self._headers
         following = [header[size] for header in headers if header[:size] == self._begun and len(header) > size]

@@ -1,4 +1,4 @@
-"""Write folders that are complete or absent: to a temporary folder, hashed, and renamed into place."""
+"""Write folders that are complete or absent: a temporary folder is hashed and then renamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from antiphon.accel.files import is_disk_full, remove_stale_folders, sync_file, temporary_folder
 
 MANIFEST = "manifest.json"
-"""The file with size, time and checksum of all others in a folder."""
+"""The file with the size, time and checksum of every other file in the folder."""
 
 UNFINISHED = ".unfinished-"
 """The start of the names of temporary folders."""
@@ -53,7 +53,7 @@ def verified_folder(folder: Path, write: Callable[[Path], None]) -> Path:
 def is_intact(folder: Path) -> bool:
     """Return whether a folder still has all files unchanged.
 
-    A file is only hashed if its modification time differs from the manifest.
+    A file is only hashed if its modification time differs from the time in the manifest.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -10,14 +10,14 @@ Span = tuple[int, int]
 
 
 class Markup(Enum):
-    """The markup of a text. In plain text, fences of code and tables with bars are recognised as well."""
+    """The markup of a text. Fenced code and tables with bars are recognized in plain text, too."""
 
     PLAIN = "plain"
     MARKDOWN = "markdown"
 
 
 class BlockKind(Enum):
-    """The kind of a block. `MARKUP` is not text, for example a title with its underline."""
+    """The kind of a block. `MARKUP` structures the text, such as a title with its underline."""
 
     TEXT = "text"
     CODE = "code"

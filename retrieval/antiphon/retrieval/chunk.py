@@ -1,4 +1,4 @@
-"""Cut documents into passages: whole sentences, packed up to a number of tokens, section by section."""
+"""Cut the sections of documents into passages of whole sentences, up to a maximum length."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TokenCounter = Callable[[str], int]
 """A function that returns the number of tokens of a text, without special tokens."""
 
 MAX_TOKENS = 128
-"""Default passage length in tokens, about 95 words: five passages fit into a short prompt, each with one topic."""
+"""Default maximum tokens of a passage, about 95 words. Five passages fit into a short prompt."""
 
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]|[^\n]*\n[ \t]*(?:\n[ \t]*)?:[ \t]+\S")  # or a term
 _FEWEST_TOKENS = 8
-_CHARACTERS_PER_TOKEN = 16  # lower bound for long words, which some tokenizers map to one unknown token
+_CHARACTERS_PER_TOKEN = 16  # at most, because some tokenizers map a long word to one unknown token
 
 
 def chunk_document(
@@ -37,16 +37,18 @@ def chunk_document(
 ) -> list[Passage]:
     """Cut a document into passages of whole sentences, at most ``max_tokens`` tokens each.
 
-    A heading starts a new passage. Fenced code and tables stay whole if they fit, together with the sentence that
-    introduces them. Longer pieces are cut at line ends, then between words, then inside a word; no text is lost. The
-    metadata of a passage contain the headings above it (``title``), its first page (``page``) and other places in the
-    file, such as sheets and slides. If the passage begins below the header of a table, ``column_names`` has the names
-    of the columns, which count towards ``max_tokens``.
+    A heading starts a new passage. Fenced code and tables stay whole if they fit into a passage
+    together with the sentence before them. A longer piece is cut at line ends; if a line does not
+    fit either, it is cut between words, and then inside a word. No text is lost. The metadata of a
+    passage contain the headings above it (``title``), its pages (``page``) and other places in the
+    file, such as sheets and slides. If the passage begins below the header of a table,
+    ``column_names`` has the names of the columns. These names count towards ``max_tokens``.
 
     Args:
         count_tokens: Counts the tokens of a text, such as `Embedder.count_tokens`.
         max_tokens: Maximum number of tokens of a passage, at least 8.
-        overlap: Number of sentences that a passage repeats from the passage before it in the same section.
+        overlap: Number of sentences that a passage repeats from the end of the previous passage.
+            Passages of different sections do not overlap.
 
     Raises:
         ValueError: ``max_tokens`` is below 8, or ``overlap`` is negative.
@@ -82,10 +84,10 @@ def _wholes(text: str, parts: Sequence[Block]) -> Iterator[Span]:
 
 
 def _code_spans(document: Document, parts: Sequence[Block], start: int, end: int) -> list[list[int]]:
-    """Return the spans of code in a passage that cannot be recognized as code from the passage's text.
+    """Return the spans of a passage that are code although its text alone does not show it.
 
-    In a document without markup for code (HTML), these are all spans of code. In other documents it is code that
-    begins before the passage.
+    If the document's text has no markup for code, as with text extracted from HTML, every span of
+    code is returned. Otherwise only code that begins before the passage is returned.
     """
     code = [part for part in parts if part.kind is BlockKind.CODE and part.start < end and part.end > start]
     hidden = [part for part in code if document.code or part.start < start]
@@ -93,9 +95,10 @@ def _code_spans(document: Document, parts: Sequence[Block], start: int, end: int
 
 
 def _sections(document: Document) -> Iterator[tuple[Span, str]]:
-    """Yield the sections from heading to heading, each with its headings (outermost first) or the document's title.
+    """Yield the span and the title of each section. A section ends at the next heading.
 
-    If a heading directly follows another one, both belong to the same section.
+    The title joins the headings above the text, outermost first. Before the first heading, it is
+    the document's title. If a heading directly follows another one, they share one section.
     """
     trail: list[Heading] = []
     start, written = 0, 0
@@ -134,9 +137,10 @@ class _Packer:
             first = self._step_back(units, sizes, first, last)
 
     def with_lists(self, units: Iterable[Span]) -> Iterator[Span]:
-        """Join the units of each list: its items, with the line that introduces it, become one unit if they fit.
+        """Join the units of each list: the line that introduces the list, and its items.
 
-        Otherwise the sentences of each item become one unit, if they fit.
+        If they do not all fit into one unit, the list is divided before an item. An item that does
+        not fit either is divided between sentences.
         """
         pending: Span | None = None
         item = before = -1  # the start of the last item of a pending list, and the end of what is before it
@@ -164,7 +168,10 @@ class _Packer:
         return self._size(span) <= self._limit(span)
 
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
-        """Return the end of the longest run of units from ``first`` that fits a passage; at least one unit."""
+        """Return the end of the passage that begins with unit ``first``: as many units as fit.
+
+        The end is exclusive. The passage has at least one unit.
+        """
         last, total, limit = first, 0, self._limit(units[first])
         while last < len(units) and (last == first or total + sizes[last] <= limit):
             total += sizes[last]
@@ -172,20 +179,26 @@ class _Packer:
         # Joined sentences can have more tokens than the sum of their counts.
         while last > first + 1 and self._size((units[first][0], units[last - 1][1])) > limit:
             last -= 1
-        # A sentence that introduces code, a table or a list goes into the passage that contains those.
+        # A sentence that introduces code, a table or a list goes into the next passage with them.
         if first + 1 < last < len(units) and self.text[units[last - 1][0] : units[last - 1][1]].endswith(":"):
             last -= 1
         return last
 
     def _step_back(self, units: Sequence[Span], sizes: Sequence[int], first: int, last: int) -> int:
-        """Return the first unit of the next passage, which repeats up to ``overlap`` units if a new unit still fits."""
+        """Return the first unit of the next passage, which repeats up to ``overlap`` units.
+
+        Fewer units are repeated if no new unit would fit after them.
+        """
         start = max(first + 1, last - self.overlap)
         while start < last and self._fill(units, sizes, start) <= last:
             start += 1
         return start
 
     def _fit(self, unit: Span) -> Iterator[Span]:
-        """Yield the unit, or the largest pieces of it that fit: lines, words, or halves of a word."""
+        """Yield the unit if it fits into a passage; otherwise yield its largest pieces that fit.
+
+        The pieces consist of lines, words, or parts of one word.
+        """
         if self._size(unit) <= self._limit(unit) or unit[1] - unit[0] == 1:
             yield unit
             return
@@ -208,7 +221,7 @@ class _Packer:
             first = last
 
     def _limit(self, first: Span) -> int:
-        """Return the maximum tokens of a passage that begins with a unit: ``max_tokens`` less its column names."""
+        """Return ``max_tokens`` less the tokens of column names for a passage that begins here."""
         return self.max_tokens - self.columns.tokens_above(first[0])
 
     def _size(self, span: Span) -> int:

@@ -21,7 +21,7 @@ class PassageIndex(Protocol):
     """A set of passages that can be searched by vector and by keywords."""
 
     def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
-        """Return the ``k`` passages nearest to a vector, best first, with their cosine as the score.
+        """Return the ``k`` passages nearest to a vector, best first. The score is the cosine.
 
         Args:
             vector: The query, of shape (dim,).
@@ -38,7 +38,7 @@ class PassageIndex(Protocol):
 
 @runtime_checkable
 class HybridIndex(PassageIndex, Protocol):
-    """A passage index that fuses its own vector and keyword rankings, and reads only the returned passages."""
+    """A passage index that fuses its own two rankings, and reads only the returned passages."""
 
     def hybrid_search(
         self,
@@ -55,7 +55,7 @@ class HybridIndex(PassageIndex, Protocol):
         Args:
             vector: The query vector, of shape (dim,).
             fusion: Merges the two rankings.
-            candidates: Number of passages from each of the two searches.
+            candidates: Number of passages that each of the two searches contributes.
         """
 
 
@@ -67,10 +67,10 @@ class Collection(PassageIndex, Protocol):
         """Return the number of passages."""
 
     def upsert(self, passages: Sequence[Passage], vectors: Vectors) -> None:
-        """Insert passages; a passage whose id exists is replaced.
+        """Insert passages; a passage replaces an indexed passage with the same id.
 
         Args:
-            vectors: Their vectors, of shape (passages, dim).
+            vectors: The vectors of the passages, of shape (passages, dim).
         """
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -78,10 +78,10 @@ class Collection(PassageIndex, Protocol):
 
 
 def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple[list[Passage], Vectors]:
-    """Return the last passage with each id, and the vectors of these passages.
+    """Return, for each id, the last passage with this id and the vector of this passage.
 
     Args:
-        vectors: Their vectors, of shape (passages, dim).
+        vectors: The vectors of the passages, of shape (passages, dim).
 
     Raises:
         ValueError: The numbers of passages and vectors differ.
@@ -106,11 +106,11 @@ def require_distinct(passages: Sequence[Passage]) -> None:
 
 
 def require_savable(passages: Sequence[Passage]) -> None:
-    """Raise an error if passages cannot be saved. Called before anything is embedded.
+    """Raise an error if passages cannot be saved. This check runs before passages are embedded.
 
     Raises:
         TypeError: A metadata value is neither a JSON value nor a date.
-        ValueError: A text contains an unpaired surrogate.
+        ValueError: The text, id, source or metadata of a passage contain an unpaired surrogate.
     """
     for passage in passages:
         facts = {"text": passage.text, "id": passage.id, "source": passage.source}

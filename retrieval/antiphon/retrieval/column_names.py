@@ -17,7 +17,7 @@ _MORE = "…"
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The span of a table below its header, and the names of its columns."""
+    """The rows of a table below its header, as a span, and the names of the table's columns."""
 
     start: int
     end: int
@@ -28,7 +28,8 @@ class ColumnNames:
     """The column names of all tables of a text.
 
     Args:
-        max_tokens: Maximum tokens of a passage. Column names take at most half of them; further names are left out.
+        max_tokens: Maximum tokens of a passage. Above whole rows, column names take at most half of
+            this number; further names are left out.
     """
 
     def __init__(self, text: str, count_tokens: Callable[[str], int], max_tokens: int, parts: Iterable[Block]) -> None:
@@ -42,9 +43,9 @@ class ColumnNames:
         self._tokens: dict[int, int] = {}
 
     def above(self, start: int, end: int) -> str:
-        """Return the column names of ``text[start:end]``; "" if it does not begin below the header of a table.
+        """Return the column names for ``text[start:end]``; "" if it does not begin in a table.
 
-        If the span is a part of one row, only the names of the columns in this part are returned.
+        If the span is only a part of one row, the names of this part's columns are returned.
         """
         table = self._table_at(start)
         if table is None:
@@ -73,7 +74,7 @@ class ColumnNames:
         return self._tables[place] if place >= 0 and position < self._tables[place].end else None
 
     def _column(self, row: int, position: int) -> int:
-        """Return the column of a position in a row, from 0."""
+        """Return the number, from 0, of the column at a position in a row."""
         before = self._text[row:position]
         bars = len(_BAR.findall(before))
         return max(0, bars - before.lstrip().startswith("|"))

@@ -32,7 +32,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """The place in the file of each part of a text, such as its sheet, cells, slide or lines.
+    """For each part of a text, its place in the file, such as the sheet, cells, slide or lines.
 
     Attributes:
         starts: The first character of each part, ascending.
@@ -83,9 +83,9 @@ class Document:
         pages: The first character of each page, if the format has pages.
         regions: The places of the text in the file, if the format has places other than pages.
         cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.
-        code: The spans of code that no markup in the text shows, such as preformatted text of a page.
-        warnings: What is missing or was guessed, such as a damaged page or the encoding, each a sentence for the user.
-        file: The file that it was read from, or None.
+        code: Spans of code that has no markup in ``text``, such as preformatted text of HTML pages.
+        warnings: Sentences for the user about what is missing or was guessed, such as the encoding.
+        file: The file that the document was read from, or None.
     """
 
     text: str
@@ -106,8 +106,8 @@ class Document:
     def location(self, start: int, end: int) -> dict[str, Any]:
         """Return the place of ``text[start:end]`` in the file, such as ``{"page": "3"}``.
 
-        The result is empty if the document has no places. If the span covers several pages, ``page_starts`` has the
-        first character of the second and of each later page.
+        The result is empty if the document has no places. If the span covers several pages,
+        ``page_starts`` lists where each page after the first begins, as an index into ``text``.
 
         Args:
             start: The first character.

@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 StoredDocuments = Mapping[str, tuple[int, SourceFile | None]]
-"""The documents of an index by their sources: how many passages they have, and their files if they are known."""
+"""Maps each document's source to its number of passages and its file (None if unknown)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DocumentChange:
     """What happens to the documents of an index when files are indexed into it.
 
     Attributes:
-        documents: The documents that are indexed, each with a source of its own.
+        documents: The documents to index; no two of them have the same source.
         kept: The sources of the documents that stay as they are.
         dropped: The sources of the documents that are dropped.
     """
@@ -50,9 +50,9 @@ def plan_change(
 ) -> DocumentChange:
     """Decide which documents of an index are kept if files are indexed into it.
 
-    Documents of a file that is indexed again are replaced. Uploaded documents stay. Other documents stay if
-    ``add`` is set and they are not below the paths. A new document with the source of another file that stays gets the
-    absolute path of its file as its source.
+    A document whose file is indexed again is replaced. Uploaded documents stay. Other documents
+    stay if ``add`` is set and they are not below ``paths``. If a document of another file already
+    has the source of a new document, the new document gets its file's absolute path as its source.
 
     Args:
         add: Whether the documents are added to the index, instead of replacing its content.
@@ -80,25 +80,28 @@ def plan_change(
 
 
 def _distinct(document: Document, taken: Collection[str]) -> Document:
-    """Return the document, with its absolute path as its source if a document of another file has its source."""
+    """Return the document; if its source is taken, its file's absolute path becomes its source."""
     if document.file is None or document.source not in taken:
         return document
     return replace(document, source=_absolute(document.source, document.file))
 
 
 def is_below(source: str, places: Sequence[str], file: SourceFile | None = None) -> bool:
-    """Return whether a document is one of several files, or below one of several folders.
+    """Return whether a document's path is one of several places or below one of them.
 
     Args:
-        places: The results of `real_path`.
-        file: The file of the document. None: its source is the path.
+        places: Paths of files and folders, as `real_path` returns them.
+        file: The file of the document. None: the source is the document's path.
     """
     path = _names(source, file)[0]
     return any(path == place or path.startswith(place.rstrip(os.sep) + os.sep) for place in places)
 
 
 def _names(source: str, file: SourceFile | None) -> tuple[str, ...]:
-    """Return the target of a document's path, and the path itself: documents that share one are the same."""
+    """Return the absolute path of a document's file, with and without symbolic links resolved.
+
+    Two documents are the same if they have one of these paths in common.
+    """
     return (real_path(source),) if file is None else (normalized_name(file.path), _absolute(source, file))
 
 
@@ -107,7 +110,7 @@ def _absolute(source: str, file: SourceFile) -> str:
 
 
 def real_path(path: str | Path) -> str:
-    """Return the target of a path with composed letters; a source that is not a path is returned as it is."""
+    """Return a path with links resolved and letters composed; other texts stay unchanged."""
     try:
         return normalized_name(os.path.realpath(path))
     except ValueError:

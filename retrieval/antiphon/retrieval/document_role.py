@@ -1,4 +1,4 @@
-"""Use the names of documents in search: as keywords, and to tell records of changes from manuals."""
+"""Use the names of documents in search: as keywords, and to distinguish records from manuals."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def name_words(source: str) -> str:
 
 
 def keyword_fields(passage: Passage) -> tuple[str, str, str]:
-    """Return the texts for keyword search: headings, text with column names, and further names.
+    """Return three texts for keyword search: headings, text with column names, and other names.
 
-    The further names are words of the document's title, file and folder that the other two texts do not contain.
+    The third text has the words of the document's title, file name and folder name that the first
+    two texts do not contain.
     """
     title, text = str(passage.metadata.get("title") or ""), f"{passage.column_names}\n{passage.text}"
     known = {term.rstrip("s") for term in keyword_terms(f"{title}\n{text}")}
@@ -50,7 +51,10 @@ def keyword_fields(passage: Passage) -> tuple[str, str, str]:
 
 
 def is_record(passage: Passage) -> bool:
-    """Return whether file, folder or outermost heading name a record: a changelog, an issue list or a test."""
+    """Return whether a passage is from a record: a changelog, release notes, issues or tests.
+
+    The decision depends on the names of its file and folder, and on its outermost heading.
+    """
     *folders, name = passage.source.replace("\\", "/").split("/")
     heading = str(passage.metadata.get("title") or "").partition(TRAIL)[0]
     names = (name.rpartition(".")[0] or name, name, heading.strip("#:* "), *folders[-1:])
@@ -63,9 +67,10 @@ def asks_about_changes(question: str) -> bool:
 
 
 def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage]:
-    """Sort passages first whose text contains the question's exact tokens (versions, options, names in code).
+    """Sort passages by how many exact tokens of the question they contain.
 
-    Passages with these tokens only in headings or names come next.
+    Exact tokens are versions, options and names in code. A token in the text counts twice as much
+    as a token only in the headings or the file's name. Passages with equal counts keep their order.
 
     Args:
         ranked: The passages, best first.
@@ -80,9 +85,10 @@ def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage
 
 
 def records_last(question: str, ranked: Sequence[Passage], k: int) -> list[Passage]:
-    """Reorder a ranking: records come after the other passages and take at most half of the first ``k`` places.
+    """Reorder a ranking: at most half of the first ``k`` passages are records, and these come last.
 
-    If the question may be about changes, the ranking is unchanged.
+    More than half are records if there are too few other passages. If the question may be about
+    changes, the ranking is unchanged.
 
     Args:
         ranked: The passages, best first.

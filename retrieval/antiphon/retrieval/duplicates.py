@@ -20,11 +20,11 @@ _LEAST_OVERLAP = 0.85  # of the shingles of two passages; a passage of 40 words 
 
 
 def merge_duplicates(passages: Sequence[Passage]) -> list[Passage]:
-    """Return the passages that repeat no earlier one; ``also_in`` has the sources of their repetitions.
+    """Drop passages that repeat an earlier passage, and add their sources to its ``also_in``.
 
-    A passage repeats another if both have the same words below the same headings and column names; punctuation, case
-    and white space do not matter. A few words may differ in a long passage, but no number, no negation and no word
-    with a capital letter.
+    A passage repeats another if both have the same words below the same headings and column names.
+    Punctuation, case and white space do not matter. In a long passage a few words may differ, but
+    not numbers, negations and words with a capital letter.
 
     Args:
         passages: The passages, best first.
@@ -57,7 +57,7 @@ class _Shingles:
     decisive: list[Counter[str]] = field(default_factory=list)
 
     def find(self, words: Sequence[str]) -> int | None:
-        """Return the first kept passage that a passage with these words repeats, or None."""
+        """Return the index of the first kept passage with nearly the same words, or None."""
         plain = tuple(word.casefold() for word in words)
         if plain and plain in self.exact:
             return self.exact[plain]

@@ -13,7 +13,7 @@ from antiphon.retrieval.load import Progress
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 BLOCK = 128
-"""The number of passages between two calls of `progress`, unless the embedder has a ``block``."""
+"""The number of texts between two progress reports; overridden by an embedder's ``block``."""
 
 
 def embed_resumably(
@@ -40,9 +40,10 @@ def embed_resumably(
 
 
 def embed_texts(texts: Sequence[str], embedder: Embedder, found: dict[str, Vectors], report: Progress) -> Vectors:
-    """Return one normalized vector per text, and add new ones to ``found``. Equal texts are embedded once.
+    """Return one normalized vector per text, and add new vectors to ``found``.
 
-    Texts are sorted by length, longest first, so that the texts of a batch have similar lengths.
+    Equal texts are embedded once. Longer texts are embedded first, so that the texts of a batch
+    have similar lengths.
 
     Args:
         found: The known vectors, by text.

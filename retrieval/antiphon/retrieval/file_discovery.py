@@ -1,4 +1,4 @@
-"""Finds the files below paths, and records which ones are skipped and why. Opens no file."""
+"""Find the files below paths, and record which files are skipped and why. No file is opened."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A file or folder that a user gave, and the folder that it is relative to."""
+    """The path of a file or folder as a user gave it, and the folder to which it is relative."""
 
     given: str
     base: str
 
     @classmethod
     def of(cls, path: str | Path | Root) -> Root:
-        """Return a path, which is relative to the working directory, as a root."""
+        """Return the root of a path that is relative to the working directory."""
         return path if isinstance(path, Root) else cls(str(path), str(Path.cwd()))
 
     @property
     def path(self) -> Path:
-        """The path, relative to the working directory if that is its base."""
+        """The path; relative if its base is the working directory."""
         return Path(self.given) if self.base == str(Path.cwd()) else Path(self.base, self.given)
 
     def name_of(self, file: Path) -> str:
@@ -46,8 +46,8 @@ class FoundFile:
     """A file to read.
 
     Attributes:
-        real: Its path without symbolic links.
-        source: Its name for users.
+        real: The path of the file without symbolic links.
+        source: The name of the file for users.
         is_named: Whether the caller named the file itself, instead of a folder that contains it.
     """
 
@@ -69,18 +69,18 @@ class FoundFiles:
 def find_files(
     paths: Sequence[str | Path | Root], exclude: Sequence[str | Path] = (), *, follow_links: bool = False
 ) -> FoundFiles:
-    """Find the files below paths, folders in sorted order, without hidden files.
+    """Find the files below paths, without hidden files. The files below each path are sorted.
 
     Folders that cannot be listed and names that are not UTF-8 are skipped with a reason.
 
     Args:
         paths: Files and folders. Symbolic links among them are followed.
         exclude: Files and folders to leave out, with everything below them.
-        follow_links: Also follow symbolic links inside folders whose targets are outside of ``paths``; otherwise they
-            are skipped with a reason.
+        follow_links: Also follow a symbolic link inside a folder if its target is outside of
+            ``paths``. By default such links are skipped with a reason.
 
     Raises:
-        ValueError: There is no path.
+        ValueError: ``paths`` is empty, or a single path instead of a list.
         FileNotFoundError: A path does not exist.
     """
     if isinstance(paths, (str, Path)) or not paths:
@@ -106,7 +106,7 @@ def find_files(
                 skipped.setdefault(file, SkippedFile(str(file), reason))
             elif real not in found:
                 name = root.name_of(file)
-                name = str(file) if (root.base, name) in names else name  # differs in the form of letters only
+                name = str(file) if (root.base, name) in names else name  # differs only in the form of letters
                 names.add((root.base, name))
                 found[real] = FoundFile(file, real, name, root, file is path)
     return FoundFiles(tuple(found.values()), tuple(skipped[path] for path in sorted(skipped)))
@@ -122,7 +122,7 @@ class _Walk:
         self._entered: set[Path] = set()
 
     def files(self, top: Path) -> Iterator[Path]:
-        """Yield the files in a folder and its subfolders, unsorted. No folder is entered twice because of links."""
+        """Yield the files in a folder and its subfolders, unsorted. No folder is entered twice."""
         for root, folders, names in os.walk(top, onerror=self._unlisted, followlinks=self._follow_links):
             folders[:] = [name for name in folders if not name.startswith(".") and self._enters(Path(root, name))]
             paths = (Path(root, name) for name in names if not name.startswith("."))

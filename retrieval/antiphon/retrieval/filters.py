@@ -1,4 +1,4 @@
-"""Filters of metadata: parsed once, then translated for each index."""
+"""Filters on metadata, which are parsed once and then translated for each kind of index."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from antiphon.retrieval.source_file import normalized_name
 MetadataFilter = Mapping[str, Any]
 """A filter, such as ``{"lang": "de", "year": {"$gte": 2020}, "$or": [{"open": True}, {"tags": "new"}]}``.
 
-All entries must match. A name is ``source`` or a metadata field; its value is the wanted value, or operators with their
-values. A field with a list matches if one of its items does. None matches null and a missing field. Dates are compared
-as ISO 8601 texts, and numbers are never equal to booleans.
+All entries must match. The name in an entry is ``source`` or a metadata field. The value is the
+expected value, or a dictionary of operators and operands. A field that contains a list matches if
+one item of the list matches. None matches null and a missing field. Dates are compared as ISO 8601
+texts, and numbers are never equal to booleans.
 """
 
 EQUAL, IN, COMPARE = ("$eq", "$ne"), ("$in", "$nin"), ("$gt", "$gte", "$lt", "$lte")
 OPERATORS = (*EQUAL, *IN, *COMPARE)
-"""The operators of a field."""
+"""The operators that compare a field with a value."""
 
 JUNCTIONS = ("$and", "$or", "$not")
-"""The operators of filters."""
+"""The operators that combine filters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,9 @@ def parse_filter(where: Any) -> Filter | None:
 
 
 def json_value(value: Any, name: str = "value") -> Any:
-    """Convert a metadata value for saving: dates to ISO 8601 texts, sequences to lists, NaN to None.
+    """Convert a metadata value for saving.
+
+    Dates become ISO 8601 texts, sequences become lists, and NaN and infinity become None.
 
     Args:
         value: A JSON value, a date, a time, a number of NumPy, a tuple, a set, or any nesting of them.

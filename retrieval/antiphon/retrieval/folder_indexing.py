@@ -56,7 +56,7 @@ class FolderTarget:
         self._old: StoredIndex | None = None
 
     def embedder(self) -> str | None:
-        """Return the name of the embedder that must be used; None if any embedder can be."""
+        """Return the name of the embedder that must be used; None if any embedder can be used."""
         try:
             return read_index(self._folder).embedder if self._add else None
         except IndexNotFound:
@@ -72,7 +72,7 @@ class FolderTarget:
             yield {} if self._old is None else self._old.documents()
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
-        """Replace the index; return how many passages reused stored vectors.
+        """Replace the index; return for how many passages stored vectors were reused.
 
         Args:
             kept: The sources of the documents to keep unchanged; all others are dropped.
@@ -101,9 +101,9 @@ def index_passages(
         The number of passages whose vectors were reused from the old index.
 
     Raises:
-        ValueError: There is no passage, two have the same id, a vector is zero or not finite, or the setting is unknown
-            or needs more passages.
-        BlockingIOError: Another process is writing to ``out``. Raised before anything is embedded.
+        ValueError: ``passages`` is empty, two passages have the same id, a vector is zero or not
+            finite, or the setting is unknown or needs more passages.
+        BlockingIOError: Another process is writing to ``out``. No text has been embedded yet.
         OSError: The disk is full.
     """
     out = Path(out)
@@ -119,7 +119,7 @@ def _write_index(
     report: Progress,
     old: StoredIndex | None,
 ) -> int:
-    """Check, embed and save passages; return how many vectors of the old index or an interrupted run were reused."""
+    """Check, embed and save passages; return for how many of them a stored vector was reused."""
     # All checks come before the embedding, which may take hours.
     require_distinct(passages)
     require_savable(passages)
@@ -163,13 +163,13 @@ def update_index(
     A trained index is trained again only if its setting would now use more inverted lists.
 
     Args:
-        upsert: Passages to insert; a passage whose id exists is replaced.
+        upsert: Passages to insert; a passage replaces an indexed passage with the same id.
         vectors: The vectors of ``upsert``, of shape (passages, dim). None: new texts are embedded.
 
     Raises:
         IndexNotFound: The folder contains no index.
         IndexCorrupt: The index is damaged.
-        IndexMismatch: Another embedder made the index, or the installed version of FAISS cannot read it.
+        IndexMismatch: Another embedder made the index, or the installed FAISS cannot read it.
         ValueError: The numbers of vectors and passages differ, a vector is zero or not finite, or there are too few
             passages for training.
         BlockingIOError: Another process is writing to the folder, or has changed it during this call.
@@ -205,9 +205,9 @@ def update_index(
 
 
 def _readable_index(folder: Path, *, strict: bool = False) -> StoredIndex | None:
-    """Return the index in a folder, or None if there is none.
+    """Return the index in a folder; None if the folder contains no index.
 
-    An unreadable index is an error if ``strict``, else None.
+    An unreadable index raises an error if ``strict`` is set; otherwise the result is None.
     """
     try:
         return read_index(folder)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 
 class Scored(Protocol):
-    """A dataclass with an id and a score: a passage, or the row of a passage that is not read yet."""
+    """A dataclass with an id and a score: a passage, or a row whose passage is not read yet."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -24,13 +24,13 @@ class Scored(Protocol):
 Item = TypeVar("Item", bound=Scored)
 
 DENSE_WEIGHT = 0.75
-"""The weight of the similarity of vectors in `convex_combination`; keywords get the rest."""
+"""The weight of the vector ranking in `convex_combination`; the keyword ranking has the rest."""
 
 
 class Fusion(Protocol):
     """A function that merges a dense and a lexical ranking into one.
 
-    It may only use ids and scores, because texts are read afterwards, for the best items.
+    The function may use only ids and scores, because texts are read later, only for the best items.
     """
 
     def __call__(self, dense: Sequence[Item], lexical: Sequence[Item], /) -> list[Item]:

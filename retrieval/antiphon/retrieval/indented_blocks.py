@@ -45,9 +45,10 @@ def _title_end(lines: Sequence[_Line], place: int) -> int:
 
 
 def plain_blocks(text: str, start: int, end: int) -> Iterator[Block]:
-    """Yield the blocks of plain text in order: text, underlined titles, and indented listings below a colon as code.
+    """Split plain text into blocks, and yield the blocks in the order of the text.
 
-    Indented sentences, lists and Python sessions with prompts count as text.
+    A block is text, an underlined title, or code: an indented listing after a line that ends with a
+    colon. Indented sentences, lists and Python sessions with prompts count as text.
 
     Args:
         text: The text, without fences and tables.

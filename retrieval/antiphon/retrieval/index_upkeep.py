@@ -33,8 +33,8 @@ def remove_documents(
         location: The index folder, or the address of a table of PostgreSQL.
         sources: Sources of documents, as `antiphon index --list` prints them, or folders of such sources. The files
             need not exist.
-        embedder: The embedder that made the index. None: load the embedder by its name. A table of PostgreSQL needs
-            none.
+        embedder: The embedder that made the index. None: load it by its name if it is needed; a
+            table of PostgreSQL does not need it.
         device: Where to load the embedder. None: a GPU if there is one.
 
     Returns:
@@ -42,7 +42,7 @@ def remove_documents(
 
     Raises:
         IndexNotFound: There is no index.
-        ValueError: The index has no document of this source; nothing is removed.
+        ValueError: The index has no document for one of the sources; nothing is removed.
         BlockingIOError: Another process is writing to the folder.
         DatabaseUnavailable: The database server does not answer.
     """
@@ -70,14 +70,15 @@ def watch_index(
     stop: threading.Event | None = None,
     **settings: Any,
 ) -> Iterator[IndexReport]:
-    """Index files and folders whenever one of them changes. Until then, searches use the previous content.
+    """Index files and folders whenever one of them changes.
 
-    The index must exist. It keeps documents of other paths. If a change cannot be indexed, a warning is logged and
-    the previous index is kept. Only passages with new texts are embedded.
+    The index must exist, and keeps documents of other paths. Searches use the previous content
+    until a change has been indexed. If a change cannot be indexed, a warning is logged and the
+    previous index is kept. Only passages with new texts are embedded.
 
     Args:
         out: The index folder, which may be below ``paths``, or the address of a table of PostgreSQL.
-        embedder: The embedder that made the index, or its name; auto: load the embedder by its name.
+        embedder: The embedder that made the index, or its name. auto: the name in the index.
         stop: Ends the iteration when it is set.
         **settings: Further arguments of `build_index`.
 

@@ -85,22 +85,20 @@ def build_index(
     Args:
         paths: Files and folders.
         out: The index folder, or a table of PostgreSQL: ``postgresql://USER@HOST/DATABASE?table=NAME``. A new folder
-            can only be read by its owner; in an existing folder, files get its permissions.
+            can only be read by its owner; files in an existing folder get its permissions.
         embedder: An embedder, or its name; see `load_embedder`. The default for an existing table is the embedder
             that made it; any other embedder is refused.
         device: Where to load the embedder. None: a GPU if there is one.
-        max_tokens: Maximum length of a passage in tokens of the embedder. None: 128, or the embedder's limit if that
-            is less.
+        max_tokens: Maximum tokens of a passage. None: 128, or the embedder's limit if that is less.
         overlap: Number of sentences that a passage repeats from the passage before it.
         setting: How vectors are searched: auto, flat or compact; see `choose_setting`.
             A table is searched by PostgreSQL, and has no setting.
         ray: Embed on a Ray cluster with this address; see `RayEmbedder`. The embedder must be given by its name.
         follow_links: Also follow symbolic links whose targets are outside of ``paths``.
-        add: Keep all documents of the index that are not below ``paths``. The default embedder is the one that made
-            the index.
+        add: Keep documents that are not below ``paths``. The index's embedder becomes the default.
         confirm: Called before documents are dropped; if it returns False, nothing changes. None: drop them.
-        progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``; before them with the megabytes
-            of model downloads.
+        progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``. Before these
+            stages, it is called with the megabytes of model downloads.
 
     Raises:
         FileNotFoundError: A path does not exist.
@@ -109,7 +107,7 @@ def build_index(
         WouldDropDocuments: ``confirm`` returned False.
         IndexMismatch: Another embedder made the table, or made the index to which documents are added.
         ImportError: A package is missing; the message has the command.
-        BlockingIOError: Another process is writing to ``out``. Raised before anything is read or embedded.
+        BlockingIOError: Another process is writing to ``out``. No file has been read yet.
         ConnectionError: The Ray cluster cannot be reached.
         DatabaseUnavailable: The database server does not answer.
         DatabaseError: The database server refuses the change.
@@ -140,21 +138,24 @@ def refresh_index(
     overlap: int = 0,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Bring an index up to date: index the files that are new or have changed, and remove those that are gone.
+    """Update an index: index new and changed files, and remove the documents of missing files.
 
-    The files are found below the files and folders that were indexed, which the index names, wherever the working
-    directory is now; links are followed if they were. Files with an unchanged size and time are not read. Uploads, and
-    documents that another version indexed without their files, stay as they are.
+    Files are searched below the paths that were indexed; the index stores these paths, so the
+    working directory does not matter. Symbolic links are followed if they were followed before.
+    Files with an unchanged size and time are not read. Uploaded documents stay as they are, and so
+    do documents for which another version has not stored the file.
 
     Args:
         location: The index folder, or the address of a table of PostgreSQL.
         embedder: The embedder that made the index. None: load it by its name.
-        device: Where to load it. None: a GPU if there is one.
-        max_tokens: As for `build_index`, and so are ``overlap`` and ``progress``.
+        device: Where to load the embedder. None: a GPU if there is one.
+        max_tokens: As in `build_index`.
+        overlap: As in `build_index`.
+        progress: As in `build_index`.
 
     Raises:
         IndexNotFound: There is no index.
-        ValueError: The index names no files, or nothing would be left of it.
+        ValueError: The index does not store its files, or no document would be left in it.
         BlockingIOError: Another process is writing to the index.
         DatabaseUnavailable: The database server does not answer.
     """
@@ -190,7 +191,7 @@ def _index(
     report: Progress,
     start: float,
 ) -> IndexReport:
-    """Read documents, and write them to an index unless nothing in it changes."""
+    """Read documents, and write them to an index unless the index would not change."""
     limit = _limit(max_tokens, model)
     with target.opened(model) as before:
         loaded, change = read(before)

@@ -1,8 +1,9 @@
 """Split texts into words for keyword search, in all scripts.
 
-Scripts without spaces between words are searched by pairs of neighbouring characters, and so is Hangul, because it
-attaches particles to words. For 60 questions in Chinese, Japanese, Korean, Thai and Hindi among 50 passages, pairs
-put the right passage first 60 times, words segmented by ICU 49 times, and the trigrams of SQLite 47 times.
+Text in scripts without spaces between words is searched by pairs of neighbouring characters, and so
+is Hangul, because Korean attaches particles to words. This was measured with 60 questions about 50
+passages in Chinese, Japanese, Korean, Thai and Hindi. Pairs put the right passage first 60 times,
+words segmented by ICU 49 times, and the trigrams of SQLite 47 times.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def keyword_text(text: str) -> str:
 
 
 def keyword_terms(question: str) -> list[str]:
-    """Return the terms of a question as in `keyword_text`: tokens and their parts, in lower case, each once.
+    """Return the terms of a question: its tokens and their parts, in lower case, each once.
 
-    A token such as ``3.1.0``, ``--no-cache-dir`` or ``os.path`` is a term as a whole, and so are its parts, except for
-    single digits.
+    The question is first converted by `keyword_text`. A token such as ``3.1.0`` or ``os.path`` is a
+    term as a whole, and its parts are terms, except for single digits.
     """
     text = keyword_text(question).lower()
     terms: dict[str, None] = {}
@@ -72,7 +73,8 @@ def keyword_terms(question: str) -> list[str]:
 def search_terms(question: str) -> list[str]:
     """Return the search terms of a question. Function words are left out unless there are no other terms.
 
-    Exact tokens are repeated to increase their weight, because a passage without them hardly answers.
+    Exact tokens are repeated to increase their weight, because a passage without them seldom has
+    the answer.
     """
     terms = keyword_terms(question)
     found = [each for each in terms if each not in _FUNCTION_WORDS] or terms

@@ -41,7 +41,7 @@ class LoadedDocuments:
 
     @property
     def warnings(self) -> tuple[SkippedFile, ...]:
-        """The warnings of the documents, such as a damaged page; the path of each is the document's source."""
+        """The warnings of the documents; the path of a warning is its document's source."""
         return tuple(SkippedFile(each.source, warning) for each in self.documents for warning in each.warnings)
 
 
@@ -62,11 +62,11 @@ def load_documents(
     Args:
         paths: Files and folders. A file among them is read as plain text if its format is unknown.
         exclude: Files and folders to leave out, with everything below them.
-        follow_links: Also follow symbolic links whose targets are outside of ``paths``; otherwise they are skipped.
+        follow_links: Also follow symbolic links to targets outside of ``paths``; else skip them.
         progress: Called with the stage ``load``, and with ``ocr`` for the scanned pages of a file.
 
     Raises:
-        ValueError: There is no path, or no file that can be read.
+        ValueError: ``paths`` is empty, or no file can be read.
         FileNotFoundError: A path does not exist.
     """
     found = require_files(paths, exclude, follow_links=follow_links)
@@ -101,14 +101,14 @@ def load_found(found: FoundFiles, progress: Progress) -> LoadedDocuments:
 def require_files(
     paths: Sequence[str | Path], exclude: Sequence[str | Path] = (), *, follow_links: bool = False
 ) -> FoundFiles:
-    """Return the result of `find_files`; raise an error if it has no file.
+    """Return the result of `find_files`; raise an error if no file was found.
 
     Args:
         exclude: Files and folders to leave out.
         follow_links: Also follow symbolic links whose targets are outside of ``paths``.
 
     Raises:
-        ValueError: There is no path, or no file below the paths.
+        ValueError: ``paths`` is empty, or no file was found.
         FileNotFoundError: A path does not exist.
     """
     found = find_files(paths, exclude, follow_links=follow_links)
@@ -123,8 +123,9 @@ def require_files(
 def read_documents(path: str | Path) -> LoadedDocuments:
     """Read one file and the files that it contains: archives, mailboxes, messages with attachments.
 
-    Plain text and Markdown keep every character, including line ends, so a span of the document is a span of the
-    decoded file. In other formats it is a span of the extracted text, and extraction is deterministic.
+    A span of a document is a span of the extracted text, and extraction is deterministic. Plain
+    text is the decoded file with its line ends, but without terminal escape sequences and embedded
+    data; control characters become spaces or line ends.
 
     Args:
         path: The file. If its format is unknown, it is read as plain text.
@@ -134,7 +135,7 @@ def read_documents(path: str | Path) -> LoadedDocuments:
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: The file cannot be read, or nothing in it can; the message has the reason.
+        ValueError: Neither the file nor a file in it can be read; the message has the reason.
     """
     reader = _FileReader(any_suffix=True)
     documents = tuple(reader.documents(Path(path), str(path)))
@@ -159,7 +160,7 @@ class _FileReader:
 
         Raises:
             OSError: The file cannot be opened.
-            ValueError: The file cannot be read, or nothing in it can.
+            ValueError: Neither the file nor a file in it can be read.
         """
         suffix = path.suffix.lower()
         if not self._any_suffix:
@@ -220,7 +221,7 @@ class _FileReader:
 
 
 class _LimitError(ValueError):
-    """A file exceeds the limits, so nothing of it is read."""
+    """A file exceeds the limits, so it is not read at all."""
 
 
 def _refuse_unknown(suffix: str) -> None:
@@ -245,10 +246,10 @@ def _checked(document: Document, kind: Format) -> Document:
 
 
 def nothing_readable(paths: Sequence[str | Path], skipped: Sequence[SkippedFile]) -> str:
-    """Return the message if no file can be read.
+    """Return the error message for paths below which no file can be read.
 
     Args:
-        skipped: The files, with reasons; at least one.
+        skipped: The skipped files, with reasons; at least one.
     """
     places = ", ".join(str(path) for path in paths)
     first = f"{skipped[0].path}: {skipped[0].reason}"

@@ -30,8 +30,9 @@ _Content = tuple[LocalVectorIndex, PassageTable, StoredVectors]
 class LocalIndex:
     """The passages of an index folder. Thread-safe.
 
-    If another object or process has replaced the index, the next search reads the new index. Concurrent searches use
-    the previous index. If the new index cannot be read, the previous one stays in use and `stale` has the reason.
+    If another object or process has replaced the index, the next search first reads the new index.
+    Meanwhile, other searches use the previous index. If the new index cannot be read, the previous
+    one stays in use and `stale` has the reason.
 
     Change many passages at once, because every change rewrites the whole folder. A change is durable when the call
     returns.
@@ -57,7 +58,7 @@ class LocalIndex:
 
     @property
     def stale(self) -> str:
-        """Why the newest index on disk is not used; empty if it is."""
+        """Why the newest index on disk is not used; empty if it is used."""
         self._current()
         return self._stale
 
@@ -81,7 +82,7 @@ class LocalIndex:
         candidates: int,
         where: MetadataFilter | None = None,
     ) -> list[Passage]:
-        """Return the ``k`` best passages of both rankings, and read only these. See `HybridIndex.hybrid_search`."""
+        """Return the ``k`` best passages of both rankings. See `HybridIndex.hybrid_search`."""
         content = self._current()
         dense = _nearest(content, vector, candidates, where)
         found = fusion(dense, _matching(content[1], question, candidates, where))[:k]
@@ -96,7 +97,7 @@ class LocalIndex:
         return self._current()[1].ids_of(source)
 
     def sources(self) -> dict[str, int]:
-        """Return the number of passages of each source, sorted by source."""
+        """Return, for each source, its number of passages. The result is sorted by source."""
         return self._current()[1].sources()
 
     def upsert(self, passages: Sequence[Passage], vectors: Vectors) -> None:

@@ -13,18 +13,19 @@ TRAIL = " > "
 """The separator of the headings in ``metadata["title"]``, outermost first."""
 
 COLUMN_NAMES = "column_names"
-"""The key of the metadata with the names of the columns, ``A | B``, of a passage that begins below a table's header."""
+"""The metadata key of column names, ``A | B``, for passages that begin below a table's header."""
 
 DOCUMENT_TITLE = "document_title"
-"""The key of the metadata with the title of the document, if it is none of the headings above the passage."""
+"""The metadata key of the document's title, if the headings above the passage do not contain it."""
 
 CODE_SPANS = "code_spans"
-"""The key of the metadata with the code of a passage that its text does not show, as characters of the document."""
+"""The metadata key of spans of code, in the document, that the passage's text does not show."""
 
 PLACES = ("page", "sheet", "cells", "rows", "slide", "cell", "record", "message", "lines")
-"""The metadata that say where in its file a passage is, in the order of display.
+"""The metadata keys of a passage's place in its file, in the order of display.
 
-A passage on several pages also has ``page_starts``: the first character in the document of each page after its first.
+A passage on several pages also has ``page_starts``: where each page after the first one begins, as
+an index into the document's text.
 """
 
 
@@ -33,15 +34,14 @@ class Passage:
     """A span of a document's text: ``document.text[start:end] == text``.
 
     Attributes:
-        id: The same text at the same place of the same source always has the same id.
+        id: An identifier, which depends only on the source, the span and the text.
         source: The path as the user gave it, or a name.
-        start: The first character in the document.
-        end: The character after the last one.
+        start: The index of the passage's first character in the document.
+        end: The index after the passage's last character.
         score: Set by a search; higher is better. See `Retriever.search`.
-        metadata: JSON values, dates or times. May contain ``title`` (the headings above the passage), `COLUMN_NAMES`
-            and `PLACES`.
-        similarity: The cosine of question and passage, if a vector search found it.
-        also_in: The sources of passages that repeat this one and were therefore left out of the search results.
+        metadata: JSON values and dates, such as ``title`` (headings), `COLUMN_NAMES` and `PLACES`.
+        similarity: The cosine of question and passage; None if it was not computed.
+        also_in: The sources of passages that a search left out because they repeat this passage.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Passage:
         return ", ".join(f"{name} {self.metadata[name]}" for name in PLACES if self.metadata.get(name))
 
     def location_of(self, start: int, end: int) -> str:
-        """Return the place in the file of a part of the passage, such as its pages or lines.
+        """Return the place in the file, such as pages or lines, of a part of the passage.
 
         Args:
             start: The first character of the part in the document.
@@ -79,7 +79,7 @@ class Passage:
     def text_with_headings(self) -> str:
         """The text for embedders and rerankers: headings, column names and the passage.
 
-        Headings that the passage itself begins with are left out; letters are composed, without ligatures.
+        Headings at the passage's start are not repeated. Letters are composed, without ligatures.
         """
         text = self.text.lstrip("# \t")
         trail = [title for title in str(self.metadata.get("title") or "").split(TRAIL) if title]
@@ -94,7 +94,7 @@ class Passage:
 
     @property
     def code_spans(self) -> list[tuple[int, int]]:
-        """The spans of ``text`` that are code without markup, from a web page or from a block that was cut."""
+        """The spans of ``text`` that are code without markup, from HTML or from a cut block."""
         found = self.metadata.get(CODE_SPANS)
         spans = found if isinstance(found, (list, tuple)) else ()
         return [

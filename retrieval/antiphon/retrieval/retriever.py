@@ -26,7 +26,7 @@ CANDIDATES = 100
 """The number of passages that each ranking contributes to the fusion."""
 
 MAX_CANDIDATES = 4096
-"""The number of passages at which the search for distinct ones ends; databases limit the results of a query."""
+"""A search for distinct passages ends at this many candidates, because databases limit results."""
 
 
 class Retriever:
@@ -100,13 +100,15 @@ class Retriever:
     ) -> list[Passage]:
         """Return the ``k`` best passages with their scores, best first.
 
-        The score is the cosine of question and passage, or 0 if that is negative. Scores can be compared between
-        questions, and between indexes of one embedder. Keywords and the reranker only change the order: if a passage
-        is ranked above more similar ones, it gets the score of the most similar passage below it.
+        The score is the cosine of question and passage, or 0 if the cosine is negative. Scores can
+        be compared between questions, and between indexes of one embedder. Keywords and the
+        reranker only change the order. If a passage is ranked above more similar passages, it gets
+        the score of the most similar passage below it.
 
-        Passages that repeat a better one are left out; its ``also_in`` has their sources. Passages of changelogs,
-        issue lists and tests come last, unless the question may be about changes (see `records_last`). If keywords
-        are searched, passages with the question's versions, options or names in code come first.
+        Passages that repeat a better passage are left out, and the better passage's ``also_in`` has
+        their sources. Passages of changelogs, issue lists and tests come last, unless the question
+        may be about changes (see `records_last`). If keywords are searched, passages with the
+        question's versions, options or names in code come first.
 
         Args:
             k: Number of passages to return; all are returned if there are fewer.
@@ -115,8 +117,9 @@ class Retriever:
                 "rerank" (the candidates, even without a reranker).
 
         Raises:
-            TypeError: The question, or a name or value of the filter, is not a string.
-            ValueError: The question is empty, or ``k`` is not an integer from 1.
+            TypeError: The question is not a string, or a part of the filter has a wrong type.
+            ValueError: The question is empty, ``k`` is not an integer from 1, or the filter has an
+                unknown operator.
             DatabaseUnavailable: The index is on a server that does not answer.
         """
         _check(question, k)
@@ -133,7 +136,7 @@ class Retriever:
         return self._scored(vector, records_last(question, ranked, k), k)
 
     def add(self, passages: Sequence[Passage]) -> None:
-        """Embed passages and insert them into the index; passages with existing ids are replaced.
+        """Embed passages and insert them; a passage replaces an indexed passage with the same id.
 
         Raises:
             TypeError: The index is read-only.
@@ -180,7 +183,7 @@ class Retriever:
         return self.fusion(dense, self.index.keyword_search(question, many, where))[:count]
 
     def _nearest(self, vector: Vectors, count: int, where: MetadataFilter | None) -> list[Passage]:
-        """Return the nearest passages; their cosines are set if the scores of the index are cosines."""
+        """Return the nearest passages; if the index's scores are cosines, set the similarities."""
         found = self.index.vector_search(vector, count, where)
         if not getattr(self.index, "has_cosines", True):
             return found

@@ -101,7 +101,7 @@ def blocks(
     """Yield the blocks of ``text[start:end]`` in order; together they cover the whole text.
 
     Args:
-        end: The character after the last one. None: the end of the text.
+        end: The index after the last character. None: the end of the text.
         in_table: Whether the text begins in a table, below its header.
         code: Spans that are known to be code, in order.
     """
@@ -166,7 +166,7 @@ def has_header_row(text: str, start: int, end: int) -> bool:
 
 
 def table_rows(table: str) -> tuple[str, list[str]]:
-    """Return the header row of a table (empty if there is none) and its other rows, without outer pipes."""
+    """Return a table's header row (empty if it has none) and its other rows, without outer bars."""
     rows = [row for row in table.splitlines() if row.strip()]
     has_header = len(rows) > 1 and bool(_TABLE_RULE.match(rows[1]))
     body = [row for row in rows[1 if has_header else 0 :] if not _TABLE_RULE.match(row)]
@@ -174,13 +174,14 @@ def table_rows(table: str) -> tuple[str, list[str]]:
 
 
 def sentences(text: str, start: int = 0, end: int | None = None) -> Iterator[Span]:
-    """Yield the spans of the sentences of ``text[start:end]`` in order; together they cover everything but whitespace.
+    """Yield the spans of the sentences of ``text[start:end]`` in order.
 
-    A sentence never crosses an empty line, except between a term and its definition, which begins with a colon.
-    Abbreviations, initials and the number of a list item do not end a sentence.
+    Together, the sentences cover everything except white space. A sentence never crosses an empty
+    line, except between a term and a definition that begins with a colon. Abbreviations, initials
+    and the number of a list item do not end a sentence.
 
     Args:
-        end: The character after the last one. None: the end of the text.
+        end: The index after the last character. None: the end of the text.
     """
     end = len(text) if end is None else end
     for first, last in _split(text, start, end, _PARAGRAPH_BREAK):

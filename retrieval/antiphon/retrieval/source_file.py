@@ -1,4 +1,4 @@
-"""The file that a document was read from, as it was then, and whether it has changed since."""
+"""Record the file that a document was read from, and detect whether the file has changed since."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unicodedata import normalize
 from antiphon.accel.verified_folder import sha256
 
 SOURCE_FILE = "source_file"
-"""The key of the metadata of a passage with the fields of its `SourceFile`."""
+"""The metadata key of the fields of a passage's `SourceFile`."""
 
 FileChange = Literal["", "changed", "deleted"]
 
@@ -23,11 +23,11 @@ class SourceFile:
 
     Attributes:
         path: The absolute path, without symbolic links.
-        size: In bytes.
+        size: The size in bytes.
         modified: The time of the last change, in nanoseconds.
-        sha256: Of the content.
-        root: The file or folder that the user gave, below which it was found.
-        base: The working directory at that time.
+        sha256: The checksum of the content.
+        root: The path that the user gave: the file itself, or a folder that contains it.
+        base: The working directory when the file was indexed.
     """
 
     path: str
@@ -39,7 +39,7 @@ class SourceFile:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> SourceFile | None:
-        """Return the file that a passage's metadata name; None if they name none, as those of uploads."""
+        """Return the file in a passage's metadata; None without one, as for uploaded documents."""
         try:
             return cls(**metadata[SOURCE_FILE])
         except (KeyError, TypeError):
@@ -59,9 +59,10 @@ class SourceFile:
             return False
 
     def change(self) -> FileChange:
-        """Return what has happened to the file.
+        """Return whether the file has been changed or deleted; empty if neither.
 
-        If neither its folder nor the one above exists, as on a server that has only the index, it counts as unchanged.
+        A server may have only the index: if neither the file's folder nor the folder above exists,
+        the file counts as unchanged.
         """
         path = Path(self.path)
         if path.exists():
@@ -71,7 +72,7 @@ class SourceFile:
 
 
 def file_change(metadata: Mapping[str, Any]) -> FileChange:
-    """Return what has happened to the file of a passage since it was indexed, by the passage's metadata."""
+    """Return whether the file in a passage's metadata was changed or deleted; empty if neither."""
     file = SourceFile.of(metadata)
     return "" if file is None else file.change()
 
@@ -83,5 +84,5 @@ def normalized_name(name: str) -> str:
 
 @lru_cache(256)
 def _sha256(path: str, modified: int) -> str:
-    """Return the checksum of a file; ``modified`` makes a later change a new entry of the cache."""
+    """Return the checksum of a file. A new ``modified`` makes the cache compute it again."""
     return sha256(Path(path))

@@ -13,7 +13,7 @@ from antiphon.retrieval.postgres.address import is_postgres
 from antiphon.retrieval.postgres.index import PostgresIndex
 
 Stored = StoredIndex | PostgresIndex
-"""A stored index. Both have its ``location``, ``embedder``, ``fingerprint``, `sources` and `lines`."""
+"""A stored index, with ``location``, ``embedder``, ``fingerprint``, `sources` and `lines`."""
 
 
 def read_stored(location: str | Path) -> Stored:
@@ -37,7 +37,7 @@ def embedder_of_index(store: Stored, given: Embedder | None, device: str | None)
         device: Where to load the embedder. None: a GPU if there is one.
 
     Raises:
-        IndexMismatch: Another embedder made the index, or its embedder cannot be loaded.
+        IndexMismatch: ``given`` did not make the index, or the embedder that did cannot be loaded.
     """
     embedder = given or _named(store, device)
     require_embedder(store.location, store.embedder, store.fingerprint, embedder)

@@ -41,7 +41,7 @@ def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
 def recounted(
     counts: NDArray[np.int64] | None, removed: Sequence[Passage], added: Sequence[Passage], embedder: Embedder
 ) -> NDArray[np.int64] | None:
-    """Return the token counts after a change; None if the index has none."""
+    """Return the token counts after a change; None if the index has no token counts."""
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
     lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))

@@ -1,1 +1,1 @@
-"""Constraints on the next token: penalties, biases, grammars of JSON schemas. Independent of drafts and models."""
+"""Constrain the next token by penalties, biases and JSON schemas, for any drafter and any model."""

@@ -1,6 +1,6 @@
-"""A logits processor that restricts the output to JSON of a schema, with llguidance.
+"""A logits processor that restricts the output to JSON that follows a schema.
 
-Independent of drafts and models.
+It uses llguidance, and does not depend on drafts or models.
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger("antiphon.accel")
 
 CANDIDATES = 4
-"""When few tokens are left, the processor looks for a token after which the response can still be completed, among
-this many of the most likely ones."""
+"""When few tokens are left, the processor checks this many of the most likely tokens. It allows a
+token if the response can still be completed after this token."""
 
 SLACK = 8
-"""Bytes of brackets and quotes by which one token may lengthen the shortest completion, in addition to one part of the
-schema."""
+"""One token may lengthen the shortest completion by one part of the schema, and by this many bytes
+of brackets and quotes."""
 
 LONGEST = 4096
 """Maximum length, in tokens, of the completions that `shortest_completion` tries."""
 
 FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
-"""White space as `json.dumps` writes it; keywords that no grammar expresses are left out and reported."""
+"""White space as in `json.dumps`; keywords that no grammar can express are skipped and reported."""
 
 CLOSING = '"]},"0123456789ntf[{'
-"""Characters that are tried in this order to complete a response: the first inside a string, the others outside."""
+"""Characters that are tried, in this order, to complete a response.
+
+Only the first is tried inside a string, and only the others outside.
+"""
 
 CLASSES = ("1023456789", "ZDTWYMHSABCEFGIJKLNOPQRUVX", "abcdefghijklmnopqrstuvwxyz", *"@.:/-_+ ,;=!?#%&*()[]{}<>|~^$'`")
-"""Characters that are tried inside a string whose format or pattern does not allow its end yet."""
+"""Classes of characters to try if the format or pattern of a string does not allow its end yet."""
 
 CLASS_OF = {character: place for place, characters in enumerate(CLASSES) for character in characters}
 
@@ -84,7 +87,7 @@ class JsonGrammar:
 
         if end not in self._vocabularies:
             size = max(self._vocab_size, len(self._tokenizer))
-            own: Any = getattr(self._tokenizer, "loaded", self._tokenizer)  # transformers', which it checks for
+            own: Any = getattr(self._tokenizer, "loaded", self._tokenizer)  # llguidance needs transformers' tokenizer
             self._vocabularies[end] = from_tokenizer(own, n_vocab=size, eos_token=end)
         return self._vocabularies[end]
 
@@ -157,7 +160,7 @@ class _SchemaProcessor(LogitsProcessor):
         return scores.masked_fill(torch.from_numpy(~admitted).to(scores.device), -torch.inf)
 
     def _in_time(self, admitted: Any, scores: Tensor, left: int) -> Any:
-        """Return a mask of likely tokens after which the response can still be completed in time; at least one."""
+        """Return a mask of tokens after which the response can end in time; at least one is set."""
         shortest = self._state.shortest_completion() or [self._tokens.eos_token]
         if len(shortest) + self._growth < left:
             return admitted
@@ -227,9 +230,11 @@ class _ParserState:
         return completion
 
     def _next(self) -> list[int]:
-        """Return the next part of a short completion: forced tokens, or a closing or another allowed character.
+        """Return the next part of a short completion.
 
-        Inside a string, the character is of the least used class, so that formats such as durations end.
+        This part is the forced tokens, else a closing character, else another allowed character.
+        Inside a string, this other character is of the class that the string has used least, so
+        that formats such as durations end.
         """
         if forced := self._matcher.compute_ff_bytes():
             return list(self._tokens.tokenize_bytes(forced))
@@ -256,10 +261,11 @@ class _ParserState:
 
 
 def _largest(schema: Any, root: Any, known: dict[tuple[int, str, int], int], depth: int = 8) -> int:
-    """Return an upper bound in bytes for the shortest JSON of each part of a schema; 0 without a schema.
+    """Return an upper bound for the bytes of the shortest JSON of any part of a schema.
 
     Args:
-        known: Known results by schema, reference and depth; new results are added.
+        schema: The schema; the result is 0 if it is no mapping.
+        known: Results so far, by schema, reference and depth; new results are added.
     """
     if not isinstance(schema, Mapping) or not depth:
         return 0

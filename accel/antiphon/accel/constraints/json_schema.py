@@ -32,7 +32,7 @@ _CALENDAR = {
     "date-time": f"^(?:{_DATE})T{_TIME}$",
     "duration": f"^P(?:{_DAYS}(?:{_HOURS})?|{_HOURS}|\\d{{1,4}}W)$",
 }
-"""Formats as patterns that programs can read: the grammar's own also admit 30 February, and 60 seconds."""
+"""Patterns that replace formats; the grammar's own also allow 30 February and 60 seconds."""
 
 Schema = Mapping[str, Any]
 
@@ -43,8 +43,8 @@ class JsonSchema:
 
     Attributes:
         begun: Beginning of the JSON text, if the prompt already contains it.
-        unless: Text, such as the mark of a tool call; a response that begins with it need not follow the schema.
-            Empty: none.
+        unless: A response that begins with this text, such as the mark of a tool call, need not
+            follow the schema. Empty: every response must.
     """
 
     schema: Mapping[str, Any]
@@ -98,7 +98,7 @@ def _expressible(schema: Any, removed: list[str], numbers: Iterator[int]) -> Any
 
 
 def _with_named_keys(schema: Schema) -> dict[str, Any]:
-    """Convert names listed in `propertyNames` to properties, which is equivalent."""
+    """Convert the names or the pattern in `propertyNames` to equivalent properties."""
     found = dict(schema)
     names = found.get("propertyNames")
     if not isinstance(names, Mapping):

@@ -1,4 +1,4 @@
-"""Logits processor for penalties and logit bias. Independent of models."""
+"""Logits processor for penalties and logit bias. It does not depend on the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def penalties(
 
     Args:
         presence: Subtracted from the score of every token that has been emitted.
-        frequency: Subtracted from a token's score once for each time it has been emitted.
+        frequency: Subtracted from a token's score once for each time that it was emitted.
         prompt_tokens: Length of the prompt; its tokens are not counted.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Decoding: from a prepared request to its last step. Uses engines through `antiphon.accel.engines.protocol` only."""
+"""Decode prepared requests. Engines are used only through `antiphon.accel.engines.protocol`."""

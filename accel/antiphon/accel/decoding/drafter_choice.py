@@ -1,4 +1,4 @@
-"""Selection of the drafter: by name, or automatically from the model's BiTA masks and the cost of forward passes."""
+"""Select the drafter by name, or automatically by the model's BiTA masks and measured costs."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ def choose_drafter(
     reproducible: bool = False,
     engine: EngineChoice = "torch",
 ) -> DrafterChoice:
-    """Return `Blend`; add BiTA's masks if they were trained for this model and are worth their cost on this device.
+    """Return `Blend`, with BiTA's masks if the model has them and they are worth their cost.
 
-    Masks are worth their cost if a step with BiTA's full draft emits more tokens than plain steps in the same time.
-    They are not used on a GPU that runs compiled steps, because compiled steps do not support masks. `Lookahead` is
-    never selected, because its window added only a few hundredths of a token per step and the recycling table of
+    Masks are trained for one model. They are worth their cost on this device if a step with BiTA's
+    full draft emits more tokens than plain steps in the same time. They are not used on a GPU that
+    runs compiled steps, because compiled steps do not support masks. `Lookahead` is never selected,
+    because its window added only a few hundredths of a token per step and the recycling table of
     `Blend` gains more per row. The returned reason states the cost of the window.
 
     Args:
@@ -84,7 +85,7 @@ def drafter_factory(options: DecodingOptions, engine: ModelEngine, head: DraftHe
     """Return the drafter factory that these options select.
 
     Args:
-        options: Their ``drafter`` is a name, `AUTO`, or a factory, which is returned unchanged.
+        options: Their ``drafter`` is a name, `AUTO` or a factory. A factory is returned unchanged.
         head: The model's draft head, which `Blend` uses.
 
     Raises:
@@ -135,7 +136,7 @@ def _choose(engine: ModelEngine, options: DecodingOptions) -> DrafterChoice:
 
 
 def _masks_pay(weights: MaskWeights, cost: StepCost) -> tuple[bool, str]:
-    """Return whether BiTA's full draft emits more tokens than plain steps in the same time, with the figures."""
+    """Return whether BiTA's full draft emits tokens faster than plain steps, and the figures."""
     rows, tokens = 1 + Bita(weights).max_rows, 1 + sum(initial_acceptance(len(weights.masks)))
     price = cost.ratio(rows, _CONTEXT)
     reason = f"BiTA's full draft, {rows} rows, makes about {tokens:.1f} tokens and costs {price:.1f} plain steps"

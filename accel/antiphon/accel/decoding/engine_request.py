@@ -1,4 +1,4 @@
-"""A request to an engine, with what requests of all kinds do; and greedy requests, which need no torch."""
+"""Requests to an engine, and the output and sampler of greedy requests, which need no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TokenOutput:
-    """The tokens of a request that ends with an end-of-sequence token, or at its maximum length.
+    """A request's tokens. The request ends with an end-of-sequence token or at its maximum length.
 
     Args:
         tokens: Token ids of the prompt; emitted tokens are appended to this list.
@@ -41,7 +41,7 @@ class TokenOutput:
     def commit(self, token: int) -> bool:
         """Append a token and return whether generation stops with it."""
         self.tokens.append(token)
-        # Before the end-of-sequence check: plain decoding calls criteria for that token too, and they may keep counts.
+        # Criteria first: plain decoding calls them for end tokens too, and they may keep counts.
         if self.meets_criterion() or token in self.eos_tokens:
             self.finish = "stop"
         elif not self.remaining_tokens:
@@ -49,7 +49,7 @@ class TokenOutput:
         return self.finish is not None
 
     def meets_criterion(self) -> bool:
-        """Return whether one of the other stopping criteria is met; there are none."""
+        """Return whether another stopping criterion is met; this class has none."""
         return False
 
 
@@ -65,10 +65,10 @@ class GreedySampler:
 
 
 class EngineRequest(Request):
-    """One request to an engine. The thread that creates it holds the engine's lock.
+    """One request to an engine. The engine's lock must be held while the request is created.
 
     Args:
-        wanted: Options of its sequence.
+        wanted: Options of the request's sequence.
         recycling: As in `antiphon.accel.decoding.model_request.ModelRequest`.
     """
 
@@ -121,7 +121,7 @@ class EngineRequest(Request):
 
 
 def decode_together(requests: Sequence[EngineRequest], size: int | None = None) -> list[Iterator[Step]]:
-    """Return the steps of each request; they share forward passes if the model supports it.
+    """Return the steps of each request. The requests share forward passes if the model can.
 
     Args:
         size: Maximum number of requests that are decoded at the same time; None: all.

@@ -1,4 +1,4 @@
-"""Check which arguments of transformers' `generate` this decoder supports. Decodes nothing."""
+"""Check whether this decoder supports given arguments of transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def reference_tokens(
 
     Raises:
         TypeError: A reference is neither a text nor a list of token ids.
-        ValueError: There is no tokenizer for a text, or a token id that the model does not have.
+        ValueError: A reference is a text without a tokenizer, or a token id is not in the
+            vocabulary.
     """
     if isinstance(references, str):
         raise TypeError(f"references is the text {references[:40]!r}; pass a list of texts.")
@@ -134,7 +135,7 @@ def option(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> A
 
 
 def _has_default_positions(input_ids: Tensor, arguments: Mapping[str, Any]) -> bool:
-    """Return whether positions are 0, 1, 2, ... from the first visible token, as without ``position_ids``."""
+    """Return whether positions are the default: 0, 1, 2, ... from the first visible token."""
     import torch
 
     positions = arguments.get("position_ids")

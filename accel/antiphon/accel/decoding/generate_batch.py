@@ -63,7 +63,7 @@ def requests_of_batch(
     is_cache_given: bool = False,
     **arguments: Any,
 ) -> list[ModelRequest]:
-    """Return one request for each sequence of a batch; the arguments are those of `ModelRequest`.
+    """Return one request for each sequence of a batch; the arguments are as for `ModelRequest`.
 
     The sequences have different lengths after a few steps, so a logits processor cannot be called for all of them at
     once. Each request gets its own copies of processors and criteria, its left padding and a new cache. A processor
@@ -74,8 +74,8 @@ def requests_of_batch(
         references: One list of references for each prompt; a single list if there is one prompt.
 
     Raises:
-        ValueError, TypeError: See `ModelRequest`; a processor or criterion cannot be copied; or the references are
-            not one list per prompt.
+        ValueError, TypeError: As for `ModelRequest`; or a processor or criterion cannot be copied;
+            or ``references`` is not one list per prompt.
     """
     check_supported(model, input_ids, generation_config, arguments)
     batch = input_ids.shape[0]

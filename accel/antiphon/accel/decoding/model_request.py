@@ -1,4 +1,4 @@
-"""A request to a transformers model, made from the arguments that `generate` prepares, and its output."""
+"""A request to a model of transformers, made from the arguments that `generate` prepares."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ Made = TypeVar("Made")
 
 
 class ModelRequest(EngineRequest):
-    """One request to a model. The thread that creates it holds the engine's lock.
+    """One request to a model. The engine's lock must be held while the request is created.
 
-    The positional arguments are those of a custom decoding function of transformers.
+    The positional arguments are the ones that transformers passes to a custom decoding function.
 
     Args:
         input_ids: Token ids of the prompt, shape (1, length).
@@ -58,7 +58,8 @@ class ModelRequest(EngineRequest):
             no reuse.
         recycling: True: the drafter has its own recycling table. A table: the drafter shares it with other requests,
             unless the drafter already has another table. False: no table.
-        is_cache_given: Whether the caller passed a cache, which is then filled even if it is empty.
+        is_cache_given: Whether the caller passed a cache, which the request fills even if it is
+            empty.
         **arguments: The arguments that `generate` would pass to the model: cache, attention mask and others.
 
     Raises:
@@ -121,7 +122,8 @@ class ModelRequest(EngineRequest):
             engine,
             drafter,
             sampler,
-            # No reference to this request: a cycle would keep the KV cache until Python's garbage collector runs.
+            # The lambda does not refer to this request: a reference cycle would keep the KV cache
+            # until Python's garbage collector runs.
             RequestOutput(self.history, stopping_criteria, lambda: _as_tuple(sampler.scores)),
             options=options,
             wanted=wanted,
@@ -159,7 +161,7 @@ def prepare(
 
     Args:
         input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
-        make: `ModelRequest`, or another function with its arguments.
+        make: `ModelRequest`, or another function with the same arguments.
         tokenizer: Needed for ``stop_strings``.
         **arguments: Everything else that `generate` takes.
 
@@ -201,7 +203,7 @@ def _engine_for(
 
 
 def head_part(drafter: object) -> Head | None:
-    """Return the part of a drafter that runs the model's draft head; None if it has none."""
+    """Return a drafter's part that runs the model's draft head; None if there is no such part."""
     part = drafter if isinstance(drafter, Head) else getattr(drafter, "head", None)
     return part if isinstance(part, Head) else None
 

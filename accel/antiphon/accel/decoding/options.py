@@ -1,4 +1,4 @@
-"""Decoding options of a request: drafter, draft tokens, compiled steps, engine. Independent of sampling."""
+"""Options of decoding: drafter, draft tokens, compiled steps, engine. Sampling is set elsewhere."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ class DecodingKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DecodingOptions:
-    """Options of decoding. None of them changes a text, except ``weights`` and, in half precision, rounding.
+    """Options of decoding. Only ``weights`` and, in half precision, rounding can change a text.
 
     Attributes:
-        drafter: Name of a drafter, a factory that is called for each request, or "auto": the best one for the model on
-            this machine (`choose_drafter`).
+        drafter: Name of a drafter, a factory that is called for each request, or "auto": the best
+            drafter for the model on this machine (`choose_drafter`).
         num_draft_tokens: Maximum number of draft tokens to verify per step; None: adapted to
-            the measured cost of forward passes and the acceptance rate so far. Measuring takes seconds per
-            model, and about three more for its bigrams (see `ModelEngine.bigrams`); the user's cache stores both.
+            the measured cost of forward passes and the acceptance rate so far. Measuring takes a
+            few seconds for each model, and computing its bigrams about three more
+            (`ModelEngine.bigrams`); the user's cache stores both.
         compiled: Whether to use compiled steps, which have fixed shapes and fixed memory. None: on a GPU, as CUDA
             graphs, if a trial shows that they are faster; False: never; True: on any device, by `torch.compile`.
         cost: Cost of forward passes to assume. If given, costs are neither measured nor corrected, and acceptance
@@ -50,9 +51,9 @@ class DecodingOptions:
             and the clock can change which of the two is emitted. True prevents this, so a repeated request gives the
             same text. Torch then decodes each request alone, every forward pass after the prefill has 40 rows (at
             most 39 draft tokens), and the attention of each row is computed separately, which costs time.
-        weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits. This is a
-            different model with different texts, which drafts do not change either. Requests that need a feature of
-            torch are refused. None: the loaded weights.
+        weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits.
+            This is a different model with different texts; drafts do not change its texts either.
+            Requests that need a feature of torch are refused. None: the loaded weights.
 
     Raises:
         ValueError: ``num_draft_tokens`` is negative; the engine or the weights are unknown; or weights are combined

@@ -1,4 +1,7 @@
-"""Prefix cache: the KV cache of one text, kept for the next prompt with the same beginning. Independent of messages."""
+"""Prefix cache: the KV cache of one text, kept for the next prompt with the same beginning.
+
+This module does not depend on chat messages.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,21 @@ if TYPE_CHECKING:
 class PrefixCache:
     """Keeps the KV cache of a conversation's last text, so that the next request prefills only the new tokens.
 
-    Pass the same object to every request of a conversation. A request takes the KV cache out and returns it when it
-    ends, unless it ends in an error. A request that starts meanwhile prefills its whole prompt. Tokens after the
-    common prefix are cropped. Layers that cannot be cropped (sliding, recurrent) are reused only if the new text
-    continues the whole old text. Nothing is reused for models whose rotary frequencies change with the length of the
-    text, or whose level is "plain". Texts do not change, except by rounding, which depends on the number of tokens
-    per forward pass.
+    Pass the same object to every request of a conversation. A request takes the KV cache out when
+    it starts, and puts the cache back when it ends without an error. A request that starts
+    meanwhile prefills its whole prompt. Tokens after the common prefix are cropped. Layers that
+    cannot be cropped (sliding, recurrent) are reused only if the new text continues the whole old
+    text. Nothing is reused for models whose rotary frequencies change with the length of the text,
+    or whose level is "plain". Texts do not change, except by rounding, which depends on the number
+    of tokens per forward pass.
 
     An engine with one KV cache for all requests (OpenVINO's) keeps the tenant's prefixes in that cache instead, in
-    whole blocks of tokens, until the memory is needed. Any number of requests can use them at the same time.
+    whole blocks of tokens, until the memory is needed. Any number of requests can use these
+    prefixes at the same time.
 
     Args:
-        tenant: In such an engine, prefix caches with the same tenant share their prefixes. None: nothing is shared.
+        tenant: In such an engine, prefix caches with the same tenant share their prefixes. None:
+            the prefixes are not shared.
     """
 
     def __init__(self, tenant: Hashable = None) -> None:
@@ -44,7 +50,7 @@ class PrefixCache:
         return 0 if self._kept is None else len(self._kept[1])
 
     def clear(self) -> None:
-        """Drop everything and free its memory."""
+        """Drop the cached text and free its memory."""
         self._kept, self.tenant = None, AnonymousTenant()
 
     def take(self, model: PreTrainedModel, tokens: Tokens) -> Cache | None:

@@ -1,4 +1,4 @@
-"""One request in the engine, with its decoding state. Independent of models and of other requests."""
+"""The decoding state of one request. It does not depend on models or other requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TokenSampler(Protocol):
         """Whether the sampler only needs the most likely token of each row."""
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """Return a function that takes a row of this forward pass and returns the model's next token after it."""
+        """Return a function from a row of this forward pass to the model's next token after it."""
 
 
 class Output(Protocol):
@@ -47,7 +47,7 @@ class Request:
     """The decoding state of one request.
 
     Attributes:
-        sequence: Its KV cache in the engine.
+        sequence: The request's KV cache in the engine.
         drafter: Proposes the draft trees.
         sampler: Chooses the model's next token at each verified row.
         references: Token ids of the texts that drafts may be copied from.
@@ -55,7 +55,8 @@ class Request:
         thread: Id of the thread that asked for the latest step.
         is_started: Whether the drafter has read the prompt.
         last_step_at: The `perf_counter` time in seconds at which the last step ended; 0 before the first.
-        idle_seconds: Seconds between the end of the last step and the caller's request for the next one.
+        idle_seconds: Seconds from the end of the last step to the caller's request for the next
+            step.
         must_run_alone: Whether the next forward pass must not be shared, because a shared one has failed.
     """
 

@@ -46,8 +46,10 @@ JOIN_WINDOW = 1.0
 The scheduler waits only for requests whose last pause between two steps was shorter than this."""
 
 SHORT_PROMPT = 128
-"""Prompts of at most this many uncached tokens share forward passes with decoding requests; longer ones only with each
-other, up to the engine's ``prefill_batch_tokens``."""
+"""Prompts of at most this many uncached tokens share forward passes with decoding requests.
+
+Longer prompts share only with each other, up to the engine's ``prefill_batch_tokens``.
+"""
 
 
 class Scheduler:
@@ -57,10 +59,10 @@ class Scheduler:
         self._engine = ref(engine)  # weak, because the engine owns its scheduler and is freed with its model
         self._running: dict[Request, None] = {}
         self._inbox: Inbox = SimpleQueue()
-        self._steps: dict[Request, StepRequest] = {}  # that wait for the thread or are computed by it
+        self._steps: dict[Request, StepRequest] = {}  # steps that wait for the thread or are computed by it
         self._queue: dict[StepRequest, None] = {}  # steps that wait, the oldest first; used by the thread alone
-        self._computed: dict[Request, Callable[[], object] | None] = {}  # and what to call afterwards
-        self._lock = Lock()  # of `_computed`, and of starting the thread
+        self._computed: dict[Request, Callable[[], object] | None] = {}  # in a forward pass; what to call after it
+        self._lock = Lock()  # guards `_computed` and the start of the thread
         self._thread: EngineThread | None = None
         finalize(self, self._inbox.put, None).atexit = False
 
@@ -75,8 +77,9 @@ class Scheduler:
     def steps(self, request: Request) -> Iterator[Step]:
         """Yield one Step per forward pass until the request finishes; closing the iterator drops the request.
 
-        The first step prefills the part of the prompt that is not in the KV cache. It verifies a draft only if the
-        drafter has one at the start. The emitted tokens do not depend on the drafts.
+        The first step prefills the part of the prompt that is not in the KV cache. It verifies a
+        draft only if the drafter returns one before the first step. The emitted tokens do not
+        depend on the drafts.
         """
         try:
             while not request.output.finish:
@@ -90,7 +93,7 @@ class Scheduler:
     def advance(self, requests: Sequence[Request]) -> list[Step | BaseException]:
         """Decode one more step of each request; return the steps, or the exception for a request that failed."""
         steps = [self._begin(request) for request in requests]
-        if current_thread() is self._thread:  # a logits processor or drafter of another request decodes
+        if current_thread() is self._thread:  # called by another request's logits processor or drafter
             for step in steps:
                 self._run_alone(step)
         else:
@@ -98,7 +101,7 @@ class Scheduler:
         return [cast(Step | BaseException, step.result) for step in steps]
 
     def leave(self, request: Request) -> None:
-        """Remove a request that has ended or whose caller has stopped reading. The owner of the KV cache frees it."""
+        """Remove a request that has ended or is no longer read. The KV cache's owner frees it."""
         self._running.pop(request, None)
 
     def after_forward(self, request: Request, release: Callable[[], object]) -> None:
@@ -202,7 +205,7 @@ class Scheduler:
         return self._fitting_prompts(group) if is_long else group
 
     def _run_group(self, group: Sequence[StepRequest]) -> None:
-        """Compute the steps of a group, except those whose callers no longer wait."""
+        """Compute the steps of a group, and call the release functions that arrived meanwhile."""
         with self._lock:
             self._computed.update(dict.fromkeys(step.request for step in group))
         try:
@@ -259,7 +262,7 @@ class Scheduler:
     def _run_batch(self, group: Sequence[StepRequest], cost: CostModel | None) -> None:
         """Decode a step of several requests with one forward pass: stages 2 to 6 of `decode_step`.
 
-        If separate forward passes are faster by the cost model, each request gets its own.
+        If the cost model expects separate forward passes to be faster, each request gets its own.
 
         Args:
             cost: Cost model of shared forward passes; None: always share.
@@ -297,7 +300,7 @@ class Scheduler:
     def _forward_batch(
         self, group: Sequence[StepRequest], inputs: Sequence[SequenceInput]
     ) -> tuple[list[Logits], float]:
-        """Run a shared forward pass; return each request's logits and the seconds; no logits if the pass failed.
+        """Run a shared forward pass; return the requests' logits (none on failure) and its seconds.
 
         A failed pass may have written some keys and values, so every request is prefilled again in a separate pass.
         """
@@ -424,7 +427,7 @@ _threads: WeakSet[EngineThread] = WeakSet()
 
 @atexit.register
 def _finish_forwards() -> None:
-    """Wait for the forward passes in progress, because their libraries must not be unloaded."""
+    """Wait for running forward passes at exit, before the libraries that they use are unloaded."""
     for thread in list(_threads):
         thread.inbox.put(None)
         thread.join()
@@ -446,7 +449,7 @@ def _pad_one(
 ) -> list[Draft]:
     """Add padding rows to the first non-empty draft if they make the forward pass cheaper; return all drafts.
 
-    Without drafts no rows are added, because the number of rows does not change from pass to pass.
+    If all drafts are empty, no rows are added, because the number of rows then stays constant.
     """
     padded = list(drafts)
     index = next((at for at, draft in enumerate(drafts) if draft), None)
@@ -464,5 +467,5 @@ def _pays(cost: CostModel, rows: Sequence[int], lengths: Sequence[int], drafts: 
 
 
 def _mean_context(cost: CostModel, lengths: Sequence[int]) -> int:
-    """Return `context_tokens`; the mean length if the engine pads all sequences to a common length."""
+    """Return `context_tokens`, or the mean length if the engine pads sequences to equal length."""
     return context_tokens(cost, lengths) if cost.packing else sum(lengths) // len(lengths)

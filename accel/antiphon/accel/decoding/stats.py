@@ -14,7 +14,7 @@ class TokenLogprob:
     """The log-probability of one emitted token.
 
     Attributes:
-        logprob: Natural logarithm of its probability.
+        logprob: Natural logarithm of the token's probability.
         top: The most likely tokens with their log-probabilities, best first.
     """
 
@@ -32,13 +32,13 @@ class Step:
         drafted: Number of draft rows that were verified.
         accepted: Number of draft rows that were accepted.
         seconds: Duration of the step.
-        draft_seconds: Time of the drafter in it.
-        forward_seconds: Time of the forward pass in it.
+        draft_seconds: The drafter's part of ``seconds``.
+        forward_seconds: The forward pass's part of ``seconds``.
         finish: Why generation stopped with this step; None if it continues.
         padded: Number of padding rows (added because they make the forward pass cheaper); not included in
             ``drafted``.
-        prefilled: Number of prompt tokens that were computed because they were not in the KV cache. After an
-            eviction, emitted tokens are included.
+        prefilled: Number of prompt tokens that were computed because they were not in the KV cache.
+            After an eviction, emitted tokens that are computed again are included.
         plain_seconds: Estimated seconds of this forward pass without draft rows, from the measured costs; 0: unknown.
     """
 
@@ -67,7 +67,8 @@ class Summary:
         prefill_tokens: Number of prompt tokens after the cached prefix, which the model had to compute.
         weights: "int8" or "int4" if compressed weights generated the text; see `DecodingOptions`.
         decoded_tokens: Number of tokens that the steps after the prefill emitted.
-        plain_seconds: Estimated seconds of these steps without drafts, from the measured costs; 0: unknown.
+        plain_seconds: Estimated seconds of plain decoding for ``decoded_tokens`` tokens; 0:
+            unknown.
     """
 
     steps: int = 0

@@ -63,7 +63,7 @@ class StepRequest:
         return len(self.request.output.tokens) - self.request.sequence.length
 
     def begin_forward(self) -> list[int]:
-        """Return the pending tokens, shape (uncached_tokens,), and note the size of the forward pass."""
+        """Return the ``uncached_tokens`` pending tokens, and store the size of the forward pass."""
         context, sequence = self.request.output.tokens, self.request.sequence
         self.cached_tokens = sequence.length
         pending = context[sequence.length :]
@@ -75,12 +75,12 @@ class StepRequest:
 
 
 def decode_step(engine: Engine, step: StepRequest) -> Step:
-    """Decode one step of one request; several requests share the forward pass in `Scheduler._run_batch`.
+    """Decode one step of one request. For several requests, see `Scheduler._run_batch`.
 
     The emitted tokens are always the model's own. Drafts only change how many of them one forward pass confirms.
 
     Args:
-        step: The request to advance; its draft is proposed here unless it has one.
+        step: The requested step; its draft is proposed here unless it already has one.
 
     Returns:
         The step: at least one token, counts of rows, and times.
@@ -194,7 +194,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
 
 
 def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
-    """Add padding rows to a draft, which make some forward passes cheaper; return it unchanged if they do not fit."""
+    """Add padding rows to a draft if all of them fit; they make some forward passes cheaper."""
     depth = request.output.remaining_tokens - 1
     if not count or not depth:
         return draft
@@ -207,7 +207,7 @@ def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_second
 
     Args:
         accepted: The accepted rows and the emitted tokens.
-        logits: Of the root and the selected rows, shape (1 + rows, vocab).
+        logits: Logits after the root and after each selected row, shape (1 + rows, vocab).
         verify_seconds: Time of verification and of keeping the accepted rows.
     """
     request, draft, started = step.request, step.draft or EMPTY, perf_counter()

@@ -1,4 +1,4 @@
-"""The tokens of one request: choosing the next token and ending the request. Independent of drafts and text."""
+"""Choose a request's tokens and decide when it ends. This module knows no drafts and no text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_TOKEN = (
     "probability tensor contains either `inf`, `nan` or element < 0: every token is forbidden by the request's logits "
     "processors, or the model's logits are not numbers."
 )
-"""Error of a request that allows no token; it begins like torch's error on a CPU."""
+"""Error message if every token is forbidden; it begins like torch's message on a CPU."""
 
 
 class TokenHistory:
@@ -50,7 +50,7 @@ class TokenHistory:
 
 
 class Sampler:
-    """Chooses tokens as `generate` of transformers does, only at the rows that verification visits.
+    """Chooses tokens as transformers' `generate` does, but only at rows that verification visits.
 
     Logits processors get all tokens up to the row, shape (1, length), and float32 logits, shape (1, vocab). They are
     called in the order of plain decoding, so stateful processors stay correct. One random number is drawn per emitted
@@ -86,7 +86,7 @@ class Sampler:
         return not self.sample and not self.processors and self.scores is None and self.logits is None
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """Return a function that takes a row of this forward pass and returns the model's next token after it."""
+        """Return a function from a row of this forward pass to the model's next token after it."""
         if self.is_greedy:
             return logits.argmax
         tensor = logits.tensor()
@@ -120,8 +120,8 @@ class RequestOutput(TokenOutput):
     criteria are called with the ids, shape (1, length), and the scores so far.
 
     Args:
-        scores: Function that returns the processed scores of the emitted tokens, each of shape (1, vocab), or None if
-            not recorded.
+        scores: Function that returns the processed scores of the emitted tokens, each of shape (1,
+            vocab). It returns None if they are not recorded.
     """
 
     def __init__(

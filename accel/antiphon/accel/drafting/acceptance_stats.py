@@ -19,8 +19,8 @@ class AcceptanceStats:
     Attributes:
         cost: Cost model of forward passes for one sequence.
         batch_cost: Cost model of forward passes for several sequences.
-        calibrations: Calibration by kind of drafter.
-        preferred: Preferred number of rows by kind of drafter.
+        calibrations: The calibration for each kind of drafter.
+        preferred: The preferred number of rows for each kind of drafter.
     """
 
     cost: CostModel
@@ -31,7 +31,7 @@ class AcceptanceStats:
     def budget(self, drafter: Drafter) -> AdaptiveBudget:
         """Return an adaptive budget for one request.
 
-        Drafters of the same class and with equal parts share statistics.
+        Drafters share statistics if they have the same class and parts of the same classes.
         """
         kind = type(drafter), getattr(drafter, "parts", ())
         preferred = self.preferred.setdefault(kind, PreferredRows(MAX_ROWS))

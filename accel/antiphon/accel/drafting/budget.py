@@ -1,4 +1,4 @@
-"""Budgets limit the rows of a draft that a step verifies, to a fixed number or by measured costs and acceptance rates.
+"""Limit the rows of a draft to a fixed number, or by measured costs and acceptance rates.
 
 A budget never changes the text, only the time. `antiphon.accel.drafting.row_selection` chooses the rows.
 """
@@ -28,7 +28,7 @@ EXPLORE_EVERY = 4
 """Once in this number of steps, more candidates than the preferred number are requested, to measure their gain."""
 
 PADDING_GAIN = 0.9
-"""Padding rows are added only if they reduce the cost of a forward pass to this share: smaller gains may be noise."""
+"""Padding rows must cut a pass's cost to below this share, because smaller gains may be noise."""
 
 
 class Budget(Protocol):
@@ -81,10 +81,11 @@ class FixedBudget:
 
 
 class AdaptiveBudget:
-    """A `Budget` that verifies the rows with the most expected tokens per second; none if a plain step has more.
+    """A `Budget` that verifies the rows that maximize the expected tokens per second.
 
-    Rows are sorted by calibrated chance. A step with the first k rows is expected to emit 1 + (sum of their chances)
-    tokens, and its forward pass has 1 + k rows. Every k is tried, because costs rise in steps.
+    It verifies no row if a plain step has more tokens per second. Rows are sorted by calibrated
+    chance. A step with the first k rows is expected to emit 1 + (sum of their chances) tokens, and
+    its forward pass has 1 + k rows. Every k is tried, because costs rise in jumps.
 
     Args:
         calibration: Acceptance rates of the drafter in earlier requests.
@@ -102,18 +103,19 @@ class AdaptiveBudget:
 
     @property
     def num_draft_tokens(self) -> int:
-        """Number of candidates to request from the drafter: twice the recent average of selected rows.
+        """Number of candidates to request from the drafter: about twice the rows selected recently.
 
-        If there is a preferred number of rows, that is returned instead, except in every `EXPLORE_EVERY`-th step.
+        If a number of rows is preferred, a draft of that size is requested instead, except after a
+        shared step and in every `EXPLORE_EVERY`-th step.
         """
         is_preferred = self.preferred.rows and self._is_alone and self._steps % EXPLORE_EVERY
         return max(self.preferred.rows - 1, MIN_ROWS) if is_preferred else self._num_draft_tokens
 
     def trim(self, draft: Draft, context_length: int) -> Draft:
-        """Return the rows with the most expected tokens per second; either all of them keep their probes or none does.
+        """Return the rows that maximize the expected tokens per second.
 
-        The gain of a probe is the chance that the drafter gave it: the expected number of later tokens from its
-        logits.
+        Either all of these rows keep their probes, or none does. The gain of a probe is its entry
+        in `Draft.chances`: the expected number of later tokens from its logits.
         """
         kept = self.select(draft, context_length)
         return draft if len(kept) == len(draft) else take_rows(draft, kept)
@@ -141,7 +143,7 @@ class AdaptiveBudget:
         self._num_draft_tokens = min(max(2 * rows, self._num_draft_tokens - 1, MIN_ROWS), MAX_ROWS)
 
     def padding_rows(self, draft: Draft, context_length: int) -> int:
-        """Return the number of padding rows that make the forward pass at least a tenth cheaper; 0 if none does.
+        """Return how many padding rows make the forward pass at least a tenth cheaper, or 0.
 
         In half precision some CPUs compute a few rows faster than one. Some engines are fastest with the number of
         rows of the last forward pass, or with the preferred number.
@@ -178,7 +180,7 @@ def cheapest_padding(cost: CostModel, context_length: int, rows: int, preferred:
 
 
 def _padded_costs(cost: CostModel, context_length: int, rows: int, preferred: int = 0) -> list[float]:
-    """Return the seconds of a forward pass by its number of rows, with padding rows if they make it cheaper."""
+    """Return, for each number of rows, the seconds of a forward pass with the best padding."""
     return list(accumulate(reversed(cost.next_seconds(context_length, rows, preferred)), min))[::-1]
 
 
@@ -186,13 +188,14 @@ def context_tokens(cost: CostModel, context_lengths: Sequence[int]) -> int:
     """Return the context length that determines the cost of a forward pass over several sequences.
 
     Returns:
-        The sum if each sequence packs its own context, else the maximum.
+        The sum of the lengths if each sequence's context adds time to a shared forward pass
+        (``cost.packing`` > 0), else the greatest length.
     """
     return sum(context_lengths) if cost.packing else max(context_lengths)
 
 
 def packing_savings(cost: CostModel, context_lengths: Sequence[int], drafts: Sequence[Draft]) -> float:
-    """Return the seconds by which a forward pass is faster than its cost curve because some sequences have no draft."""
+    """Return the seconds that a forward pass saves because some sequences have no draft."""
     return cost.packing * sum(length for length, draft in zip(context_lengths, drafts, strict=True) if not draft)
 
 
@@ -201,17 +204,18 @@ def trim_drafts(
 ) -> list[Draft]:
     """Trim the drafts of several sequences that share one forward pass.
 
-    The rows of all sequences are sorted by chance. The first rows are selected, as many as give the most tokens per
-    second: (sequences + sum of chances) / cost(sequences + rows). No row is selected unless this exceeds the tokens
-    per second without drafts by a margin. Rows of budgets other than `AdaptiveBudget` are always verified; they count
-    in tokens and in cost. A single sequence uses its own budget.
+    The rows of all sequences are sorted by chance. The first rows are selected. Their number
+    maximizes the tokens per second: (sequences + sum of chances) / cost(sequences + rows). No row
+    is selected unless this rate exceeds the rate without drafts by a margin. Rows of budgets other
+    than `AdaptiveBudget` are always verified; they count in tokens and cost. A single sequence uses
+    its own budget.
 
     Args:
-        cost: Cost model of forward passes over several sequences, evaluated at `context_tokens`. Default: that of the
-            first adaptive budget.
+        cost: Cost model of forward passes over several sequences, evaluated at `context_tokens`.
+            Default: the cost model of the first adaptive budget.
 
     Returns:
-        The rows of each draft to verify, in the order of `take_rows_depth_first`.
+        For each draft, the rows to verify, in the order of `take_rows_depth_first`.
     """
     adaptive = {index: budget for index, budget in enumerate(budgets) if isinstance(budget, AdaptiveBudget)}
     if len(drafts) == 1 and adaptive:

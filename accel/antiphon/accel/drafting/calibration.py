@@ -22,17 +22,17 @@ MEMORY = 1000.0
 
 REQUEST_PRIOR_TRIALS = 8.0
 REQUEST_MEMORY = 30.0
-"""The same for the calibration within one request, whose prior is the calibration by earlier requests."""
+"""The same two numbers for one request's calibration; its prior is the shared `Calibration`."""
 
 MAX_PENDING = 8
 """Number of drafts that are kept until further tokens show whether their deeper rows were right."""
 
 
 class Calibration:
-    """Acceptance rates of a drafter's rows if their parents were right, by the probability that the drafter gave them.
+    """Acceptance rates of a drafter's rows whose parents were right, by estimated probability.
 
-    All requests share it. A row is right if the later text has its token at that position. This is known even if the
-    row was not verified, so unverified rows are counted, too.
+    All requests share one calibration. A row is right if the later text has the row's token at the
+    row's position. This is known even for rows that were not verified, so all rows are counted.
 
     Args:
         memory: Number of trials of a bin that are remembered; older ones decay.
@@ -53,7 +53,7 @@ class Calibration:
 
         Args:
             index: Bin of the row.
-            given: Probability that its drafter gave it.
+            given: Probability that the drafter gave the row.
         """
         return (self.hits[index] + self._prior_trials * given) / (self.trials[index] + self._prior_trials)
 
@@ -69,7 +69,7 @@ class Calibration:
 
 @dataclass(slots=True)
 class _PendingDraft:
-    """An earlier draft, and its row at which the emitted tokens have arrived."""
+    """An earlier draft, and the row that the emitted tokens have reached."""
 
     draft: Draft
     bins: list[int]
@@ -92,17 +92,18 @@ class RequestCalibration:
         """Return the bin of a row and the probability that the row is right if its parent is.
 
         Args:
-            is_first: Whether it is directly below the root.
-            given: Probability that its drafter gave it.
+            is_first: Whether the row is directly below the root.
+            given: Probability that the drafter gave the row.
         """
         index = 2 * bisect(BIN_EDGES, given) + (not is_first)
         return index, self.own.chance(index, self.prior.chance(index, given))
 
     def calibrate(self, draft: Draft) -> list[float]:
-        """Return the calibrated probability that the path to each candidate is accepted; at most that of its parent.
+        """Return, for each candidate, the calibrated probability that the path to it is accepted.
 
-        The draft is stored until later tokens show which of its rows were right. It is stored once, even if it is
-        calibrated several times before the next tokens.
+        A candidate's probability is at most its parent's. The draft is stored until later tokens
+        show which of its rows were right. It is stored once, even if it is calibrated several times
+        before the next tokens.
         """
         draft = without_probes(draft)
         chances: list[float] = []

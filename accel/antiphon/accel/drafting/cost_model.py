@@ -1,7 +1,7 @@
 """Cost model: seconds of a forward pass by its rows and its context, measured once and corrected by later steps.
 
-`StepCost` holds the measured curve, and `CostModel` returns costs from it, with corrections that this process has
-learned. Independent of drafts and of how costs are measured.
+`StepCost` holds the measured curve. `CostModel` applies corrections to it that this process has
+learned. This module knows neither drafts nor how costs are measured.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ CONTEXT_STEP = 64
 """The curve is evaluated again whenever the context has grown by this many tokens."""
 
 DRIFT_RATE, BIAS_RATE = 0.2, 0.1
-"""Learning rates: the share of each error by which the drift of the machine (all forward passes) is corrected, and the
-share by which the cost of this range of rows is corrected."""
+"""Learning rates. Each error corrects the drift of the machine (all forward passes) by the first
+share, and the cost of its range of rows by the second share.
+"""
 
 MAX_ERROR = 0.5
-"""The error of one step (log of measured by expected time) is clipped to this, because the machine may pause."""
+"""Maximum error of one step, log(measured / expected time); larger errors may be pauses."""
 
 SHAPE_CHANGE_SHARE = 0.5
-"""Share of the cost of a change of rows that is charged to the next forward pass if no number of rows is preferred: the
-forward passes after it may keep its rows."""
+"""If no number of rows is preferred, the next forward pass is charged this share of the cost of a
+change of rows. The rest is not charged, because later forward passes may keep the new number.
+"""
 
 BIAS_DECAY = 1 - 1 / 500
 """Corrections decay by this factor per step, so that row counts that were once found slow are tried again."""
@@ -40,13 +42,13 @@ class StepCost:
     Attributes:
         seconds: ``seconds[context_length][rows]``, contexts and rows ascending. Every context has the cost of one
             row, a plain step. Row counts are missing if the model cannot verify them in one forward pass or there was
-            no time to measure them. Costs hold if the forward pass before had the same number of rows.
-        shape_change: Extra seconds if the number of rows differs from that of the forward pass before, for engines
-            whose graph adapts to its shapes.
-        packing: Extra seconds per context token that a sequence adds to a shared forward pass if it verifies a draft.
-            If it is 0, the cost depends only on the total number of rows.
+            no time to measure them. The previous forward pass is assumed to have had as many rows.
+        shape_change: Extra seconds if the previous forward pass had another number of rows, for
+            engines whose graph adapts to shapes.
+        packing: A sequence that verifies a draft adds this many seconds per token of its context to
+            a shared forward pass. 0: the cost depends only on the total number of rows.
         measurements: Number of measurements that were combined, see `cost_store.save`.
-        is_quiet: Whether other programs left the processors alone meanwhile.
+        is_quiet: Whether other programs used little processor time during the measurement.
     """
 
     seconds: Mapping[int, Mapping[int, float]]
@@ -56,10 +58,10 @@ class StepCost:
     is_quiet: bool = True
 
     def isotonic(self) -> StepCost:
-        """Return the costs so that none falls with the number of rows.
+        """Return the costs, changed so that they never fall as rows are added.
 
-        More rows take no less time, and other programs only add to a time. So the smallest time of these or more rows
-        is the best known upper bound.
+        More rows take no less time, and other programs can only add time. So the best upper bound
+        for a number of rows is the smallest time of this or a greater number.
         """
         return replace(self, seconds={context: _least_above(row) for context, row in self.seconds.items()})
 
@@ -69,11 +71,12 @@ class StepCost:
         return [*next(iter(self.seconds.values()))]
 
     def curve(self, context_length: int, rows: int) -> NDArray[np.float64]:
-        """Return the seconds of forward passes of 1 to ``rows`` rows, shape (rows,).
+        """Return the seconds of a forward pass for each number of rows from 1 to ``rows``.
 
-        Costs are interpolated linearly between measured points and extrapolated with the last slope. For row counts
-        that were measured only at the first context, the ratio to the first context is interpolated over the rows.
-        Costs never decrease with the context, and with more rows they increase at least as fast.
+        Costs are interpolated linearly between measured points and extrapolated with the last
+        slope. For row counts that were measured only at the first context, the ratio between the
+        contexts is interpolated from other row counts. Costs never decrease as the context grows,
+        and the costs of more rows grow at least as fast as the costs of fewer.
         """
         counts = np.arange(1, rows + 1)
         (start, first), *others = self.seconds.items()
@@ -109,8 +112,8 @@ class CostModel:
     """Estimates the seconds of forward passes by context and rows, from the measured curve and later steps.
 
     Only ratios between forward passes affect decisions. So a slowdown of all forward passes is tracked separately
-    from errors of the curve, for which each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own slowly learned
-    correction.
+    from errors of the curve. For these errors, each range of rows (1, 2, 3 to 4, 5 to 8, ...) has
+    its own correction, which is learned slowly.
 
     Args:
         learns: Whether steps correct the costs. False for known costs, and for results that must not depend on the
@@ -127,7 +130,10 @@ class CostModel:
         self._cached: tuple[int, NDArray[np.float64], NDArray[np.int64]] | None = None
 
     def seconds(self, context_length: int, rows: int) -> list[float]:
-        """Return the seconds of forward passes of 1 to ``rows`` rows; only their ratios are reliable."""
+        """Return the expected seconds of a forward pass for each number of rows from 1 to ``rows``.
+
+        Only the ratios between these values are reliable.
+        """
         curve, ranges = self._curve(context_length, rows)
         seconds: list[float] = (curve * np.exp(self._biases)[ranges])[:rows].tolist()
         return seconds
@@ -141,8 +147,8 @@ class CostModel:
             preferred: Preferred number of rows. If given, the cost of returning to it is included. 0: none.
 
         Returns:
-            Seconds for 1, 2, ... rows, up to ``rows``. If a change of rows has a cost, at least up to the rows of the
-            last forward pass and up to the preferred number.
+            Seconds for 1, 2, ..., ``rows`` rows. If a change of rows has a cost, the list also
+            reaches the rows of the last forward pass and the preferred number.
         """
         change = self.shape_change
         if not change:
@@ -156,7 +162,7 @@ class CostModel:
 
     @property
     def shape_change(self) -> float:
-        """Extra seconds of a forward pass whose number of rows differs from that of the forward pass before it."""
+        """Extra seconds of a forward pass with another number of rows than the previous one."""
         return self.cost.shape_change if self.learns else 0.0
 
     @property
@@ -166,10 +172,10 @@ class CostModel:
 
     @property
     def packing(self) -> float:
-        """Extra seconds per context token that the first draft row of a sequence adds to a shared forward pass.
+        """Seconds per token of its context that a sequence with a draft adds to a shared pass.
 
-        If it is not 0, the ``context_length`` of a shared forward pass is the sum over its sequences, and ``seconds``
-        is the duration if all sequences verify a draft.
+        If the value is not 0, the ``context_length`` of a shared forward pass is the sum over its
+        sequences, and ``seconds`` assumes that all of them verify a draft.
         """
         return self.cost.packing
 
@@ -177,8 +183,8 @@ class CostModel:
         """Correct the costs by one step. The first forward pass of each shape is ignored, because it is slower.
 
         Args:
-            saved: Seconds to add before the comparison with the curve, because some sequences of the pass had no
-                draft (`antiphon.accel.drafting.budget.packing_savings`).
+            saved: Seconds that the pass saved because some of its sequences had no draft
+                (`antiphon.accel.drafting.budget.packing_savings`).
         """
         last, self._last_rows = self._last_rows, rows
         if not self.learns or rows not in self._seen:

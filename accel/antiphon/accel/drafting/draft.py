@@ -1,4 +1,4 @@
-"""Drafts and related types: `Draft`, `Accepted`, and the protocols `Drafter` and `Logits`. Imports no model."""
+"""Drafts and related types: `Draft`, `Accepted`, and the protocols `Drafter` and `Logits`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Draft:
     """A draft tree: rows of guessed tokens below the last confirmed token (``ROOT``).
 
     A row is a candidate or a probe. A candidate is a guess at the text. A probe is a row whose logits the drafter
-    needs; after the forward pass the drafter finds it by the tokens on its path. A probe with a token (0 or more) is
-    accepted like any row if the token is right. A probe with a negative number is a mask token of BiTA and is never
-    accepted.
+    needs; after the forward pass the drafter finds the probe by the tokens on its path. A probe
+    with a token (0 or more) is accepted like any row if the token is right. A probe with a negative
+    number is a mask token of BiTA and is never accepted.
 
     Functions that remove rows keep either no probes, or all probes below the root and below each kept candidate.
 
@@ -82,7 +82,7 @@ class Draft:
     def children(self) -> dict[int, dict[int, int]]:
         """Child rows of each row: ``children[row][token]`` is a row. Computed once; do not modify.
 
-        If several rows have equal paths, the children of all of them are listed for the first one.
+        If several rows have equal paths, the first of them lists the children of all.
         """
         if self._children is None:
             children: dict[int, dict[int, int]] = {}
@@ -99,7 +99,7 @@ class Draft:
 
     @property
     def probes_below(self) -> dict[int, list[int]]:
-        """Probes by their nearest ancestor that is a candidate or the root; ascending lists. Computed once."""
+        """Probes, ascending, by their nearest ancestor that is a candidate or the root."""
         below: dict[int, list[int]] = {}
         above = {row: row for row in range(ROOT, self.num_candidates)}
         for row in range(self.num_candidates, len(self.tokens)):
@@ -127,9 +127,9 @@ class Accepted:
     """The result of verifying one draft.
 
     Attributes:
-        path: The accepted rows, from the first below the root on.
-        tokens: The emitted tokens: the accepted rows, then the bonus token (the model's own next token). Its length
-            is ``len(path) + 1``.
+        path: The accepted rows, beginning directly below the root.
+        tokens: The emitted tokens: the accepted rows, then the bonus token (the model's own next
+            token); ``len(path) + 1`` tokens.
     """
 
     path: tuple[int, ...]
@@ -137,7 +137,7 @@ class Accepted:
 
 
 def places_of(rows: Sequence[int], first: int = 0) -> slice | list[int]:
-    """Return an index of draft rows in logits whose root is at ``first``. A slice, if possible, needs no copy."""
+    """Return the places of rows in logits with the root at index ``first``; a slice if possible."""
     if isinstance(rows, range) and rows.step == 1:
         return slice(first + rows.start + 1, first + rows.stop + 1)
     return [first + row + 1 for row in rows]
@@ -184,8 +184,9 @@ class Drafter(Protocol):
             references: Token ids of the texts to copy from, one sequence each.
 
         Returns:
-            Optionally a draft below the last token of the prompt, for drafters that need logits of the first forward
-            pass. The engine may ignore it: some models and batches cannot draft during prefill.
+            A draft below the last token of the prompt, or None. It is meant for drafters that need
+            logits of the first forward pass. The engine may ignore it: some models and batches
+            cannot draft during prefill.
         """
 
     def propose(self, context: Tokens, budget: int) -> Draft:
@@ -227,7 +228,7 @@ def chain(tokens: Tokens, chances: Sequence[float] | None = None) -> Draft:
 
 
 def path_to(draft: Draft, row: int) -> list[int]:
-    """Return the rows from the first below the root down to ``row``, inclusive; none for the root.
+    """Return the rows on the path from the root, exclusive, to ``row``, inclusive.
 
     Args:
         row: The last row of the path, or ``ROOT``.
@@ -248,7 +249,7 @@ def without_probes(draft: Draft) -> Draft:
 
 
 def trim(draft: Draft, rows: int, depth: int, probe_depth: int | None = None) -> Draft:
-    """Trim a draft to its at most ``rows`` most likely rows down to ``depth``, with all of their ancestors.
+    """Trim a draft to its ``rows`` most likely rows down to ``depth``, with all their ancestors.
 
     Rows are ranked by their chance, but never above their parent, so paths stay complete. If ranks are equal, the
     earlier row is kept.
@@ -258,7 +259,7 @@ def trim(draft: Draft, rows: int, depth: int, probe_depth: int | None = None) ->
 
     Args:
         probe_depth: Maximum depth of a probe, ``depth`` by default. It may be larger, because the logits of a probe
-            are useful even if the row cannot be accepted.
+            are useful even if the probe cannot be accepted.
     """
     depths = draft.depths
     if len(draft) <= rows and max(depths, default=0) <= depth:

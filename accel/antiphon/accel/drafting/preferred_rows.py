@@ -13,12 +13,13 @@ STEP_WEIGHT = 1 / 32
 """Weight of one step in the moving average over all steps."""
 
 SWITCH_GAIN = 1.04
-"""Another number of rows is only preferred if it has this many times the tokens per second, because the average
-fluctuates by a few percent."""
+"""Another number of rows is only preferred if it gives this many times the tokens per second,
+because the average fluctuates by a few percent.
+"""
 
 
 class PreferredRows:
-    """The number of rows, including the root, that gives the most tokens per second if every step has it.
+    """The constant number of rows, with the root, that gives the most tokens per second.
 
     For a single step, more or fewer rows may be better. But if a change of the number of rows makes a forward pass
     much more expensive, a constant number is fastest. Before the first step, the number is computed from the chances

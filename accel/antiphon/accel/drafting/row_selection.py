@@ -1,4 +1,4 @@
-"""Row selection: select the rows of one or several drafts that give the most expected tokens per second.
+"""From one or several drafts, select the rows with the most expected tokens per second.
 
 A draft is cut to the rows that are worth their cost. `antiphon.accel.drafting.budget` provides calibrated chances and
 costs.
@@ -21,7 +21,7 @@ class ScoredDraft:
     """The draft of one sequence with calibrated chances.
 
     Attributes:
-        chances: Calibrated chance of each candidate; a child's chance is at most that of its parent.
+        chances: Calibrated chance of each candidate; a child's chance is at most its parent's.
     """
 
     draft: Draft
@@ -61,8 +61,9 @@ def select_rows(
     """Select the rows to verify: those with the most expected tokens per second.
 
     The candidates of all drafts are sorted by chance, most likely first. The first k of them give (tokens + sum of
-    their chances) / costs[k] tokens per second. Every k is tried, because costs rise in steps. A draft's probes at
-    its root and its selected candidates are added if they increase the tokens per second.
+    their chances) / costs[k] tokens per second. Every k is tried, because costs rise in jumps. The
+    probes below a draft's root and below its selected candidates are added, all together, if they
+    increase the tokens per second.
 
     Args:
         scored: The draft of each sequence that shares the forward pass.
@@ -71,8 +72,8 @@ def select_rows(
         first_row_costs: Seconds that the first row of each draft adds to its forward pass; 0 by default.
 
     Returns:
-        For each draft, the selected rows, ascending. Empty if they do not raise the tokens per second by the factor
-        `MARGIN`.
+        For each draft, the selected rows, ascending; no rows if they do not raise the tokens per
+        second by the factor `MARGIN`.
     """
     first_row_costs = first_row_costs or (0.0,) * len(scored)
     chances = [chance for each in scored for chance in each.chances]
@@ -110,7 +111,7 @@ def _extra_seconds(
 
 
 def _with_probes(plan: _Plan, scored: ScoredDraft, places: dict[int, int], first_row_cost: float) -> _Plan:
-    """Return the plan with the probes of one draft added; ``places`` maps its candidates to their index in the plan."""
+    """Return the plan with one draft's probes; ``places`` maps the draft's rows to plan indices."""
     worth = scored.draft.chances
     gains, sizes, tokens, rows = list(plan.gains), list(plan.sizes), plan.tokens, plan.rows
     extra_seconds, seconds = list(plan.extra_seconds), plan.seconds

@@ -1,4 +1,4 @@
-"""Order, depths and ancestor mask of the rows of a draft tree. Imports no model."""
+"""Compute the order, the depths and the ancestor mask of a draft tree's rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tree:
 
     Attributes:
         depths: Depth of each row, shape (rows,). The first pending token has depth 0. The position of a row is its
-            depth plus the number of tokens before the first pending one.
+            depth plus the number of tokens before the first pending token.
         ancestor_mask: Shape (rows, rows). Entry [i, j] is true if row j is row i or one of its ancestors.
         padding_rows: Number of padding rows at the end. In ``ancestor_mask`` they attend to nothing. They have the
             root's depth, so their position is always valid.
@@ -45,7 +45,7 @@ class Tree:
 
 
 def build_tree(pending: int, parents: Sequence[int], padding_rows: int = 0) -> Tree:
-    """Return the tree of the pending tokens and the draft below the last of them.
+    """Return the tree of the pending tokens and the draft below the last pending token.
 
     Args:
         pending: Number of pending tokens, at least 1.

@@ -1,1 +1,1 @@
-"""Engines run models: the protocol that all engines implement, and one folder for each engine."""
+"""Engines run models. Here are the protocol that they implement, and one folder for each engine."""

@@ -1,4 +1,4 @@
-"""A fair, re-entrant lock for engines. Independent of models."""
+"""A fair, re-entrant lock for engines. This module knows nothing about models."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ Result = TypeVar("Result")
 
 
 class FairLock:
-    """A re-entrant lock. After a release, waiting threads get it before the thread that released it.
+    """A re-entrant lock. After a release, waiting threads get the lock before the releasing thread.
 
-    Use it only through `run`, because Ctrl-C can interrupt a thread anywhere and must not leave the lock held. It is
-    re-entrant because the garbage collector may close a dropped stream in the thread that holds the lock.
+    Call only `run`: Ctrl-C can interrupt a thread anywhere, and must not leave the lock held. The
+    lock is re-entrant because the garbage collector may run code that needs it, such as the closing
+    of a dropped stream, in the thread that holds it.
     """
 
     def __init__(self) -> None:
@@ -28,14 +29,14 @@ class FairLock:
         thread = get_ident()
         if self._holder == thread:
             return function()
-        # No `with`: signals are handled after every call, so also before the block is entered and before `__exit__`.
+        # No `with`: a signal may be handled after any call, even just before the block is entered.
         try:
             self._next.acquire()
             self._lock.acquire()
             self._holder = thread
             self._next.release()
             return function()
-        finally:  # no call comes before the first release, so no signal handler can run before it
+        finally:  # no signal handler can run before the first release, because no call precedes it
             if self._holder == thread:
                 self._holder = 0
             try:
@@ -45,5 +46,5 @@ class FairLock:
             finally:
                 try:  # noqa: SIM105
                     self._next.release()
-                except RuntimeError:  # usually `_next` is released before the call
+                except RuntimeError:  # usually `_next` was released before `function` was called
                     pass

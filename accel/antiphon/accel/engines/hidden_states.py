@@ -1,4 +1,4 @@
-"""Hidden states of the rows that a sequence kept, until its draft head takes them. Imports no framework."""
+"""Store hidden states of accepted rows until a draft head takes them. No framework is imported."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from antiphon.accel.drafting.drafters.head import HiddenStates
 
 MAX_TOKENS = 4096
-"""Maximum number of tokens whose hidden states are held; a head loses little if it does not know the oldest ones."""
+"""Maximum number of tokens whose hidden states are held; a head hardly needs older states."""
 
 
 class KeptStates:
-    """Collects the hidden states of one sequence; those of rejected rows are neither kept nor copied.
+    """Collects the hidden states of one sequence's accepted rows; rejected rows are never copied.
 
     Args:
-        layers: Indices of the model's hidden states that are collected; none: nothing is.
+        layers: Indices of the hidden states to collect; if empty, nothing is collected.
     """
 
     def __init__(self, layers: tuple[int, ...] = ()) -> None:
@@ -24,11 +24,11 @@ class KeptStates:
         self._kept: list[HiddenStates] = []
 
     def note(self, states: Sequence[Any]) -> None:
-        """Note what the last forward pass computed: for each of the ``layers`` an array of shape (rows, hidden)."""
+        """Note the last forward pass's states: for each of ``layers`` an array (rows, hidden)."""
         self._computed = tuple(states)
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Copy the states of these rows of the last forward pass; the first row has the position ``start``."""
+        """Copy the states of some rows of the last pass; ``start`` is the first row's position."""
         if self._computed:
             newest = rows[-MAX_TOKENS:]
             states = tuple(each[list(newest)] for each in self._computed)
@@ -38,6 +38,6 @@ class KeptStates:
         self._computed = ()
 
     def take(self) -> list[HiddenStates]:
-        """Return the states of all rows that were kept since the last call."""
+        """Return the states of all rows that were kept since the last call of this method."""
         taken, self._kept = self._kept, []
         return taken

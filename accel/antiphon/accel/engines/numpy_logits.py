@@ -1,4 +1,4 @@
-"""Logits of one sequence's rows as a numpy array, for engines without torch. Independent of drafts and models."""
+"""Logits of one sequence's rows as a numpy array, for engines without torch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STRIPS = 64
-"""Number of strips that a row is cut into to find its largest logits, if the vocabulary is divisible by it."""
+"""Number of strips into which a row of logits is cut, if it divides the vocabulary; see `top_k`."""
 
 
 class NumpyLogits:
     """Implements `antiphon.accel.drafting.draft.Logits` over a numpy array.
 
     Args:
-        array: Logits of the root and of each row, shape (1 + rows, vocab), in float32, float16, or bfloat16 as its bits
-            in uint16 (numpy has no bfloat16).
+        array: Logits of the root and of each row, shape (1 + rows, vocab). The type is float32,
+            float16, or uint16 with the bits of bfloat16, because numpy has no bfloat16.
 
     Raises:
         TypeError: The array has another type.
@@ -65,12 +65,12 @@ class NumpyLogits:
         return torch.from_numpy(self._array)
 
     def _float32(self, rows: Sequence[int]) -> NDArray[np.float32]:
-        """Return rows in float32, as a view of the array if possible; callers must not write to it."""
+        """Return rows in float32. The result may be a view of the array: do not write to it."""
         return as_float32(self._array[places_of(rows)])
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return values in float32, of which bfloat16 is given as its bits in uint16; float32 is returned as it is."""
+    """Convert float16, or bits of bfloat16 in uint16, to float32. Float32 values are not copied."""
     if values.dtype == np.uint16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32, copy=False)
@@ -86,16 +86,19 @@ def round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def top_k(
     logits: NDArray[np.float32], k: int, scales: NDArray[np.float64] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the ``k`` most likely tokens of each row and their approximate probabilities, shape (rows, k) each.
+    """Return the ``k`` most likely tokens of each row and their approximate probabilities.
 
-    The full vocabulary is never sorted. Each row is reshaped to (strips, vocab / strips). The k columns with the
-    largest maxima contain the k largest logits, so only these strips * k logits are compared. Probabilities are
-    normalized over the column maxima only and are therefore slightly too high, as in
-    `antiphon.accel.engines.torch.argmax.top_k`.
+    The full vocabulary is never sorted. Each row is reshaped to (strips, vocab / strips). The k
+    columns with the largest maxima contain the k largest logits, so only these strips * k logits
+    are compared. Probabilities are normalized over the column maxima only. They are therefore
+    slightly too high, as in `antiphon.accel.engines.torch.argmax.top_k`.
 
     Args:
         logits: Shape (rows, vocab).
-        scales: Positive factor of each row's logits, shape (rows,); None for 1.
+        scales: Positive factor for each row's logits, shape (rows,); None for 1.
+
+    Returns:
+        Token ids and probabilities, each of shape (rows, k), the most likely token first.
     """
     rows, vocab = logits.shape
     strips = gcd(vocab, STRIPS) if vocab >= STRIPS * k else 1

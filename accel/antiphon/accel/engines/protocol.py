@@ -1,7 +1,8 @@
-"""The engine protocol: the methods of an engine that the scheduler and requests call. Imports no framework.
+"""The engine protocol: the methods that the scheduler and requests call. No framework is imported.
 
-To add an engine, write a class with the methods of `ModelEngine` and one with those of `CachedSequence`, and name the
-engine in ``selection.py``. ``tests/accel/table_engine.py`` is the smallest example.
+To add an engine, write one class with the methods of `ModelEngine` and another with the methods of
+`CachedSequence`, and name the engine in ``selection.py``. ``tests/accel/table_engine.py`` is the
+smallest example.
 
 One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
 
@@ -11,18 +12,20 @@ One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
 3. `Engine.forward` computes the pending tokens and the rows of the draft, for one sequence or for several.
 4. The scheduler verifies the draft with the logits and calls `CachedSequence.keep` with the path of accepted rows.
 
-The first forward pass of a sequence is its prefill, normally without a draft. If the drafter has a draft already and
-`CachedSequence.can_draft_at_prefill` returns True, the scheduler splits the prefill: one forward pass for the prompt up
-to its last token, and one for the last token with the draft.
+The first forward pass of a sequence is its prefill, normally without a draft. If the drafter
+already has a draft and `CachedSequence.can_draft_at_prefill` returns True, the scheduler splits the
+prefill: one forward pass for the prompt without its last token, and one for the last token with the
+draft.
 
-Threads: the scheduler has one thread for each engine, which computes all forward passes of requests and calls the
-methods of their sequences. Other threads create sequences and call `ModelEngine.step_cost`, ``budget`` and
-``bigrams``. All threads hold `Engine.lock` during these calls and during forward passes, so engines need no other
-locks.
+Threads: the scheduler has one thread for each engine. This thread computes all forward passes and
+calls the methods of the sequences. Other threads create sequences and call `ModelEngine.step_cost`,
+``budget`` and ``bigrams``. All threads hold `Engine.lock` during these calls and during forward
+passes, so engines need no other locks.
 
-Errors: an exception of ``forward`` is raised for all requests of the forward pass. After a shared forward pass has
-failed, or any was interrupted, the scheduler calls ``reset`` on its sequences, which must work in any state. An
-engine that is out of memory raises `MemoryError` with a message that says what to change.
+Errors: an exception of ``forward`` is raised in all requests of the forward pass. If a shared
+forward pass fails or any forward pass is interrupted, the scheduler calls ``reset`` on the
+sequences of that pass; ``reset`` must work in any state. An engine that is out of memory raises
+`MemoryError` with a message that says what to change.
 """
 
 from __future__ import annotations
@@ -47,16 +50,17 @@ if TYPE_CHECKING:
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
 """The verification level: the drafts that one forward pass can verify.
 
-"tree" is any draft tree. "linear" is a chain; rejected rows are cropped from the KV cache. "replay" is a chain too, but
-the model has a recurrent state: it is restored from a snapshot, and the accepted rows are computed again. "plain" is no
-draft at all.
+"tree" is any draft tree. "linear" is a chain; rejected rows are cropped from the KV cache. "replay"
+is a chain too, but the model has a recurrent state: the state is restored from a snapshot, and the
+accepted rows are computed again. "plain" is no draft at all.
 """
 
 
 class CachedSequence(Protocol):
-    """The KV cache, or recurrent state, of one sequence. The engine creates it and `Engine.forward` fills it.
+    """The cache (keys and values, recurrent state) of one sequence. `Engine.forward` fills it.
 
-    Between ``forward`` and ``keep`` it holds all rows of the forward pass, after ``keep`` only confirmed tokens.
+    Between ``forward`` and ``keep`` the cache holds all rows of the forward pass. After ``keep`` it
+    holds only confirmed tokens.
     """
 
     @property
@@ -69,7 +73,7 @@ class CachedSequence(Protocol):
 
     @property
     def is_prefilled(self) -> bool:
-        """Whether a forward pass has run for this sequence. If not, the next one is the prefill.
+        """Whether a forward pass has run for this sequence. If not, the next pass is the prefill.
 
         Tokens from a prefix cache count in ``length``, but do not make the sequence prefilled.
         """
@@ -80,7 +84,7 @@ class CachedSequence(Protocol):
 
     @property
     def hidden_states(self) -> KeptStates:
-        """Hidden states of kept tokens that no draft head has taken yet, if the options ask for any."""
+        """Hidden states of kept tokens, until a draft head takes them; empty if not collected."""
 
     def can_draft_at_prefill(self, context: Tokens) -> bool:
         """Return whether the prefill may be split: first all tokens but the last, then the last one with a draft."""
@@ -100,12 +104,12 @@ class CachedSequence(Protocol):
     def keep(self, path: Sequence[int]) -> None:
         """Keep the pending tokens and the accepted rows of the last forward pass, and drop its other rows.
 
-        Called once after each forward pass, including a prefill (with an empty path), unless `discard` is called.
-        Confirmed tokens that the cache does not hold afterwards are pending in the next forward pass; they start at
-        ``length``.
+        The scheduler calls `keep` or `discard` once after each forward pass, also after a prefill.
+        Confirmed tokens that the cache does not hold afterwards are pending in the next forward
+        pass; they start at ``length``.
 
         Args:
-            path: Accepted rows of the draft, from the first below the root on.
+            path: Accepted rows of the draft, the child of the root first; empty without a draft.
         """
 
     def discard(self) -> None:
@@ -115,13 +119,13 @@ class CachedSequence(Protocol):
         """
 
     def reset(self) -> None:
-        """Drop everything that is cached, in any state. The next forward pass is a prefill of the whole text."""
+        """Drop everything that is cached, in any state. The next pass prefills the whole text."""
 
     def is_evicted(self, context: Tokens) -> bool:
         """Return whether the cache must be reset before the next forward pass.
 
-        It must be reset if the engine gave the memory to other sequences, or if cached values are invalid for a text
-        of this length (for example because rotary frequencies depend on it).
+        This is the case if the engine gave its memory to other sequences, or if cached values are
+        invalid for a text of this length (rotary frequencies may depend on the length).
 
         Args:
             context: Token ids of the prompt and of everything emitted so far.
@@ -152,10 +156,10 @@ REPRODUCIBLE_ROWS = 40
 
 
 class ThreadSettings(NamedTuple):
-    """Settings of a calling thread that its forward passes, which run in the engine's thread, must use.
+    """Settings of the thread that makes a request; the request's forward passes use them.
 
     Attributes:
-        num_threads: Number of threads of one forward pass; 0 if the engine has its own.
+        num_threads: Number of threads of one forward pass; 0 if the engine has its own setting.
         autocast: Precision of torch's autocast; None if it is off.
         is_inference: Whether the caller is in torch's inference mode.
     """
@@ -205,21 +209,22 @@ class Engine(Protocol):
 
     @property
     def lock(self) -> FairLock:
-        """The lock that callers hold during forward passes; see "Threads" above."""
+        """The lock that callers hold during forward passes; see "Threads" in this module's text."""
 
     scheduler: object | None
     """The scheduler of this engine, set by `scheduler_of` with the first request; engines initialize it to None."""
 
     @property
     def batch_cost(self) -> CostModel | None:
-        """Cost of a shared forward pass by the total number of its rows; None if it was not measured.
+        """Cost of a shared forward pass by its total number of rows; None if it was not measured.
 
-        The scheduler compares it with the cost of separate forward passes, and updates it after each shared one.
+        The scheduler compares this cost with the cost of separate forward passes, and updates it
+        after each shared pass.
         """
 
     @property
     def prefill_batch_tokens(self) -> int:
-        """Maximum number of prompt tokens for which a shared prefill of several sequences is faster; 0: never."""
+        """Maximum total number of tokens of long prompts that share a prefill; 0: no sharing."""
 
     def thread_settings(self) -> ThreadSettings:
         """Return the settings of the calling thread."""
@@ -230,16 +235,17 @@ class Engine(Protocol):
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """Run one forward pass over the pending tokens and the drafts of one or several sequences.
 
-        Each row attends to the cached and pending tokens of its sequence and to its ancestors in the draft. Its
-        position is determined by its depth. A prefill may take several passes of ``prefill_chunk`` tokens; only its
-        last logits are returned. The caller holds the lock.
+        Each row attends to the cached and pending tokens of its sequence and to its ancestors in
+        the draft. The depth of a row determines its position. An engine may split a prefill into
+        several passes of ``prefill_chunk`` tokens. The caller holds the lock.
 
         Args:
-            inputs: One input per sequence; several only if `CachedSequence.can_batch` is true for all of them.
+            inputs: One input per sequence. If there are several, `CachedSequence.can_batch` must be
+                true for all of these sequences.
 
         Returns:
-            For each sequence the logits after its last pending token (the root) and after each row of its draft:
-            shape (1 + rows, vocab).
+            For each sequence, the logits after its last pending token (the root) and after each row
+            of its draft: shape (1 + rows, vocab).
 
         Raises:
             MemoryError: The KV caches of these sequences together do not fit into memory.
@@ -247,7 +253,7 @@ class Engine(Protocol):
 
 
 class ModelEngine(Engine, Protocol):
-    """A complete engine for a language model: it also has the costs and statistics of its model.
+    """A complete engine for a language model: it also knows the costs and statistics of its model.
 
     Requests use it through `antiphon.accel.decoding.model_request`.
     """
@@ -272,10 +278,12 @@ class ModelEngine(Engine, Protocol):
         """The model's most likely tokens after each frequent token, computed once; None if they cannot be computed."""
 
     def step_cost(self, *, remeasure: bool = False) -> StepCost:
-        """Return the seconds of a forward pass by its rows and cached tokens, measured on first use.
+        """Return the seconds of forward passes, by number of rows and number of cached tokens.
+
+        The first use measures them.
 
         Args:
-            remeasure: Measure again, even if there is a stored measurement.
+            remeasure: Measure again, even if a measurement is stored.
         """
 
     def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:
@@ -296,13 +304,13 @@ class ModelEngine(Engine, Protocol):
         """
 
     def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
-        """Return whether its sequences can collect the hidden states of these layers."""
+        """Return whether sequences of this engine can collect the hidden states of these layers."""
 
     def cache_of(self, sequence: CachedSequence) -> Cache | None:
         """Return the KV cache as a transformers cache; None if the engine uses another format."""
 
     def usable_bita(self, *, reproducible: bool = False) -> tuple[MaskWeights | None, str]:
-        """Return the BiTA masks trained for this model, and an empty text; or None, and why masks cannot be used."""
+        """Return the BiTA masks trained for this model, or None and why masks cannot be used."""
 
     def release(self, sequence: CachedSequence) -> None:
         """Release the memory of a finished request's sequence. Called once; the sequence is not used again.

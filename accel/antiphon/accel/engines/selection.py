@@ -22,7 +22,7 @@ EngineName: TypeAlias = Literal["auto", "torch", "openvino"]
 """Engines by name. "auto" is OpenVINO if it can run the model, agrees with torch and is faster; otherwise torch."""
 
 WeightsName: TypeAlias = Literal["int8", "int4"]
-"""Compressed weights, which only OpenVINO has. They make it a different model, so "auto" never selects them."""
+"""Compressed weights of OpenVINO. They change the model's output, so "auto" never selects them."""
 
 EngineChoice: TypeAlias = Literal[EngineName, "openvino-int8", "openvino-int4"]
 """An engine name, or OpenVINO with compressed weights."""
@@ -36,7 +36,7 @@ class SelectedEngine:
     """The result of `select_engine`.
 
     Attributes:
-        reason: Why it was selected, in one sentence.
+        reason: Why the engine was selected, in one sentence.
     """
 
     engine: ModelEngine
@@ -48,8 +48,8 @@ class _CachedSelection:
     """A result of `select_engine`, stored in the model's torch engine.
 
     Attributes:
-        engine: The engine; None for the torch engine, because a reference to itself would prevent freeing it.
-        weights: Version of the weights for which it was selected.
+        engine: The selected engine; None for torch, because that engine must not refer to itself.
+        weights: Version of the weights for which the engine was selected.
         memory: Requested size of the KV cache in bytes; None for the default.
     """
 
@@ -93,15 +93,15 @@ def select_engine(
     memory: int | None = None,
     report: Progress | None = None,
 ) -> SelectedEngine:
-    """Return the engine that runs a model's requests. The selection is made once, and again if the weights change.
+    """Return the engine that runs a model's requests. It is selected again if the weights change.
 
     Args:
         memory: Size of OpenVINO's KV cache in bytes; None: the current size, or the default.
-        report: Called with the progress when OpenVINO converts, tests and times a model for the first time on this
-            machine; later processes read the results from the user's cache.
+        report: Called with the progress when OpenVINO converts, tests and times a model for the
+            first time on this machine. Later processes read the results from the user's cache.
 
     Raises:
-        ValueError: There is no such engine, or OpenVINO was requested and cannot run the model.
+        ValueError: ``choice`` is unknown, or OpenVINO was requested and cannot run the model.
     """
     from antiphon.accel.engines.torch.engine import engine_of
 
@@ -131,7 +131,7 @@ def select_engine(
 
 
 def adopt_engine(model: PreTrainedModel, choice: EngineChoice, found: SelectedEngine, memory: int | None) -> None:
-    """Let a model that has just been loaded use an engine that was opened before it, with the lock of that engine.
+    """Let a model that has just been loaded use an engine (and its lock) that was opened before.
 
     Args:
         memory: Requested size of the engine's KV cache in bytes; None for the default.
@@ -146,7 +146,7 @@ def adopt_engine(model: PreTrainedModel, choice: EngineChoice, found: SelectedEn
 def _select(
     model: PreTrainedModel, choice: EngineChoice, memory: int | None, report: Progress | None
 ) -> tuple[ModelEngine | None, str]:
-    """Return the OpenVINO engine, or None for torch, and the reason."""
+    """Return the selected engine (None stands for torch) and the reason for the selection."""
     from antiphon.accel.engines.openvino.loader import load_engine
 
     weights = choice.partition("-")[2]

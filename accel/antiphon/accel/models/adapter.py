@@ -37,7 +37,7 @@ def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report:
 
     Args:
         base: Function that returns the folder of the base model; only called if needed.
-        models: Folder of model folders; the new one is named after the adapter's content.
+        models: Folder of model folders; the new folder is named after the adapter's content.
         report: Called with stage, done and total.
 
     Raises:

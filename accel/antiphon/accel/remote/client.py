@@ -1,4 +1,4 @@
-"""HTTP client for OpenAI's protocol; converts errors to readable messages. The only file that uses ``openai``."""
+"""HTTP client for OpenAI's protocol, with readable errors. Only this file uses ``openai``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONNECT_SECONDS = 10.0
 """Timeout for opening a connection; the timeout for the completion can be longer."""
 
 STREAM_ERRORS = (httpx.HTTPError, openai.APIError)
-"""Raised while a stream is read, if the connection breaks or the server reports an error."""
+"""Errors that reading a stream raises if the connection breaks or the server reports an error."""
 
 NO_KEY = "none"
 """Sent if there is no API key: the ``openai`` package needs one, and servers without keys ignore it."""
@@ -69,7 +69,7 @@ class Client:
         return answer if isinstance(answer, Mapping) else {}
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send a request; return an iterable, with a method ``close``, of its typed events as they arrive.
+        """Send a request; return an iterable of its typed events as they arrive, with ``close()``.
 
         Args:
             path: `CHAT_PATH` or `COMPLETION_PATH`.
@@ -84,9 +84,10 @@ class Client:
             )
 
     def has_plugin(self, model: str) -> bool:
-        """Return whether a vLLM server has Antiphon's plug-in. To find out, send invalid references.
+        """Return whether a vLLM server has Antiphon's plug-in.
 
-        The plug-in rejects references that are a number; servers without the plug-in ignore the field.
+        This is found out by sending invalid references. The plug-in rejects a number in place of
+        references; servers without the plug-in ignore the field.
         """
         body = {"model": model, "prompt": ".", "max_tokens": 1, "vllm_xargs": {"references": 0}}
         try:

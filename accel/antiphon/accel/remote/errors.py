@@ -1,4 +1,4 @@
-"""Errors of models on a server. Independent of HTTP."""
+"""Errors of models on a server. This module does not use HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class RemoteError(OSError):
-    """A request to a server failed; the message says which server, why and what to do.
+    """A request to a server failed; the message names the server, the reason and what to do.
 
     Its ``__cause__`` is the error of ``openai`` or ``httpx``, if there was one.
 

@@ -1,4 +1,4 @@
-"""Build the body of a request: prompt and parameters in OpenAI's format and the server's extensions. Sends nothing."""
+"""Build a request's body: prompt and parameters in OpenAI's format and a server's extensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCAL_ONLY = ("drafter", "num_draft_tokens", "recycling")
 
 
 EXTENDED = ("antiphon", "vllm")
-"""Kinds of servers that take more parameters than OpenAI's protocol has, and continue messages of the assistant."""
+"""Kinds of servers that accept extra parameters, and that continue messages of the assistant."""
 
 THINKING_FIELDS = ("chat_template_kwargs", EFFORT, "think")
 """Fields of a request that a server may reject because it cannot switch thinking on or off."""
@@ -49,7 +49,7 @@ def build_body(prompt: str | Conversation, settings: Settings, model: ServedMode
             "stop_token_ids": list(settings.stop_token_ids) or None,
             "min_tokens": settings.min_new_tokens or None,
             "ignore_eos": settings.ignore_eos or None,
-            # Given to vLLM and Antiphon, whose defaults may be those of the model.
+            # Always given to vLLM and Antiphon, because their defaults may come from the model.
             "top_k": settings.top_k if is_known else settings.top_k or None,
             "min_p": settings.min_p if is_known else settings.min_p or None,
             "repetition_penalty": penalty if is_known or penalty != 1 else None,
@@ -124,7 +124,7 @@ def _conversation_fields(conversation: Conversation, prefix: str, model: ServedM
 
 
 def _template_fields(conversation: Conversation, model: ServedModel) -> dict[str, Any]:
-    """Return the variables of the chat template, and the switch of thinking in this kind of server's format."""
+    """Return template variables and the thinking switch in the format of this kind of server."""
     variables, thinking = dict(conversation.template_variables), conversation.thinking
     effort = variables.get(EFFORT)
     if model.kind == "ollama":

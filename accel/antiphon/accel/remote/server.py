@@ -1,6 +1,6 @@
 """Find a model on a server: the server's address, kind and models, and their context windows.
 
-Only uses ``httpx``, which is imported fast, so that a wrong address is reported at once.
+This module uses only ``httpx``, whose import is fast, so that a wrong address is reported at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ServerKind = Literal["antiphon", "vllm", "ollama", "lmstudio", "llamacpp", "othe
 """Kind of a server, from the ``owned_by`` field of its models, or from an endpoint that only this kind has."""
 
 PORTS: Mapping[ServerKind, int] = {"ollama": 11434, "lmstudio": 1234, "vllm": 8000, "llamacpp": 8080}
-"""Short names of local servers, as in "ollama/qwen3", and the ports that they use unless told otherwise."""
+"""Short names of local servers, as in "ollama/qwen3", and the default ports of these servers."""
 
 CONNECT_SECONDS = 0.9
 """Timeout for the first connection to a server, so that a wrong address is reported within a second."""
@@ -30,7 +30,7 @@ PROBE_SECONDS = 0.3
 """Seconds that `local_servers` waits for each server."""
 
 UNLOADED_WINDOW = 4096
-"""Context window with which Ollama and LM Studio load a model unless told otherwise; they cut longer prompts."""
+"""Default context window of Ollama and LM Studio; they cut longer prompts."""
 
 _OWNERS: Mapping[str, ServerKind] = {
     "antiphon": "antiphon",
@@ -52,7 +52,7 @@ class ServedModel:
         context_window: Maximum number of tokens; None if the server does not report it.
         base_url: Address of the API at which the server answered.
         thinks: Whether the model can think; None if unknown.
-        others: Names of the server's further chat models.
+        others: Names of the server's other chat models.
     """
 
     name: str
@@ -69,10 +69,10 @@ def is_address(name: str) -> bool:
 
 
 def split_address(name: str) -> tuple[str, str | None]:
-    """Return the base URL and the model's name of an address: "http://host:8000/v1#model" or "ollama/model".
+    """Split an address into base URL and model: "http://host:8000/v1#model" or "ollama/model".
 
-    Ollama's own environment variable OLLAMA_HOST replaces its default address. The model is None if the address has
-    none.
+    The environment variable OLLAMA_HOST replaces Ollama's default address. The model is None if the
+    address names no model.
     """
     kind, _, model = name.partition("/")
     if kind not in PORTS:
@@ -123,7 +123,7 @@ class ServerProbe:
         self._http.close()
 
     def list_models(self) -> tuple[str, list[Mapping[str, Any]]]:
-        """Return the base URL of the API, which ends with "/v1" if the server answers there, and the models.
+        """Return the API's base URL and the models. The URL ends with "/v1" if that path answers.
 
         Raises:
             RemoteError: The server cannot be reached, rejects the API key, or does not speak OpenAI's protocol.

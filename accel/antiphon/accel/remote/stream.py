@@ -17,7 +17,7 @@ from antiphon.accel.remote.unasked_thinking import UnaskedThinking
 from antiphon.accel.text.completion import Completion, Piece, TextStream, Usage
 
 FINISH_REASONS: Mapping[str, FinishReason] = {"length": "length", "abort": "cancelled"}
-"""Finish reasons of servers; any other one, such as "tool_calls", is "stop"."""
+"""Finish reasons of servers. Any other reason, such as "tool_calls", becomes "stop"."""
 
 
 class RemoteStream(TextStream):
@@ -57,7 +57,7 @@ class RemoteStream(TextStream):
         self._events: Any = None
         self._calls: dict[int, dict[str, str]] = {}  # name and arguments of the tool calls so far
         self._usage: Any = None  # the latest token counts that the server reported
-        self._speculation: Mapping[str, int] = {}  # what it reported about drafts
+        self._speculation: Mapping[str, int] = {}  # what the server reported about drafts
         self._pieces: list[str] = []
         self._reasoning: list[str] = []
         self._ready: deque[Piece] = deque()  # pieces of the last chunk that were not requested yet
@@ -84,8 +84,8 @@ class RemoteStream(TextStream):
     def completion(self) -> Completion:
         """The completion, available after the stream has ended or was closed.
 
-        Tokens, usage and steps are those that the server reports. If it does not count tokens, each chunk counts as
-        one token. If it does not report drafts, ``steps.steps`` is 0.
+        Tokens, usage and steps come from the server's reports. If the server does not count tokens,
+        each chunk counts as one token. If the server does not report drafts, ``steps.steps`` is 0.
 
         Raises:
             RuntimeError: The stream has not ended yet, or could not start.
@@ -224,9 +224,10 @@ class RemoteStream(TextStream):
         raise BrokenStreamError(f"The answer broke off after {count} characters: {why}", self.completion) from error
 
     def _steps(self, num_tokens: int) -> Summary:
-        """Return a summary of the steps that the server reports; each step emits its accepted tokens and a bonus token.
+        """Return a summary of the steps that the server reports.
 
-        In the last step, servers also count accepted tokens after the completion's end, which the summary omits.
+        Each step emits its accepted tokens and a bonus token. In the last step, servers also count
+        accepted tokens after the completion's end; the summary omits these tokens.
         """
         accepted = self._speculation.get("num_accepted_draft_tokens")
         draft_steps = self._speculation.get("num_spec_steps") or 0
@@ -251,7 +252,7 @@ class RemoteStream(TextStream):
 def _first(value: object, *names: str) -> Any:
     """Return the first of these attributes that is neither missing nor empty, or None.
 
-    Needed because servers omit fields that OpenAI's protocol requires, and add others.
+    Servers omit fields that OpenAI's protocol requires, and add others.
     """
     return next((found for name in names if (found := getattr(value, name, None))), None)
 
@@ -261,6 +262,6 @@ def _format_call(call: Mapping[str, str]) -> str:
     try:
         arguments = json.loads(call["arguments"] or "{}")
     except json.JSONDecodeError:
-        arguments = call["arguments"]  # malformed as the model wrote it; `parse_tool_calls` reports that
+        arguments = call["arguments"]  # kept although malformed; `parse_tool_calls` reports it
     content = json.dumps({"name": call["name"], "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{content}\n</tool_call>"

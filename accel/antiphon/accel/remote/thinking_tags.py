@@ -1,4 +1,4 @@
-"""Separate the answer from thinking that a server leaves, between tags, in the content."""
+"""Separate the answer from thinking that a server leaves in the content, between tags."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass, field
 
 MAX_THOUGHTS = 16_384
-"""Maximum number of chunks of thinking, so that a model that never ends it is stopped."""
+"""Maximum number of chunks of thinking, so that a model whose thinking never ends is stopped."""
 
 
 @dataclass(slots=True)
@@ -15,7 +15,8 @@ class ThinkingHabits:
 
     Attributes:
         thinks_unasked: Whether the model thinks although it was told not to.
-        opens_in_thinking: Whether its content begins inside the thinking, because the prompt has the start tag.
+        opens_in_thinking: Whether the model's content begins inside the thinking, because the
+            prompt has the start tag.
         refuses_switch: Whether the server rejects the fields that turn thinking off.
     """
 

@@ -120,7 +120,7 @@ _REJECTIONS = (
     ArithmeticError,
     RecursionError,
 )
-"""What a template raises about messages: its own errors, and those of filters and missing fields."""
+"""Errors with which a template rejects messages: its own, or from filters and missing fields."""
 
 
 def _first_rejected(

@@ -23,9 +23,9 @@ class Usage:
     """Token counts of a request.
 
     Attributes:
-        prompt_tokens: Number of prompt tokens, with those of the response prefix.
-        completion_tokens: Number of generated tokens, including thinking, the end-of-sequence token and the stop
-            string's tokens.
+        prompt_tokens: Number of prompt tokens, including the response prefix.
+        completion_tokens: Number of generated tokens, including thinking, the end-of-sequence token
+            and the stop string's tokens.
         response_prefix_tokens: Number of tokens that the response prefix added to the prompt; 0 for models on servers.
         reasoning_tokens: Number of generated tokens that are the model's thinking, including its marks.
     """
@@ -37,7 +37,7 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and completion together."""
+        """Number of tokens of prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
 
 
@@ -70,7 +70,7 @@ class Completion:
         temperature: Temperature with which the tokens were chosen.
         repetition_penalty: Repetition penalty with which the tokens were chosen.
         logprobs: Log-probabilities of each token, if requested.
-        response_prefix: Beginning of the text that was part of the prompt and not generated.
+        response_prefix: Beginning of ``text``; it was part of the prompt and was not generated.
         reasoning: The model's thinking before the answer; empty if there was none.
         ended_in_thinking: Whether generation ended before the thinking did, so that there is no answer.
     """
@@ -97,7 +97,7 @@ class Piece(NamedTuple):
 
 
 class TextStream(Iterator[str]):
-    """An iterator over the pieces of a text that is being generated, and a context manager that closes it.
+    """An iterator over the pieces of a text that is being generated; a ``with`` block closes it.
 
     Iterating yields the answer only; `next_piece` returns the model's thinking, too. A subclass implements
     `next_piece`, or `__next__` if there is no thinking.
@@ -154,12 +154,12 @@ class Stream(TextStream):
 
     The model's thinking is not part of the text. Stop strings are only searched in the answer.
 
-    Forward passes run only while the caller waits for a piece, and none after the stream is closed or dropped.
-    Another thread may close the stream; a forward pass in progress is then finished first. Errors are raised when the
-    next piece is read.
+    Forward passes run only while the caller waits for a piece. None run after the stream is closed
+    or dropped. Another thread may close the stream; a forward pass in progress is then finished
+    first. Errors are raised when the next piece is read.
 
     Args:
-        prompt_tokens: Number of prompt tokens, with those of the response prefix.
+        prompt_tokens: Number of prompt tokens, including the response prefix.
         logprobs: Log-probabilities of each token; a list to which the steps append.
         weights: "int8" or "int4" for compressed weights, for the summary.
         response_prefix: Text at the end of the prompt with which the completion starts. It is the first piece,

@@ -1,4 +1,4 @@
-"""Incremental detokenization: convert token ids to text piece by piece. Independent of models."""
+"""Incremental detokenization: convert token ids to text piece by piece."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ if TYPE_CHECKING:
 
 
 _TOOL_MARK = re.compile(r"tool.?call|tool.sep|python_tag|\[ARGS\]|\[CALL_ID\]|arg_(?:key|value)", re.IGNORECASE)
-"""Special tokens that are marks of a tool call, without which it could not be parsed."""
+"""Matches special tokens that mark a tool call; without them, the call could not be parsed."""
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""The character that a tokenizer decodes incomplete or invalid UTF-8 to."""
+"""The character to which a tokenizer decodes incomplete or invalid UTF-8."""
 
 
 class Detokenizer:
     """Decodes a growing sequence of token ids; its joined pieces equal the decoding of all ids at once.
 
     Special tokens are skipped, except the marks of tool calls. Spaces are not cleaned up. A piece is returned when
-    later tokens can no longer change it: an incomplete UTF-8 character waits for its other bytes, and a byte token
-    (``<0xE2>`` in SentencePiece vocabularies) for the end of its run of bytes. Each token is decoded together with
-    the previous piece, so leading spaces are right and the total time is linear.
+    later tokens can no longer change it: an incomplete UTF-8 character waits for its other bytes,
+    and a byte token (``<0xE2>`` in SentencePiece vocabularies) waits for the end of its run of byte
+    tokens. Each token is decoded together with the previous piece, so leading spaces are right and
+    the total time is linear.
 
     Args:
         context: Token ids before the first token. Their text is not returned.

@@ -16,9 +16,9 @@ _ANSWER = "PROBE-ANSWER"
 
 
 class EndTokens:
-    """The tokens that end every text of a model.
+    """The tokens that end a model's texts.
 
-    Fine-tuned models often have only one of them in their settings, but were trained to write another one.
+    Fine-tuned models often have one end token in their settings, but were trained to write another.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:

@@ -1,4 +1,4 @@
-"""A tokenizer from its file, by the library `tokenizers` alone. It imports no transformers."""
+"""A tokenizer from its file, with the library `tokenizers` alone. Transformers is not imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHAT = ({"role": "user", "content": "How do bees live?"}, {"role": "assistant",
 
 
 class EncodedText(dict[str, Any]):
-    """The tokens of a text by the names of transformers' ``BatchEncoding``."""
+    """The tokens of a text, under the names that transformers' ``BatchEncoding`` uses."""
 
     @property
     def input_ids(self) -> list[int]:
@@ -40,12 +40,12 @@ class EncodedText(dict[str, Any]):
 
 
 class FileTokenizer:
-    """The methods of transformers' tokenizers that this package calls; all others are those of transformers' tokenizer.
+    """Has the tokenizer methods that this package calls; transformers' tokenizer provides others.
 
     Args:
         backend: The tokenizer of the library `tokenizers`, as JSON.
         facts: Values of transformers' tokenizer, see `tokenizer_facts`.
-        load: Loads transformers' tokenizer, when something else of it is first needed.
+        load: Loads transformers' tokenizer; called when it is first needed.
     """
 
     is_fast = True
@@ -108,7 +108,7 @@ class FileTokenizer:
         return {each.content: token for token, each in sorted(self.added_tokens_decoder.items())}
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """Return messages as the chat template writes them: as transformers, but a changed template is used as well."""
+        """Return messages as transformers renders them, with this object's chat template."""
         loaded: Any = self.loaded
         return loaded.apply_chat_template(conversation, **{"chat_template": self.chat_template} | options)
 
@@ -118,9 +118,10 @@ class FileTokenizer:
 
 
 def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> tuple[str, dict[str, Any]] | None:
-    """Return what a `FileTokenizer` is made from, or None if it would not equal this tokenizer.
+    """Return the data of a `FileTokenizer`, or None if it would not behave like this tokenizer.
 
-    Both are compared by probes: texts with special tokens, their offsets and decoded tokens, and rendered messages.
+    Both are compared on probes: texts with special tokens, their offsets and decoded tokens, and
+    rendered messages.
     """
     template = tokenizer.chat_template
     if not tokenizer.is_fast or not (template is None or isinstance(template, str)):
@@ -135,7 +136,7 @@ def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> tuple[str, dict[str, 
 
 
 def _answers(tokenizer: Any) -> list[Any]:
-    """Return what a tokenizer answers to each probe."""
+    """Return a tokenizer's results for all probes."""
     found: list[Any] = [len(tokenizer), tokenizer.get_added_vocab()]
     if tokenizer.chat_template is not None:
         found += [render(tokenizer, _CHAT[:end]) for end in (1, 2)]

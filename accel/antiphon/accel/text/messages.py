@@ -111,15 +111,16 @@ PromptInput = str | Sequence[Message] | Conversation | TokenizedPrompt | Counted
 def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
     """Return the text and the token ids of a prompt.
 
-    Messages are rendered by the chat template (`antiphon.accel.text.chat_template`), which includes special tokens
-    and the beginning of the assistant's turn. A text gets the special tokens that the tokenizer adds to every text.
-    So there is at most one beginning-of-sequence token.
+    Messages are rendered by the chat template (`antiphon.accel.text.chat_template`). The rendered
+    text includes special tokens and the beginning of the assistant's turn. A text gets the special
+    tokens that the tokenizer adds to every text. So there is at most one beginning-of-sequence
+    token.
 
     Args:
         prompt: The prompt; a `TokenizedPrompt` is returned unchanged.
 
     Raises:
-        ValueError: The prompt is empty; or see `apply_chat_template`.
+        ValueError: The prompt is empty, or `apply_chat_template` raises the error.
     """
     if isinstance(prompt, TokenizedPrompt):
         return prompt
@@ -161,9 +162,9 @@ def add_variables(conversation: Conversation, thinking: bool | None, variables: 
 
 
 def _begin_text(prompt: str, start: ThinkingStart | None, prefix: str) -> tuple[str, ThinkingStart | None]:
-    """Append the beginning of the answer, after ending the thinking; return the text, and the start of what follows.
+    """End the thinking and append ``prefix``; return the text, and the output's state after it.
 
-    If the prefix begins with the mark of thinking, it begins the thinking instead.
+    If the prefix begins with the start mark of thinking, it begins the thinking instead.
     """
     if not prefix or start is None:
         return prompt + prefix, start
@@ -205,7 +206,7 @@ def check_references(references: Sequence[ReferenceInput]) -> list[str]:
     """Return the references that are texts; leave out spans of the prompt.
 
     Raises:
-        TypeError: See `check_texts`.
+        TypeError: ``references`` is a single text, or an item is neither a text nor a span.
     """
     if isinstance(references, str):
         return check_texts("references", references)

@@ -1,4 +1,4 @@
-"""Parameters of a request to a language model, and their validation. Independent of models."""
+"""Parameters of a request to a language model, and their validation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_LOGPROBS = 20
 """Maximum number of alternatives per token in ``logprobs``, as in OpenAI's API."""
 
 MIN_TEMPERATURE = 1e-6
-"""The lowest temperature of sampling. With a lower one the best token is certain, and scores in float32 overflow."""
+"""Minimum temperature of sampling. Below it, the best token is certain and float32 overflows."""
 
 _LOGPROBS = f"None, or from 0 to {MAX_LOGPROBS}"
 
@@ -60,7 +60,7 @@ class Settings:
 
     Attributes:
         max_new_tokens: Maximum number of generated tokens.
-        temperature: 0 Below `MIN_TEMPERATURE` decoding is greedy, otherwise tokens are sampled.
+        temperature: Below `MIN_TEMPERATURE`, decoding is greedy; otherwise tokens are sampled.
         top_p: Sample from the most likely tokens of this total probability; 1 is off.
         top_k: Sample from this number of most likely tokens; 0 is off.
         min_p: Sample from tokens of at least this share of the highest probability; 0 is off.
@@ -74,26 +74,27 @@ class Settings:
         presence_penalty: Subtracted from the scores of tokens that the completion contains, from -2 to 2.
         frequency_penalty: Subtracted from the score of a token once for each of its occurrences in the completion,
             from -2 to 2.
-        logit_bias: Added to the scores of the given token ids, from -100 to 100. Defined like
-            the two penalties in OpenAI's API.
+        logit_bias: Added to the scores of the given token ids, from -100 to 100. This bias and the
+            two penalties are defined as in OpenAI's API.
         logprobs: Return the log-probability of each token and of this number of most likely alternatives. They are
             computed from the model's own scores, unaffected by these parameters.
-        response_prefix: Text with which the completion starts. It is appended to the prompt and tokenized together
-            with it. It is not generated, and ``max_new_tokens`` does not include it. With a ``json_schema``, prefix
-            and generated text together follow the schema.
+        response_prefix: Text with which the completion starts. It is appended to the prompt, and
+            both are tokenized together. It is not generated, and ``max_new_tokens`` does not
+            include it. With a ``json_schema``, prefix and text together follow it.
         stop_token_ids: Further token ids that end the completion, besides the model's own end tokens.
         min_new_tokens: No end token is generated before this number of tokens; 0 is off.
         ignore_eos: Generate up to the maximum length; end tokens do not end the completion.
         thinking: Whether the model thinks before it answers messages; None: the default of its chat template. It has
             no effect on a template without a switch, on a text, and on a tokenized prompt.
-        max_thinking_tokens: Maximum tokens of the thinking, which is then ended by its end mark; ``max_new_tokens``
-            limits only the answer. 0: the thinking is ended at once. None: ``max_new_tokens`` limits both together;
-            if there is a ``json_schema``, the thinking gets at most half of it.
+        max_thinking_tokens: Maximum tokens of the thinking; at this limit its end mark is forced.
+            ``max_new_tokens`` then limits only the answer. 0: the thinking is ended at once. None:
+            ``max_new_tokens`` limits thinking and answer together; with a ``json_schema``, the
+            thinking gets at most half of these tokens.
         template_variables: Further variables of the chat template, such as ``reasoning_effort``.
 
     Raises:
         ValueError: A parameter is out of range.
-        TypeError: A stop string is not a text, or there is no parameter of this name.
+        TypeError: A stop string is not a text, or an unknown parameter is given.
     """
 
     max_new_tokens: int = 256
@@ -219,11 +220,11 @@ def check(name: str, value: object, holds: bool, range_: str) -> None:
 def split_batch(
     prompts: Sequence[Any], references: Sequence[Any], seeds: Sequence[int] | None, batch_size: int, settings: Settings
 ) -> list[tuple[Any, Any, Settings]]:
-    """Return prompt, references and settings of each request of a batch.
+    """Return, for each request of a batch, its prompt, references and settings.
 
     Raises:
-        ValueError: There is one prompt in place of a list, the batch size is not positive, or the number of references
-            or seeds differs from that of the prompts.
+        ValueError: ``prompts`` is a single text, the batch size is not positive, or the number of
+            references or seeds differs from the number of prompts.
     """
     check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
     check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")

@@ -1,4 +1,4 @@
-"""Stop strings: cut a growing text exactly before the first one."""
+"""Cut a growing text exactly before the first stop string."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class StopStrings:
         """Add a piece; return the new text in which no stop string can begin, so that it can be streamed.
 
         Args:
-            pending: Text after the piece that the detokenizer may still change. A complete stop string in it ends the
-                text.
+            pending: Text after the piece that the detokenizer may still change. A complete stop
+                string in ``pending`` ends the text.
 
         Returns:
-            The new text; if ``is_found`` is true afterwards, it is the last one.
+            The new text. If ``is_found`` is then true, no more text follows.
         """
         text = self._held + piece
         visible = text + pending.rstrip(UNFINISHED)

@@ -66,7 +66,7 @@ CASES = (
     TemplateCase("system only", _turns(_SYSTEM)),
     TemplateCase("two users", _turns(_USER, _NEXT)),
 )
-"""The columns of the table."""
+"""The kinds of conversations to check."""
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:

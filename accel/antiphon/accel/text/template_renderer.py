@@ -1,7 +1,8 @@
-"""Renders chat templates as transformers does, without importing it.
+"""Render chat templates as transformers does, without importing transformers.
 
-The environment, its filters and its functions are those of ``transformers.utils.chat_template_utils``. Templates are
-untrusted code and see copies in plain JSON types only.
+The environment, its filters and its functions are the same as in
+``transformers.utils.chat_template_utils``. Templates are untrusted code; they see only copies of
+the values, in plain JSON types.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class _Generation(Extension):
 
 
 class _Dict:
-    """The function ``dict`` of templates: no attributes of the type are reachable."""
+    """The function ``dict`` of templates, without access to attributes of Python's ``dict``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)

@@ -16,7 +16,7 @@ Messages = Sequence[Mapping[str, Any]]
 _SYSTEM, _FIRST, _ANSWER, _LAST, _LATER = ("PROBE-SYSTEM", "PROBE-FIRST", "PROBE-ANSWER", "PROBE-LAST", "PROBE-LATER")
 
 OMITTED = "(The beginning of the conversation is left out.)"
-"""The user turn before a conversation that starts with the assistant, for templates that demand one."""
+"""User message that is put before a first assistant message if the template demands one."""
 
 
 @dataclass(frozen=True, slots=True)

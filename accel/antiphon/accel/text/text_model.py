@@ -70,7 +70,7 @@ class TextModel(Protocol):
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
     ) -> list[Completion]:
-        """Return the completion of each prompt, in their order.
+        """Return the completion of each prompt, in the order of the prompts.
 
         Args:
             references: Reference texts for each prompt; empty: no references.

@@ -1,4 +1,4 @@
-"""Separate a model's thinking from its answer, token by token. Independent of models."""
+"""Separate a model's thinking from its answer, token by token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 State = Literal["before", "thinking", "answer"]
-"""Where a text is: neither thinking nor answer has begun, in the thinking, or in the answer."""
+"""Place in the output: before the thinking and the answer, in the thinking, or in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ CHANNELS = ThinkingFormat(
     marks=("<|channel|>", "<|constrain|>", "<|start|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"),
     has_channels=True,
 )
-"""The messages of gpt-oss: a header, which names the channel, and a body."""
+"""The format of gpt-oss: messages with a header, which names the channel, and a body."""
 
 GEMMA = replace(_tags("<|channel>", "<channel|>"), closing="\n<channel|>", label="thought")
 THINK = _tags("<think>", "</think>")

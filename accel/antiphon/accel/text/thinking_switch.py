@@ -1,4 +1,4 @@
-"""Find the variable of a chat template that switches thinking, by rendering; make the variables of a request."""
+"""Find a chat template's switch of thinking by rendering probes, and set a request's variables."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SWITCHES: tuple[tuple[str, Any, Any], ...] = (
 """Variables that turn thinking on and off, with their values for on and off; None leaves the variable out."""
 
 _NAMES = re.compile(r"(?<![.\w'\"])\w*(?:think|reason)\w*", re.IGNORECASE)
-"""Words of a template that may be the name of such a variable."""
+"""Matches words of a template that may be the name of such a variable."""
 
 EFFORT = "reasoning_effort"
 NO_EFFORT, LEAST, MOST = ("none", "minimal"), "low", "high"
-"""Values of `reasoning_effort` for no thinking, and the least and most that templates know."""
+"""Values of `reasoning_effort`: no thinking, and the least and the most that templates know."""
 
 _SYSTEM, _USER = {"role": "system", "content": "PROBE-SYSTEM"}, {"role": "user", "content": "PROBE-USER"}
 
@@ -40,10 +40,10 @@ class ThinkingTraits:
     Attributes:
         format: The marks of the thinking; None if the model does not think.
         switch: Name of the template variable that turns thinking on and off; empty if there is none.
-        on: Variables that turn it on.
-        off: Variables that turn it off, or reduce it if there is no switch.
+        on: Variables that turn thinking on.
+        off: Variables that turn thinking off, or reduce it if there is no switch.
         has_effort: Whether the template writes ``reasoning_effort``.
-        default: "always": the prompt begins the thinking; "never": it ends it; "model": the model decides.
+        default: The prompt begins the thinking ("always"), ends it ("never"), or neither ("model").
     """
 
     format: ThinkingFormat | None = None
@@ -93,7 +93,7 @@ def _probe(template: RenderedTemplate, marks: ThinkingFormat | None) -> Thinking
 
 
 def _other_switches(template: str) -> list[tuple[str, Any, Any]]:
-    """Return the words of a template that may be switches of other names, with their values for on and off."""
+    """Return words of a template that may be further switches, with values for on and off."""
     known = {EFFORT, *(name for name, _, _ in SWITCHES)}
     names = [name for name in dict.fromkeys(_NAMES.findall(template)) if name not in known and "effort" not in name]
     return [(name, None, 0) if "budget" in name else (name, True, False) for name in names]
@@ -104,8 +104,9 @@ def template_variables(
 ) -> dict[str, Any]:
     """Return the variables for a chat template.
 
-    1. ``thinking`` sets the template's switch. If the template has no switch, False selects the least effort, if the
-       template has efforts. If ``thinking`` is None, the switch of another template among the variables is used.
+    1. ``thinking`` sets the template's switch. If the template has efforts but no switch, False
+       selects the least effort. If ``thinking`` is None, a known switch of other templates is used,
+       if the variables contain one.
     2. ``reasoning_effort`` "none" and "minimal" turn thinking off if there is a switch; otherwise they become "low".
 
     Args:

@@ -1,4 +1,4 @@
-"""Convert the arguments of tool calls to the types in the tool's schema. Independent of models."""
+"""Convert the arguments of tool calls to the types in the tool's schema."""
 
 from __future__ import annotations
 

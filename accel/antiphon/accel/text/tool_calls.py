@@ -1,4 +1,4 @@
-"""Parse tool calls in a model's output, in the notation of any family of chat templates. Independent of models."""
+"""Parse tool calls in a model's output, in the notation of any family of chat templates."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ParsedOutput:
 
 _KEYS = ("name", "function", "type", "id", "arguments", "parameters", "tool_name", "tool")
 _BARE = re.compile(r'(?:```\w*\s*)?(?=(?:\[\s*)?\{\{?\s*")')
-"""The beginning of JSON that may contain a tool call without marks, with the fence before it."""
+"""The beginning of JSON that may contain a tool call without marks, with a code fence before it."""
 
 _BEGINNINGS = (
     *OPENING_MARKS,
@@ -182,7 +182,7 @@ def _python_calls(text: str, tools: Collection[str]) -> list[RawCall]:
 
 
 def _between(text: str, calls: list[ToolCall]) -> str:
-    """Return the text before or after calls; if it is only white space that separates calls, an empty text."""
+    """Return the text before or after calls; empty if it is only white space after a call."""
     return text if text.strip() or not calls else ""
 
 

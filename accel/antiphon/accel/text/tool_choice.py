@@ -108,7 +108,7 @@ def supports_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
 
 
 def argument_schemas(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
-    """Return the schemas of the tools' arguments by the tools' names."""
+    """Return, for each tool's name, the schema of its arguments."""
     return {_name(tool): tool["function"].get("parameters") or {} for tool in tools}
 
 
@@ -129,7 +129,7 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
 
 
 def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
-    """Append an instruction to the last user message, or to a new one if the last turn is the assistant's."""
+    """Append an instruction to the last user message; after an assistant turn, add a new one."""
     turns = [dict(message) for message in messages]
     asked = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=-1)
     if turns and turns[-1]["role"] in ("user", "tool") and asked >= 0:

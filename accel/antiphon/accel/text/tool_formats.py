@@ -1,4 +1,4 @@
-"""The syntax of tool calls in the output of each family of chat templates. Independent of models."""
+"""The syntax of tool calls in the output of each family of chat templates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPENING_MARKS = (
     *("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),  # DeepSeek
     *("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),  # Kimi
 )
-"""Marks before tool calls. Templates without marks, as those of Llama, write the calls as JSON."""
+"""Marks before tool calls. Templates without marks, such as Llama's, write the calls as JSON."""
 
 CHANNEL_MARKS = ("<|channel|>commentary to=", "<|start|>assistant")
 """The beginning of tool calls of gpt-oss."""
@@ -43,7 +43,7 @@ _CLOSING_MARKS = (
     *("</tool_call>", "</seed:tool_call>", "<|eom_id|>", "<|/tool_call|>", "<|tool_call_end|>"),
     *("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|tool_calls_section_end|>", "<|call|>", "<|end|>"),
 )
-"""Marks after tool calls, which models sometimes leave out."""
+"""Marks after tool calls. Models sometimes leave them out."""
 
 _CHANNEL = r"(?:<\|start\|>)?(?:assistant)?(?:<\|channel\|>)?(?:commentary|analysis|final)?\s*to=functions\."
 OPENING = re.compile("|".join([*map(re.escape, OPENING_MARKS), _CHANNEL]))
@@ -64,7 +64,7 @@ _HEADERS = tuple(
         rf"({_NAME})\s*(?=\{{)",
     )
 )
-"""Headers with the name of a tool, before its arguments as JSON."""
+"""Matches headers: the name of a tool before the tool's arguments as JSON."""
 
 _FENCE = re.compile(r"```(?:json|tool_call|python|xml)?\s*")
 _FUNCTION = re.compile(r"<function=[\"']?([^>\"']+)[\"']?>\s*")

@@ -1,4 +1,4 @@
-"""Adapt tool calls and their results in a conversation to the chat template, whose traits are found by rendering."""
+"""Adapt tool calls and results to the chat template. Rendered probes show the template's traits."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ class ToolTraits:
     """The traits of a chat template for tool calls.
 
     Attributes:
-        writes_calls: Whether it renders the calls of earlier messages.
-        rejects_calls: Whether it raises an error for them. If it neither renders nor rejects calls, it drops them.
+        writes_calls: Whether the template renders the calls of earlier messages.
+        rejects_calls: Whether the template raises an error for calls. If it neither renders nor
+            rejects calls, it drops them.
         takes_text_arguments: Whether arguments must be JSON text; if not, they are an object.
         takes_several: Whether a message may have several calls.
-        writes_results: Whether it renders or rejects tool results; if not, it drops them.
-        ids: The format of ids that it accepts.
+        writes_results: Whether the template renders or rejects tool results; if not, it drops them.
+        ids: The format of ids that the template accepts.
     """
 
     writes_calls: bool = True

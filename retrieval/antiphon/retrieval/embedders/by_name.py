@@ -12,7 +12,7 @@ from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.encoder_runtime.device import pick_device
 
 KNOWN = ("auto", "minilm", "bge-m3", "hash")
-"""The names of embedders. A folder, or ``owner/model`` on the hub, names any model of sentence-transformers."""
+"""The names of embedders. Other models are named by their folders or as ``owner/model``."""
 
 
 def chosen_embedder(name: str, device: str | None = None) -> str:
@@ -31,8 +31,8 @@ def load_embedder(name: str, device: str | None = None) -> Embedder:
 
     Args:
         name: ``auto`` (BGE-M3 on a GPU, the bundled MiniLM on a CPU), ``minilm``, ``bge-m3``, ``hash``, a folder,
-            ``owner/model`` on the hub, or a model on a server: ``ollama/nomic-embed-text``, an address. The last three
-            may be followed by prompts; see `with_prompts`.
+            ``owner/model`` on the hub, or a model on a server: ``ollama/nomic-embed-text`` or an
+            address. Prompts may follow any name but auto, minilm and hash; see `with_prompts`.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
 
     Raises:

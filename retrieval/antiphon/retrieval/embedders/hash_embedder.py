@@ -14,9 +14,9 @@ from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 
 class HashEmbedder:
-    """Deterministic vectors without a model: the sum of a sign pattern for each word, derived from the word's hash.
+    """Deterministic vectors without a model. The vector of a text is the sum of its words' vectors.
 
-    Two texts are similar if they share words.
+    The hash of a word gives its vector, a pattern of signs. Texts are similar if they share words.
 
     Args:
         dim: The dimension, a multiple of 8 from 8 to 512.

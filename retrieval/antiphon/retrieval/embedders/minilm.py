@@ -36,17 +36,18 @@ _PEFT_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
 class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (Apache-2.0): mean pooling over 256 tokens, thousands of words per second on a CPU.
+    """all-MiniLM-L6-v2 (Apache-2.0), with mean pooling over at most 256 tokens.
+
+    It embeds thousands of words per second on a CPU.
 
     Args:
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
-        adapter: A folder with a LoRA adapter in peft's format to merge into the weights. The adapter changes the
-            fingerprint.
+        adapter: A folder with a LoRA adapter (peft's format) to merge. It changes the fingerprint.
 
     Raises:
-        ValueError: The weights have another checksum, the adapter does not fit, or OpenVINO is requested and cannot run
-            the model.
+        ValueError: The weights have a wrong checksum, the adapter does not fit the model, or
+            OpenVINO is requested and cannot run the model.
     """
 
     name = "minilm"
@@ -180,7 +181,7 @@ def load_minilm(adapter: Path | None = None) -> Any:
         adapter: A folder with a LoRA adapter to merge.
 
     Raises:
-        ValueError: The weights have another checksum, or the adapter does not fit.
+        ValueError: The weights have a wrong checksum, or the adapter does not fit the model.
     """
     import torch
     from safetensors.torch import load

@@ -1,4 +1,4 @@
-"""Prompts of embedding models: the text that they were trained to read before a question or a document."""
+"""Prompts of embedding models: a model is trained to read them before a question or a document."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ FAMILIES = (
     ("embeddinggemma", "task: search result | query: ", "title: none | text: "),
     ("bge-.*-en|mxbai|arctic-embed", "Represent this sentence for searching relevant passages: ", ""),
 )
-"""Families of models by a regular expression for their names, with their prompts of questions and of documents."""
+"""For each family of models: a pattern for names, the query prompt, and the document prompt."""
 
 NO_PROMPTS = ("", "")
 
 
 def family_prompts(model: str) -> tuple[str, str]:
-    """Return the prompts of questions and of documents of a model's family; both empty if it needs none."""
+    """Return the query prompt and document prompt of a model's family; empty if it is unknown."""
     found = ((query, document) for part, query, document in FAMILIES if re.search(part, model.lower()))
     return next(found, NO_PROMPTS)
 
 
 def with_prompts(name: str, query: str | None, document: str | None) -> str:
-    """Return the name of an embedder with prompts, by which an index loads it again: ``NAME?query=...&document=...``.
+    """Append prompts to the name of an embedder: ``NAME?query=...&document=...``.
+
+    An index stores this name, and loads the embedder with it.
 
     Args:
-        query: The prompt of questions. None: that of the model or its family.
-        document: The prompt of documents, likewise.
+        query: The prompt for questions. None: the prompt of the model or of its family.
+        document: The prompt for documents. None: as for ``query``.
     """
     given = {"query": query, "document": document}
     own = {kind: prompt for kind, prompt in given.items() if prompt is not None}
@@ -38,7 +40,7 @@ def with_prompts(name: str, query: str | None, document: str | None) -> str:
 
 
 def split_prompts(name: str) -> tuple[str, dict[str, str]]:
-    """Return the name of an embedder without its prompts, and the prompts of ``query`` and ``document`` that it has."""
+    """Split an embedder's name into the name without prompts, and its prompts by kind."""
     plain, _, text = name.rpartition("?")
     prompts = dict(parse_qsl(text, keep_blank_values=True)) if plain else {}
     return (plain, prompts) if prompts and prompts.keys() <= {"query", "document"} else (name, {})

@@ -13,14 +13,14 @@ from antiphon.retrieval.vector_index.flat import Vectors
 
 
 class Embedder(Protocol):
-    """Maps texts to vectors whose inner product measures how similar their meanings are.
+    """Maps texts to vectors. The inner product of two vectors measures the texts' similarity.
 
     Vectors are float32, of length 1 and of shape (n, dim); no texts give shape (0, dim).
     """
 
     @property
     def name(self) -> str:
-        """The name by which `load_embedder` finds it; any text if users pass the embedder object."""
+        """The name for `load_embedder`; any text if users pass the embedder as an object."""
 
     @property
     def dim(self) -> int:
@@ -28,9 +28,9 @@ class Embedder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """A text that identifies weights, pooling and length limit.
+        """A text that identifies the embedder's weights, pooling and length limit.
 
-        Vectors are comparable only if their fingerprints are equal.
+        Vectors of two embedders are comparable only if the embedders' fingerprints are equal.
         """
 
     @property
@@ -49,7 +49,10 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """Ids, shape (tokens,), and unit vectors, shape (tokens, dim), of one text's tokens without special tokens."""
+    """The tokens of a text, without special tokens.
+
+    ``ids`` has the shape (tokens,). ``vectors`` are unit vectors, of shape (tokens, dim).
+    """
 
     ids: NDArray[np.int64]
     vectors: Vectors
@@ -71,7 +74,7 @@ class TokenEmbedder(Embedder, Protocol):
 
 
 def check_texts(texts: Sequence[str]) -> Sequence[str]:
-    """Return the texts unchanged.
+    """Check that ``texts`` is a list of strings, and return it.
 
     Raises:
         TypeError: The argument is a single string, or an item is not a string.

@@ -29,16 +29,16 @@ _CONNECT_SECONDS = 60.0
 class RayEmbedder:
     """An embedder that distributes documents over the workers of a Ray cluster.
 
-    Questions, and fewer than two batches of documents, are embedded in this process. Vectors and fingerprint equal
-    those of the plain embedder, so an index made with one can be searched with the other. If ``ray.init`` has already
-    connected the process to a cluster, that cluster is used.
+    Questions, and fewer than two batches of documents, are embedded in this process. The vectors
+    and the fingerprint equal those of the plain embedder, so an index made with one of the two
+    embedders can be searched with the other. If ``ray.init`` has already connected the process to a
+    cluster, that cluster is used. All machines of the cluster need Antiphon and the model.
 
     Args:
-        address: The cluster: ``HOST:PORT`` of its head node or ``auto``, on one of its machines; ``ray://HOST:PORT``
-            of its Ray Client server, from any machine; or ``local``, which starts Ray on this machine. All machines
-            of the cluster need Antiphon and the model.
-        workers: The number of workers, each of which loads the model once. None: one for each GPU of the cluster;
-            without GPUs, one for each core.
+        address: On a machine of the cluster, ``HOST:PORT`` of the head node, or ``auto``. On other
+            machines, ``ray://HOST:PORT`` of the Ray Client server. ``local`` starts Ray here.
+        workers: The number of workers, each of which loads the model once. None: one worker for
+            each GPU of the cluster; without GPUs, one for each core.
         batch: The number of texts that a worker embeds at a time.
 
     Attributes:
@@ -48,7 +48,7 @@ class RayEmbedder:
     Raises:
         ImportError: Ray is not installed; the message has the command.
         ConnectionError: The cluster cannot be reached.
-        ValueError: The name is unknown, or a number is out of range.
+        ValueError: The name is unknown, or ``workers`` or ``batch`` is below 1.
     """
 
     block = 65_536

@@ -21,13 +21,14 @@ _TIMEOUT = 300.0  # seconds for each batch of texts
 
 
 class RemoteEmbedder:
-    """Vectors from a server's ``/embeddings``, with the API key in the environment variable ANTIPHON_API_KEY.
+    """Requests vectors from a server's ``/embeddings``.
 
-    The server decides how texts longer than 512 tokens are truncated.
+    The API key is read from the environment variable ANTIPHON_API_KEY. The server decides how texts
+    longer than 512 tokens are truncated.
 
     Args:
-        address: Such as "ollama/nomic-embed-text" or "http://host:8000/v1#bge-m3". Prompts may follow it; see
-            `with_prompts`.
+        address: An address such as "ollama/nomic-embed-text" or "http://host:8000/v1#bge-m3".
+            Prompts may follow the address; see `with_prompts`.
 
     Raises:
         ValueError: The address is invalid.
@@ -50,7 +51,7 @@ class RemoteEmbedder:
         self.fingerprint = f"server:{self._model}:{self.dim}:{self._prompts[0]}:{self._prompts[1]}"
 
     def count_tokens(self, text: str) -> int:
-        """Return an estimate of the number of tokens: one for three bytes."""
+        """Return an estimate of the number of tokens: one for every three bytes."""
         return len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:

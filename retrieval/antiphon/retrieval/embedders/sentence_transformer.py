@@ -38,19 +38,20 @@ _PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
 class SentenceTransformerEmbedder:
     """A sentence-transformers model with its own pooling and prompts, in half precision if that is faster.
 
-    A cached model is used even if the hub has a newer version. Texts are truncated to the model's limit, at most
-    8,192 tokens including special tokens; for BGE-M3 to 512.
+    A cached model is used even if the hub has a newer version. Texts are truncated to the model's
+    limit or 8,192 tokens, whichever is less, and for BGE-M3 to 512. Special tokens are included.
 
     Args:
         model: ``bge-m3``, a name on the hub, or a folder.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
-        query_prompt: What the model reads before a question. None: its own prompt, or if it has none that of its
-            family, such as "query: " for E5.
-        document_prompt: What the model reads before a document, likewise.
+        query_prompt: The text before each question. None: the model's own prompt. If the model has
+            no prompts, the prompt of its family is used, such as "query: " for E5.
+        document_prompt: The text before each document. None: as for ``query_prompt``.
 
     Raises:
-        ValueError: The model cannot be loaded or has no fixed dimension; or OpenVINO is requested and cannot run it.
+        ValueError: The model cannot be loaded or has no fixed dimension, or OpenVINO is requested
+            and cannot run the model.
     """
 
     def __init__(
@@ -101,7 +102,10 @@ class SentenceTransformerEmbedder:
         return self._encode(self._model.encode_query, texts)
 
     def _set_prompts(self, source: str, query: str | None, document: str | None) -> dict[str, str | None]:
-        """Set the prompts that were given or that the model's family needs; return those that are not its own."""
+        """Set the prompts that were given or that the model's family needs.
+
+        Returns, for each kind of prompt, the prompt that was set; None if the model's own is used.
+        """
         of_family = NO_PROMPTS if any(self._model.prompts.values()) else family_prompts(source)
         given = {"query": query, "document": document}
         needed = dict(zip(given, of_family, strict=True))

@@ -11,7 +11,7 @@ from antiphon.accel.processor import has_bfloat16_units
 
 
 def pick_device(device: str | None) -> str:
-    """Return the requested device, or by default a GPU (``cuda``, ``mps``) if there is one, else ``cpu``.
+    """Return the requested device. The default is a GPU (``cuda``, ``mps``), else ``cpu``.
 
     Raises:
         ValueError: A CUDA device is requested and there is none.
@@ -49,6 +49,6 @@ def pick_precision(device: str) -> str:
 def batch_size(device: str) -> int:
     """Return the number of texts in a forward pass.
 
-    On a CPU it is small, so that a batch fits the processor's cache.
+    On a CPU the number is small, so that a batch fits the processor's cache.
     """
     return 16 if device.startswith("cpu") else 128

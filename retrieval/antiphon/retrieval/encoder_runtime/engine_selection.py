@@ -1,4 +1,4 @@
-"""Choose the engine that runs an encoder: OpenVINO if its vectors agree with those of torch, else torch."""
+"""Choose the engine of an encoder: OpenVINO if its vectors agree with torch's, else torch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Engine = Literal["auto", "torch", "openvino"]
-"""What runs an encoder. ``auto`` is OpenVINO if it is installed and agrees with torch, else torch."""
+"""The engine of an encoder. ``auto``: OpenVINO if it is installed and agrees with torch."""
 
 ENGINES = ("auto", "torch", "openvino")
 
 CLOSE = 1e-4
-"""The allowed cosine distance from torch in float32, unless torch itself deviates more in the precision in use."""
+"""The allowed cosine distance between vectors of the graph and vectors of torch in float32.
+
+If torch's own vectors in the precision in use differ more from float32, that distance is allowed.
+"""
 
 COMPARISON_TEXTS = (
     "The harbour office opens at nine, except on public holidays.",
@@ -57,8 +60,9 @@ def choose_encoder_engine(
 ) -> tuple[Any, EngineChoice]:
     """Choose the engine for an encoder: the torch model, or its OpenVINO graph.
 
-    The graph is chosen if its vectors for `COMPARISON_TEXTS` are close to those of torch in float32: within `CLOSE`, or
-    at least as close as torch in the precision in use. The comparison is made once per graph, and its result is saved.
+    The graph is chosen if its vectors for `COMPARISON_TEXTS` are close to torch's in float32. They
+    are close if they are within `CLOSE`, or at least as close as torch's vectors in the precision
+    in use. The comparison is made once per graph and processor, and its result is saved.
 
     Args:
         output: The name of the encoder's output, a key of `OUTPUTS`.
@@ -66,7 +70,7 @@ def choose_encoder_engine(
         vectors: A function that computes the vectors of `COMPARISON_TEXTS` with a model or graph; one row per text.
 
     Returns:
-        The model or its graph, and the reason.
+        The model or its graph, and the choice with its reason.
 
     Raises:
         ValueError: ``wanted`` is not an engine, or it is "openvino" and OpenVINO cannot run this model here.
@@ -119,7 +123,7 @@ def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
 def _agreeing_graph(
     model: PreTrainedModel, output: str, folder: Path, device: str, precision: str, vectors: Callable[[Any], Vectors]
 ) -> tuple[Any, str]:
-    """Return the model's graph and the reason for it; None and the reason against it if the graph cannot be used."""
+    """Return the model's graph and why it may be used; if it may not, return None and why not."""
     if (obstacle := openvino_obstacle(device, precision)) is not None:
         return None, obstacle
     from antiphon.retrieval.encoder_runtime.openvino_encoder import OpenVINOEncoder
@@ -146,7 +150,7 @@ def stored_graph(folder: Path, device: str, precision: str) -> tuple[EncoderGrap
 
 
 def saved_agreement(path: Path) -> tuple[bool, str] | None:
-    """Read an earlier comparison: whether the graph agreed with torch, and a sentence with the distances.
+    """Read the result of an earlier comparison: whether the graph may be used, and the reason.
 
     Returns None if there is no comparison or its file is damaged.
     """
@@ -161,7 +165,7 @@ def _agreement(graph: float, torch: float) -> tuple[bool, str]:
 
     Args:
         graph: The largest cosine distance of the graph's vectors from those of torch in float32.
-        torch: The same for torch's vectors in the precision in which the encoder would run.
+        torch: The largest such distance of torch's own vectors in the precision in use.
     """
     reason = f"its vectors are {graph:.1e} from torch's in float32, in cosine"
     allowed = max(CLOSE, torch)
@@ -169,7 +173,7 @@ def _agreement(graph: float, torch: float) -> tuple[bool, str]:
 
 
 def _compare(model: PreTrainedModel, encoder: Any, vectors: Callable[[Any], Vectors]) -> tuple[bool, str]:
-    """Compare graph and model; save the result for the next process if possible."""
+    """Compare the vectors of graph and model; save the result for later processes if possible."""
     exact = vectors(copy.deepcopy(model).float())
     distances = {
         "graph": max_cosine_distance(exact, vectors(encoder)),

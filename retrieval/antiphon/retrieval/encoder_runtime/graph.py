@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import openvino
 
 MACHINES = ("x86_64", "AMD64")
-"""The machines on which the graph is known to be faster."""
+"""The machines on which the graph is known to be faster than torch."""
 
 FORMAT = 2
 """The version of the conversion. Raise it when the conversion changes: older graphs are then ignored."""
@@ -106,7 +106,7 @@ def load_or_convert(folder: Path, precision: str, convert: Callable[[], openvino
         with suppress(RuntimeError):
             return EncoderGraph(folder, precision)
     graph = convert()
-    with suppress(OSError, RuntimeError):  # the stored graph does not share the memory of torch's weights
+    with suppress(OSError, RuntimeError):  # unlike ``graph``, the saved graph does not keep torch's weights
         return EncoderGraph(verified_folder(folder, lambda target: _save(graph, target)), precision)
     return EncoderGraph(folder, precision, graph)
 
@@ -129,7 +129,7 @@ def comparison_file(folder: Path, precision: str, processor: str) -> Path:
 
 
 def num_threads() -> int:
-    """Return torch's number of threads: OMP_NUM_THREADS, or the physical cores of this process."""
+    """Return torch's number of threads; without torch, OMP_NUM_THREADS or the physical cores."""
     if "torch" in sys.modules:
         return int(sys.modules["torch"].get_num_threads())
     given = os.environ.get("OMP_NUM_THREADS", "")

@@ -28,7 +28,7 @@ OWN_CODE = (
     "with vLLM, Text Embeddings Inference or another program with OpenAI's protocol, and give its address "
     "(http://HOST:PORT/v1#MODEL)."
 )
-"""The message for a model that brings code."""
+"""The error message for a model that needs Python code of its own."""
 
 
 def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cached: bool) -> Model:
@@ -36,7 +36,7 @@ def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cach
 
     Args:
         kind: The kind of model, such as "embedder", for the error message.
-        load: Function that loads the model; its argument is True if it must not access the hub.
+        load: Function that loads the model. It is called with True if it must not access the hub.
         is_cached: Whether the cache contains the model or a part of it.
 
     Raises:
@@ -76,7 +76,7 @@ def download_models(names: Sequence[str], report: Progress) -> None:
         report: Called with a stage, the megabytes done, and the total megabytes.
 
     Raises:
-        DiskTooSmallError: The disk has too little space. Other errors are left to `load_model`.
+        DiskTooSmallError: The disk has too little space. Other errors are left for `load_model`.
     """
     for name in names:
         try:
@@ -88,7 +88,7 @@ def download_models(names: Sequence[str], report: Progress) -> None:
 
 
 def cached_file(source: str, file: str) -> Path | None:
-    """Return the path of a file of a hub model in the cache, or None."""
+    """Return the path of a hub model's file in the cache; None if it is not cached."""
     if Path(source).exists():
         return None
     return hub_download.cached_file(source, file, cache=_cache())

@@ -1,4 +1,4 @@
-"""Convert an encoder of transformers to an OpenVINO graph, and use the graph in its place."""
+"""Convert an encoder of transformers to an OpenVINO graph, and run the graph instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTPUTS: Mapping[str, Callable[..., Any]] = {
     "last_hidden_state": BaseModelOutput,
     "logits": SequenceClassifierOutput,
 }
-"""The outputs that can be requested from an encoder, with the output class of transformers for each."""
+"""For each output that can be requested from an encoder, its class in transformers."""
 
 
 class OpenVINOEncoder(nn.Module):

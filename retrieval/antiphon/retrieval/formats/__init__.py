@@ -1,7 +1,7 @@
 """File formats. To add one, write a reader in this folder and add a row to `FORMATS`.
 
-A reader turns the bytes of a file into a `Document`. An unpacker turns them into the files that they contain.
-Both are imported when they are first used, and import their parser when they are called.
+A reader converts the bytes of a file to a `Document`. An unpacker yields the files inside a file.
+Readers and unpackers are imported when they are first used, and import parsers when called.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Format:
     """A file format.
 
     Attributes:
-        suffixes: Its file name endings, in lower case.
+        suffixes: The file name endings of the format, in lower case.
         reader: ``module:function`` in this folder; empty if the file only contains other files.
         unpacker: ``module:function`` in this folder, if the file contains other files.
-        markup: The markup of the text of its documents.
+        markup: The markup in the text of documents with this format.
     """
 
     name: str
@@ -92,7 +92,7 @@ OUTDATED = {
     ".odp": "save it as .pptx",
     ".msg": "save it as .eml",
 }
-"""What to do with files of formats that are not read."""
+"""For the file name ending of each format that cannot be read, advice for the user."""
 
 _BY_SUFFIX = {suffix: each for each in FORMATS for suffix in each.suffixes}
 _MACHINE_WRITTEN = (".diff", ".lock", ".log", ".map", ".patch", ".po", ".pot")
@@ -102,7 +102,7 @@ PLAIN_TEXT = FORMATS[0]
 """The format of text files without an ending."""
 
 SUFFIXES = tuple(sorted(_BY_SUFFIX))
-"""The file name endings that have a reader. A name without an ending is read as plain text."""
+"""The file name endings of all formats. A file without an ending is read as plain text."""
 
 
 def format_of(suffix: str) -> Format | None:
@@ -111,9 +111,9 @@ def format_of(suffix: str) -> Format | None:
 
 
 def may_be_text(suffix: str) -> bool:
-    """Return whether files with this unknown ending may be texts for people, such as ``README.FHS`` or ``GFDL-1.3``.
+    """Return whether a file with this unknown ending may be a text for people (``GFDL-1.3``).
 
-    Endings that belong to a media type, such as ``.svg``, and those of files that programs write are not.
+    Endings of a media type, such as ``.svg``, and of files that programs write are excluded.
     """
     return suffix not in _MACHINE_WRITTEN and _MEDIA_TYPES.guess_type(f"name{suffix}") == (None, None)
 
@@ -134,7 +134,7 @@ def sniffed_format(data: bytes) -> Format | None:
 
 
 def markup_of(source: str) -> Markup:
-    """Return the markup of the text of a file of this name."""
+    """Return the markup in the text of a file with this name."""
     found = format_of(Path(source).suffix.lower())
     return found.markup if found is not None else Markup.PLAIN
 

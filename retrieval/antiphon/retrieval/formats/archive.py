@@ -10,10 +10,10 @@ from antiphon.retrieval.formats.office import read_part
 
 
 def zip_members(data: bytes) -> Iterator[Member]:
-    """Yield the files of an archive in sorted order; a damaged one has a reason and no data.
+    """Yield the files of an archive in sorted order; a damaged file has a reason and no data.
 
     Raises:
-        ValueError: Its directory is damaged, or it is encrypted or exceeds the limits.
+        ValueError: The archive's directory is damaged, or the archive is encrypted or too large.
     """
     archive = open_zip(data, "a ZIP archive")
     for name in sorted(archive.namelist()):

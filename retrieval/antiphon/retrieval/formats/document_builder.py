@@ -12,7 +12,7 @@ _GAP = "\n\n"
 
 
 class DocumentBuilder:
-    """Collects the text of a document, its headings, and the places in the file that its parts come from."""
+    """Collects the text of a document, its headings, and the place of each part in the file."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -26,9 +26,10 @@ class DocumentBuilder:
         """Append a block of text and return its start.
 
         Args:
-            text: The text. Control characters are removed, and so is white space around it.
-            place: Its place in the file, such as ``{"slide": "3"}``. None: that of the block before it.
-            gap: The white space before it.
+            text: The text, from which control characters and outer empty lines are removed.
+            place: The block's place in the file, such as ``{"slide": "3"}``. None: the place of the
+                previous block.
+            gap: White space between the previous block and this block.
         """
         text = printable(text).strip("\n").rstrip()
         if not text.strip():
@@ -45,10 +46,10 @@ class DocumentBuilder:
         return start
 
     def add_heading(self, title: str, level: int, place: Mapping[str, str] | None = None) -> None:
-        """Append a heading; nothing if the title is blank.
+        """Append a heading, unless the title is blank.
 
         Args:
-            level: Its level; 1 is the outermost.
+            level: The level of the heading; 1 is the outermost.
         """
         title = " ".join(printable(title).split())
         if title:
@@ -75,12 +76,12 @@ class DocumentBuilder:
         """Append the text, the headings and the code of a document.
 
         Args:
-            level: Added to the levels of its headings.
+            level: The number that is added to the levels of the document's headings.
         """
         text = document.text.strip("\n").rstrip()
         shift = len(document.text) - len(document.text.lstrip("\n"))
         if printable(text) != text:
-            self.add(text, place)  # the positions of headings would be wrong
+            self.add(text, place)  # without headings, because their positions would be wrong
             return
         start = self.add(text, place) - shift
         for each in document.headings:
@@ -91,8 +92,8 @@ class DocumentBuilder:
         """Return the document.
 
         Args:
-            metadata: Its metadata; values that are None or empty are left out.
-            warnings: What is missing or was guessed.
+            metadata: The document's metadata; values that are None or empty are left out.
+            warnings: Sentences for the user about what is missing or was guessed.
         """
         regions = Regions(tuple(self._starts), tuple(self._labels)) if self._starts else None
         facts = {name: value for name, value in (metadata or {}).items() if value not in (None, "", [])}

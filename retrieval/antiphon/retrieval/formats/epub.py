@@ -18,7 +18,7 @@ _PAGES = ("application/xhtml+xml", "text/html")
 
 
 def read_epub_document(data: bytes, source: str) -> Document:
-    """Read a book; the place of a passage is given by the headings above it. Damaged chapters are reported.
+    """Read a book. Only headings give the place of a passage. Damaged chapters are reported.
 
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
@@ -46,7 +46,7 @@ def read_epub_document(data: bytes, source: str) -> Document:
 
 
 def _parsed(archive: zipfile.ZipFile, name: str) -> Any:
-    """Return the root of an XML file in an archive; entities are refused."""
+    """Return the root of an XML file in an archive; a file that declares entities is refused."""
     from defusedxml.common import DefusedXmlException
     from defusedxml.ElementTree import ParseError, fromstring
 

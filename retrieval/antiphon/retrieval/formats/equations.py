@@ -35,7 +35,7 @@ def linear(element: Any) -> str:
 
 
 def _grouped(text: str) -> str:
-    """Return a part of an equation, in parentheses if it is not one number or name."""
+    """Return a part of an equation, in parentheses if it is more than one number or name."""
     return text if len(text) == 1 or text.replace(".", "").isalnum() else f"({text})"
 
 

@@ -25,8 +25,9 @@ _NOT_CALCULATED = re.compile(
 def read_excel_document(data: bytes, source: str) -> Document:
     """Read a workbook: one table per sheet, with values as Excel shows them.
 
-    Hidden sheets, rows and columns are left out and reported, and so are formulas that were never calculated, damaged
-    sheets, and what is not in cells. The place of a passage is its sheet and its range of cells.
+    Hidden sheets, rows and columns are left out. The document's warnings report these, formulas
+    that were never calculated, damaged sheets, and content outside of cells. The place of a passage
+    is its sheet and its range of cells.
 
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
@@ -75,10 +76,10 @@ def _rows(sheet: Any, counter: CellCounter, warnings: list[str]) -> tuple[list[R
         warnings.append(f"its sheet {sheet.title!r} is damaged below row {max(rows, default=0)} ({error})")
     if count := len(_NOT_CALCULATED.findall(xml)):
         warnings.append(f"its sheet {sheet.title!r} has {count} formulas that were not calculated: save it in Excel")
-    # 1. Merged cells count for all rows and columns that they cover.
+    # 1. Copy the text of merged cells to all rows and columns that they cover.
     width = max(map(len, rows.values()), default=0)
     fill([*rows.values()], _merges(parser, [*rows], range(1, width + 1)))
-    # 2. Hidden rows and columns are left out, and reported if they have text.
+    # 2. Leave out hidden rows and columns, and report them if they contain text.
     dimensions = parser.column_dimensions.values()
     spans = [range(int(each["min"]), int(each["max"]) + 1) for each in dimensions if _is_hidden(each)]
     hidden = {number for number in rows if _is_hidden(parser.row_dimensions.get(str(number), {})) and any(rows[number])}
@@ -105,7 +106,7 @@ def _rows(sheet: Any, counter: CellCounter, warnings: list[str]) -> tuple[list[R
 
 
 def _merges(parser: Any, numbers: Sequence[int], columns: Sequence[int]) -> list[Merge]:
-    """Return the merged cells of a sheet by their places among some of its rows and columns."""
+    """Return the merged cells of a sheet as indices into ``numbers`` (of rows) and ``columns``."""
     from openpyxl.utils.cell import range_boundaries
 
     merges = []

@@ -17,9 +17,10 @@ _SCALARS = (str, int, float, bool, datetime.date, type(None))
 
 
 def front_matter(text: str) -> tuple[dict[str, Any], int]:
-    """Return the metadata at the beginning of a text, and the character after it; ``({}, 0)`` if there is none.
+    """Return the metadata at the beginning of a text, and where they end; ``({}, 0)`` if none.
 
-    Values that are no JSON values, dates or times are left out, and so are very many values. A title is a string.
+    Only JSON values and dates are returned; lists and mappings with very many parts are left out. A
+    title is converted to a string.
 
     Args:
         text: The text of a file, without a byte order mark.
@@ -49,9 +50,9 @@ def _parsed(match: re.Match[str]) -> Any:
 
 
 def _is_small(value: Any) -> bool:
-    """Return whether a value has few parts, all of which are values of JSON.
+    """Return whether a value has few parts, and all of them are JSON values or dates.
 
-    A part that YAML refers to many times is counted each time.
+    If YAML refers to a part several times, each reference counts.
     """
     pending, seen = [value], 0
     while pending and seen <= _MOST_VALUES:

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 _INVISIBLE = re.compile("[\xad\u200b\u2060-\u2064\ufeff]")  # soft hyphens, zero-width spaces, operators of MathML
-_LEAST_TEXT = 200  # characters; a shorter rest of a page is suspicious if it is below a tenth of the page
+_LEAST_TEXT = 200  # characters; a shorter main text is suspicious if it is below a tenth of the page
 _LEAST_SHARE = 0.1
 _MOST_CODE_LINES = 60
 _OPERATORS = {"msup": "^", "msub": "_", "mfrac": "/"}
 
 
 class _Text:
-    """The text so far. White space is buffered until the next word, so that no block begins or ends with it.
+    """The text that has been read. No block begins or ends with white space, which is buffered.
 
     Attributes:
-        is_line: Whether all white space is one space, as in headings and cells.
+        is_line: Whether every run of white space becomes one space, as in headings and cells.
         code: The spans of short preformatted texts.
-        labels: The numbers of items of ordered lists that were not read yet, by the nodes' addresses.
+        labels: For the node address of each list item that is not read yet, the item's number.
     """
 
     def __init__(self, *, is_line: bool = False) -> None:
@@ -68,7 +68,7 @@ class _Text:
         self._marker = "" if self.is_line else label
 
     def gap(self, space: str) -> None:
-        """Request white space before the next word; of several requests the widest is used."""
+        """Request white space before the next word; the widest of several requests is used."""
         if space:
             space = " " if self.is_line else space
             self._space = max(self._space, space, key=lambda gap: (gap.count("\n"), len(gap)))
@@ -83,7 +83,7 @@ class _Text:
         self.length += len(before) + len(text)
 
     def add_code(self, text: str) -> None:
-        """Append a preformatted text as a paragraph; a long one, such as a whole letter, is not marked as code."""
+        """Append preformatted text as a paragraph; a long text, such as a letter, is not code."""
         self.gap("\n\n")
         if text:
             self.add(text)
@@ -118,14 +118,15 @@ def read_html_document(data: bytes, source: str, *, quote_marks: bool = False) -
 
     Page furniture is navigation, headers, footers, asides and cookie banners. If a page marks one main part
     (``<main>`` or ``role="main"``), only that part is read. If almost nothing would be left, furniture is read too.
-    Cells of tables are separated by ``|``, and the reading of ruby follows its text in parentheses. The encoding is the
-    declared one, as browsers understand it, or is detected.
+    Cells of tables are separated by ``|``. The pronunciation in a ruby annotation follows the
+    annotated text in parentheses. The encoding that the page declares is interpreted as in
+    browsers; if the page declares none, the encoding is detected.
 
     Args:
         quote_marks: Whether the lines of block quotes begin with ``>``, as in plain e-mail.
 
     Raises:
-        ValueError: The bytes are binary, or the page nests deeper than any browser shows.
+        ValueError: The bytes are binary, or the page opens far more elements than it closes.
     """
     decoded = decode_text(data, declared_encoding(data))
     text, title = _read_page(decoded.text, quote_marks)
@@ -204,7 +205,8 @@ def _parts(node: LexborNode, tag: str, text: _Text) -> list[LexborNode | str]:
     """Return the contents of an element: its nodes, with operators between the parts of formulas."""
     nodes = [*children(node)]
     if tag in LEVELS and not text.is_line:
-        # Browsers read all that follows an unclosed heading as its content; its title ends at the first block.
+        # Browsers count all that follows an unclosed heading as part of it. Here a heading's title
+        # ends at the first block.
         title = [*takewhile(lambda child: child.tag not in BLOCKS, nodes)]
         words = _line(title) or _line(nodes)
         text.add_heading(words, LEVELS[tag])
@@ -217,7 +219,7 @@ def _parts(node: LexborNode, tag: str, text: _Text) -> list[LexborNode | str]:
 
 
 def _add_whole(node: LexborNode, tag: str, text: _Text, *, in_ruby: bool) -> bool:
-    """Append an element that is read as a whole (preformatted text, ruby, a table); return whether it is one."""
+    """Append an element if it is preformatted text, ruby or a table; return whether it is."""
     if tag == "ruby" and not in_ruby:
         base = _line((child for child in children(node) if child.tag not in RUBY_NOTES), in_ruby=True)
         reading = "".join(_line(children(note), in_ruby=True) for note in node.css("rt"))

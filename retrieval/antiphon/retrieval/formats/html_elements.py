@@ -71,11 +71,12 @@ _OPENING, _CLOSING = (re.compile(rf"{bracket}{_NESTING}\b", re.IGNORECASE) for b
 
 @dataclass(frozen=True, slots=True)
 class TableNodes:
-    """The cells of a table: those of each row, None where a cell from above or from the left covers several.
+    """The cells of a table.
 
     Attributes:
+        rows: The cells of each row; None in places that a cell above or to the left covers, too.
         merges: The cells that cover several rows or columns.
-        header_rows: How many rows at the top are marked as headers.
+        header_rows: The number of rows at the top that are marked as headers.
     """
 
     rows: list[list[LexborNode | None]]
@@ -84,7 +85,7 @@ class TableNodes:
 
 
 def declared_encoding(page: bytes) -> str:
-    """Return the label of the encoding that a page declares in ``<meta>`` or as XML; empty if there is none."""
+    """Return the label of a page's declared encoding (``<meta>`` or XML); empty if it has none."""
     from selectolax.lexbor import LexborHTMLParser
 
     if xml := _XML.match(page):
@@ -101,7 +102,7 @@ def declared_encoding(page: bytes) -> str:
 
 
 def is_hidden(node: LexborNode) -> bool:
-    """Return whether an element is not visible text: a script, a hidden element or a permalink of a heading."""
+    """Return whether an element has no visible text: a script, a hidden element, a permalink."""
     tag = node.tag
     if tag in _NOT_TEXT:
         return True
@@ -183,9 +184,9 @@ def children(node: LexborNode) -> Iterator[LexborNode]:
 
 
 def item_labels(ordered_list: LexborNode) -> dict[int, str]:
-    """Return the number that a browser shows before each item of an ordered list, by the addresses of the nodes.
+    """Map the node address of each item of an ordered list to the number that browsers show.
 
-    Items of the class ``numbered`` have their numbers in their text.
+    The numbers are empty if the list has the class ``numbered`` or a style with ``none``.
     """
     attributes = ordered_list.attributes
     items = [child for child in children(ordered_list) if child.tag == "li" and not is_hidden(child)]
@@ -206,7 +207,7 @@ def _integer(text: str | None, default: int) -> int:
 
 
 def nesting_excess(markup: str) -> int:
-    """Return how many elements a page opens and never closes if that makes parsers slow; otherwise 0."""
+    """Return how many elements a page leaves open; 0 if these are too few to slow parsers down."""
     if markup.count("<") < _MOST_OPEN:
         return 0
     excess = len(_OPENING.findall(markup)) - len(_CLOSING.findall(markup))

@@ -1,4 +1,4 @@
-"""Limits for files that other people wrote: how much is unpacked, and how deep. Larger files are refused."""
+"""Limits for files from other people: unpacked size and nesting. Files beyond them are refused."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ MAX_BYTES = 512 * 1024 * 1024
 """The largest unpacked content of one file, in bytes."""
 
 MAX_RATIO = 200
-"""The highest compression ratio of a large part of an archive; text is seldom compressed by more than 20."""
+"""The highest compression ratio of a large part of an archive; text seldom has more than 20."""
 
 MAX_MEMBERS = 20_000
-"""The most files in one archive or mailbox."""
+"""The maximum number of files in one archive or mailbox."""
 
 MAX_DEPTH = 4
-"""How many archives may be nested in each other."""
+"""The maximum number of archives that are nested in each other."""
 
 _LARGE = 16 * 1024 * 1024  # bytes; the compression ratio of smaller parts does not matter
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file inside another one: its path in it, and its bytes, or the reason why it cannot be unpacked."""
+    """A file inside another file: its path there, and its bytes or why it cannot be unpacked."""
 
     name: str
     data: bytes
@@ -37,7 +37,7 @@ def open_zip(data: bytes, kind: str) -> zipfile.ZipFile:
         kind: What the file should be, for the message, such as ``a Word document``.
 
     Raises:
-        ValueError: It is not an archive, is encrypted, or its content exceeds the limits.
+        ValueError: The data are not a ZIP archive, are encrypted, or exceed the limits.
     """
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
@@ -61,12 +61,12 @@ def check_size(size: int) -> None:
     """Refuse content of more than `MAX_BYTES`.
 
     Raises:
-        ValueError: It is larger.
+        ValueError: The content is larger.
     """
     if size > MAX_BYTES:
         raise ValueError(f"its content has {size / 2**20:,.0f} MB unpacked; at most {MAX_BYTES >> 20} MB are read")
 
 
 def _is_encrypted_office(data: bytes) -> bool:
-    """Return whether the data are an OLE file with an encrypted package, as Office saves documents with a password."""
+    """Return whether the data are an Office file with a password: OLE with an encrypted package."""
     return data.startswith(b"\xd0\xcf\x11\xe0") and "EncryptedPackage".encode("utf-16-le") in data

@@ -36,13 +36,14 @@ _BROKEN = (
 
 
 def read_mail_document(data: bytes, source: str) -> Document:
-    """Read a message: decoded headers, then its text, or its HTML if it has no text or only a remark.
+    """Read a message: its decoded headers, then its text.
 
-    Quoted messages follow the sender's own text, each below the line that names its sender. Of an invitation, the
-    summary, time and place are read.
+    The text is the HTML part if there is no plain text, or if the plain text is only a remark.
+    Quoted messages follow the sender's own text, each below the line that names its sender. Of an
+    invitation, the summary, time, place and description are read.
 
     Raises:
-        ValueError: It is not a message, or is nested too deeply.
+        ValueError: The data are not a message, or its parts are nested too deeply.
     """
     message = _parsed(data)
     builder, warnings = DocumentBuilder(), list[str]()
@@ -75,7 +76,7 @@ def mail_attachments(data: bytes) -> Iterator[Member]:
     """Yield the attached files of a message, and attached messages as eml files.
 
     Raises:
-        ValueError: It is not a message, or has too many parts.
+        ValueError: The data are not a message, or the message has too many parts.
     """
     for number, part in enumerate(_parts(_parsed(data)), 1):
         if part.get_content_type() == "message/rfc822":
@@ -89,7 +90,7 @@ def mailbox_messages(data: bytes) -> Iterator[Member]:
     """Yield the messages of a mailbox (mbox) as eml files that are named by their numbers.
 
     Raises:
-        ValueError: It is not a mailbox, or has too many messages.
+        ValueError: The data are not a mailbox, or the mailbox has too many messages.
     """
     marks = list(_SEPARATOR.finditer(data))
     if not marks or data[: marks[0].start()].strip():
@@ -115,7 +116,7 @@ def _parsed(data: bytes) -> Message:
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """Yield the parts of a message that are not multipart themselves, without those of attached messages."""
+    """Yield the innermost parts of a message; an attached message counts as one part."""
     pending = [message]
     count = 0
     while pending:
@@ -131,9 +132,10 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 def _bodies(message: Message) -> list[Message]:
-    """Return the parts with the text of a message: plain text, unless it has less than half of the words of the HTML.
+    """Return the parts with the text of a message: plain text or HTML, and invitations.
 
-    Many messages have their text in HTML, and in plain text only a remark that says so.
+    HTML is used if the plain text has less than half as many words. In many messages, the plain
+    text is only a remark that the text is in HTML.
     """
     texts = [part for part in _parts(message) if part.get_content_maintype() == "text" and not _is_attachment(part)]
     invitations = [part for part in texts if part.get_content_subtype() == "calendar"]
@@ -145,7 +147,7 @@ def _bodies(message: Message) -> list[Message]:
 
 
 def _is_attachment(part: Message) -> bool:
-    """Return whether a part is a file; pictures and other parts without a name are not read as files."""
+    """Return whether a part is a file: it has a file name or is marked as an attachment."""
     try:
         return bool(part.get_filename()) or part.get_content_disposition() == "attachment"
     except _BROKEN:
@@ -174,7 +176,7 @@ def _bytes(part: Message) -> bytes:
 
 
 def _text(part: Message) -> DecodedText:
-    """Return the text of a part in its charset as browsers understand it, with flowed lines joined."""
+    """Decode a part's text, with its charset interpreted as browsers do, and join flowed lines."""
     try:
         decoded = decode_text(_bytes(part), part.get_content_charset() or "")
     except ValueError as error:
@@ -186,7 +188,10 @@ def _text(part: Message) -> DecodedText:
 
 
 def _html(part: Message, source: str) -> Document:
-    """Read an HTML part, with ``>`` before quoted lines; the charset of its header wins over that in the HTML."""
+    """Read an HTML part, with ``>`` before quoted lines.
+
+    If the part's header names a charset, it is used instead of the charset in the HTML.
+    """
     data = _BOM + _text(part).text.encode("utf-8", "replace") if part.get_content_charset() else _bytes(part)
     return read_html_document(data, source, quote_marks=True)
 

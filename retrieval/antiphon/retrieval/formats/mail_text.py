@@ -19,13 +19,14 @@ _DATE = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)\d\d(Z?))?")
 
 
 def add_thread(builder: DocumentBuilder, text: str, sender: str) -> None:
-    """Add the text of a message: the sender's own text, then each quoted message below the line that names its sender.
+    """Add the text of a message: the sender's own text, then each quoted message.
 
-    If the sender answers between the quotes, the order stays.
+    The line that names the sender of a quoted message becomes its heading. If the message's sender
+    answers between the quotes, the order of the text stays.
 
     Args:
         text: The text; lines that begin with ``>`` are quoted.
-        sender: The name above own text that follows a quote.
+        sender: The heading above the sender's own text if it follows a quote.
     """
     if original := _ORIGINAL.search(text):
         quoted = text[original.start("head") :].split("\n")
@@ -56,10 +57,10 @@ def add_thread(builder: DocumentBuilder, text: str, sender: str) -> None:
 
 
 def unflowed(text: str, *, without_spaces: bool) -> str:
-    """Join the lines of a paragraph in ``format=flowed`` (RFC 3676): those that end with a space go on below.
+    """Join the lines of ``format=flowed`` (RFC 3676). A line that ends with a space goes on below.
 
     Args:
-        without_spaces: Whether that space is no part of the text (``DelSp``).
+        without_spaces: Whether the space at the line's end is not part of the text (``DelSp``).
     """
     lines: list[str] = []
     open_marks: str | None = None

@@ -1,4 +1,4 @@
-"""Read Markdown with markdown-it-py; find headings in plain text and papers, and navigation links in Markdown."""
+"""Read Markdown with markdown-it-py; find headings, and the parts of Markdown without prose."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _MARKER = re.compile(
 def read_markdown_document(data: bytes, source: str) -> Document:
     """Read a Markdown file without comments and the fences of MyST directives; front matter becomes metadata.
 
-    The place of a passage is its lines, unless something was left out.
+    The place of a passage is its range of lines, unless a part of the text was left out.
 
     Raises:
         ValueError: The bytes are binary.
@@ -87,13 +87,13 @@ def read_markdown_document(data: bytes, source: str) -> Document:
     has_directives = is_myst or bool(_CONTAINER.search(text))
     if "<!--" in text or "]:" in text or has_directives:
         text = without_spans(text, [*_comments(text, is_myst), *(_directive_spans(text) if has_directives else ())])
-    is_whole = len(text) == len(decoded.text) - start  # else the numbers of lines are not those of the file
+    is_whole = len(text) == len(decoded.text) - start  # else line numbers would differ from the file's
     lines = Regions.of_lines(text, 1 + decoded.text.count("\n", 0, start)) if is_whole else None
     return Document(text, source, metadata, markdown_headings(text), regions=lines, warnings=tuple(warnings))
 
 
 def markdown_headings(text: str) -> tuple[Heading, ...]:
-    """Return the ATX (``# title``) and setext (underlined) headings of Markdown, but not those in lists and quotes."""
+    """Return the ATX (``# title``) and setext (underlined) headings outside of lists and quotes."""
     starts = _line_starts(text)
     tokens = _parser(with_inline=False).parse(text)
     headings = []
@@ -128,7 +128,7 @@ def _comments(text: str, is_myst: bool) -> Iterator[Span]:
 
 
 def _directive_spans(text: str) -> Iterator[Span]:
-    """Yield the fences and options of MyST directives with prose; the argument, such as a title, stays."""
+    """Yield the fences and options of MyST directives with prose, but not their arguments."""
     fences, in_options = FenceTracker(), False
     for start, line in _lines(text):
         match = _DIRECTIVE.match(line)
@@ -156,15 +156,15 @@ def _parser(*, with_inline: bool, is_myst: bool = False) -> MarkdownIt:
 
 
 def _line_starts(text: str) -> list[int]:
-    """Return the first character of each line as markdown-it counts lines, and twice the end of the text."""
+    """Return where each line begins, as markdown-it counts lines, then twice the text's end."""
     return [0, *(match.end() for match in _LINE_END.finditer(text)), len(text), len(text)]
 
 
 def markdown_signposts(text: str) -> Iterator[Span]:
-    """Yield the spans of Markdown that carry no prose, in order: headings, and lines of links or of markup only.
+    """Yield the spans of Markdown without prose: headings, and lines of only links or markup.
 
-    Such lines are links to an anchor alone in a list item or paragraph, link reference definitions, images and badges,
-    and lines of markup: HTML elements alone, and the first lines of admonitions and tabs.
+    Lines of links are anchor links alone in a list item or a paragraph, link reference definitions,
+    images and badges. Lines of markup are HTML elements, and first lines of admonitions and tabs.
     """
     headings = ((heading.start, heading.end) for heading in markdown_headings(text))
     lines = (match.span() for pattern in (_SIGNPOST, _MARKER) for match in pattern.finditer(text))
@@ -178,8 +178,9 @@ def markdown_signposts(text: str) -> Iterator[Span]:
 def plain_headings(text: str) -> tuple[Heading, ...]:
     """Return the titles in plain text: underlined lines, and lines that look like titles.
 
-    These are short, between empty lines, and do not end a sentence. If the first line of the text looks like a title
-    and none is underlined, it is the only heading of level 1. The first use of an underline sets its level.
+    A line looks like a title if it is short, is between empty lines and does not end a sentence.
+    Kinds of underlines get levels from 1 in the order of their first use; the other titles get the
+    next level. If no title is underlined, a title in the first line has level 1, the others 2.
     """
     underlined = (match for match in _UNDERLINED.finditer(text) if _is_title(match["title"], match["rule"]))
     below_rule = (match for match in _BELOW_RULE.finditer(text) if _is_title(match["title"]))
@@ -202,10 +203,10 @@ def _is_title(line: str, rule: str = "") -> bool:
 
 
 def numbered_headings(text: str) -> tuple[Heading, ...]:
-    """Return the lines of a paper that look like section titles: numbered ones, and usual ones such as "Abstract".
+    """Return the section titles of a paper: numbered titles, and usual titles such as "Abstract".
 
-    A heading is short and does not end a sentence. A numbered one follows a line that ends a sentence; ``3.2`` has
-    level 2.
+    A title is short and does not end a sentence. A numbered title follows the end of a sentence or
+    another title; ``3.2`` has level 2.
     """
     headings: list[Heading] = []
     before = ""

@@ -1,4 +1,4 @@
-"""Merged cells and several header rows of tables, in the same way for all formats."""
+"""Treat merged cells and several header rows of tables in the same way for all formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A cell that covers several rows or columns of a table; numbers count from 0, and the last ones are included."""
+    """A cell that covers several rows or columns of a table. Indices are from 0 and inclusive."""
 
     top: int
     left: int
@@ -31,10 +31,12 @@ def fill(rows: Sequence[list[str]], merges: Iterable[Merge]) -> None:
 
 
 def count_header_rows(rows: Sequence[Sequence[str]], merges: Sequence[Merge], count: int = 1) -> int:
-    """Return how many rows are the header of a filled table: merged cells in it go on below, or have names below them.
+    """Return the number of header rows of a table whose merged cells have been filled.
+
+    The header goes on while a merged cell covers the next row, too, or has several names below it.
 
     Args:
-        count: How many rows are known to be headers.
+        count: The number of rows that are known to be headers.
     """
     while count < len(rows) - 1:
         inside = [each for each in merges if each.top < count]
@@ -50,7 +52,7 @@ def count_header_rows(rows: Sequence[Sequence[str]], merges: Sequence[Merge], co
 
 
 def joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names of columns from all header rows: ``2023`` above ``Budget`` is ``2023 Budget``."""
+    """Join all header rows into column names: ``2023`` above ``Budget`` is ``2023 Budget``."""
     width = max(map(len, rows), default=0)
     columns = ([" ".join(row[at].split()) for row in rows if at < len(row)] for at in range(width))
     return [" ".join(dict.fromkeys(filter(None, column))) for column in columns]

@@ -37,7 +37,7 @@ def read_notebook_document(data: bytes, source: str) -> Document:
 
 
 def _cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the cells; until version 3 they were in worksheets."""
+    """Return the cells. Up to version 3 of the format, the cells are in worksheets."""
     sheets = [each for each in _list(notebook.get("worksheets")) if isinstance(each, dict)]
     cells = notebook.get("cells") if "cells" in notebook else [c for each in sheets for c in _list(each.get("cells"))]
     if not isinstance(cells, list) or not ("cells" in notebook or sheets):
@@ -46,7 +46,7 @@ def _cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _results(cell: dict[str, Any]) -> str:
-    """Return what a cell printed and the text of its result, cut off after `_MAX_RESULT` characters."""
+    """Return a cell's printed text and result, cut off after `_MAX_RESULT` characters."""
     texts = []
     for output in _list(cell.get("outputs")):
         if isinstance(output, dict):

@@ -15,7 +15,7 @@ _AS_IT_IS = re.compile(r"general|[@/]", re.IGNORECASE)  # also fractions
 
 
 def shown(value: object, code: str = "General") -> str:
-    """Return a cell's value as a reader sees it: ``15%`` for 0.15 with the format ``0%``.
+    """Return a cell's value as a spreadsheet shows it: ``15%`` for 0.15 with the format ``0%``.
 
     Dates and times are in ISO 8601, which all readers understand, and durations in hours, minutes and seconds.
 
@@ -40,7 +40,7 @@ def shown(value: object, code: str = "General") -> str:
 
 
 def _formatted(number: Decimal, section: str) -> str:
-    """Put the digits of a number that is not negative into the placeholders of a format."""
+    """Put the digits of a non-negative number into the placeholders of a format's section."""
     tokens = [*_TOKEN.finditer(section)]
     pattern = "".join(token["digits"] or "" for token in tokens)
     whole, point, decimals = pattern.lower().partition("e")[0].partition(".")

@@ -1,4 +1,4 @@
-"""Numbers of lists as words processors and browsers print them: 1, 01, a, A, i, I."""
+"""Numbers of list items as word processors and browsers print them: 1, 01, a, A, i, I."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ROMAN = (
 
 
 def numeral(number: int, kind: str) -> str:
-    """Return a number in a format of Word (``ST_NumberFormat``); formats that are not known are decimal.
+    """Return a number in a format of Word (``ST_NumberFormat``); decimal if the format is unknown.
 
     Args:
         kind: The format, such as ``lowerRoman``.

@@ -39,7 +39,7 @@ def is_installed() -> bool:
 
 @contextlib.contextmanager
 def reporting(progress: Progress) -> Iterator[None]:
-    """Report the pages that are recognized inside the context, with the stage `STAGE`."""
+    """Call ``progress`` with the stage `STAGE` for each page that is recognized in the context."""
     token = _report.set(progress)
     try:
         yield

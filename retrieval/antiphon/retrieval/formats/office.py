@@ -1,4 +1,4 @@
-"""Office files, which are ZIP archives of XML: checks before their parsers read them, charts, and what is left out."""
+"""Check Office files (ZIP archives of XML) before they are parsed, and read their charts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARSER_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, ExpatError, SyntaxError, LookupError, ValueError, TypeError),
     *(AttributeError, AssertionError, ArithmeticError, NotImplementedError, OSError),
 )
-"""The errors that parsers of Office files raise for damaged ones, because they check little."""
+"""The errors that parsers of Office files raise for damaged files; the parsers check little."""
 
 _DOCTYPES = tuple("<!DOCTYPE".encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be"))
 _TITLE = "docProps/core.xml"
@@ -39,7 +39,7 @@ _LEFT_OUT = (
     ("drawings with text", re.compile(r"xl/(?:drawings|diagrams)/(?:drawing|data)\d*\.xml"), b"<a:t>"),
     ("embedded files", re.compile(r"\w+/embeddings/(?!Microsoft_Excel_(?:Work)?[Ss]heet).+"), b""),
 )
-"""Parts that no reader reads: what they are, their names, and a mark of those that have text."""
+"""For each kind of part that is not read: a description, a name pattern, and required bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Office:
     """An Office file that was checked.
 
     Attributes:
-        data: Its bytes without damaged parts, for the parser.
-        damaged: The names of these parts.
+        data: The bytes of the file without damaged parts, for the parser.
+        damaged: The names of the damaged parts.
     """
 
     archive: zipfile.ZipFile
@@ -74,7 +74,8 @@ def open_office(data: bytes, kind: str, main: str) -> Office:
         main: The name of the part that it needs to have.
 
     Raises:
-        ValueError: It is encrypted, of another kind, or exceeds the limits, or its main part is damaged.
+        ValueError: The file is encrypted, is of another kind, exceeds the limits or declares XML
+            entities, or its main part is damaged.
     """
     archive, damaged = open_zip(data, kind), list[str]()
     if main not in archive.namelist():
@@ -84,7 +85,7 @@ def open_office(data: bytes, kind: str, main: str) -> Office:
             part = read_part(archive, name)
             if name.endswith((".xml", ".rels")):
                 _refuse_entities(name, part)
-                if not name.startswith((main, "xl/worksheets/")):  # what is in front of the damage is read
+                if not name.startswith((main, "xl/worksheets/")):  # the text before the damage is read
                     ParserCreate().Parse(part, True)
         except (_DamagedError, ExpatError):
             if name == main:
@@ -94,7 +95,10 @@ def open_office(data: bytes, kind: str, main: str) -> Office:
 
 
 def with_parts(archive: zipfile.ZipFile, parts: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of an archive with some parts replaced; empty ones are removed, but a slide becomes blank."""
+    """Return an archive in which the given parts have new contents.
+
+    A part with empty content is removed. A slide with empty content becomes a blank slide.
+    """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as copy:
         for name in archive.namelist():
@@ -113,7 +117,7 @@ def read_part(archive: zipfile.ZipFile, name: str) -> bytes:
     """Return the bytes of a file in an archive.
 
     Raises:
-        ValueError: It is damaged, or compressed in an unknown way.
+        ValueError: The file is damaged, or compressed by an unknown method.
     """
     try:
         return archive.read(name)
@@ -122,14 +126,17 @@ def read_part(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def drawn(element: Any) -> Iterator[str]:
-    """Yield the names of the relationships to charts and diagrams (SmartArt) that are drawn in an element."""
+    """Yield the relationship's name for each chart and diagram (SmartArt) in an element."""
     for each in element.iter():
         if str(each.tag).endswith(("/chart}chart", "/diagram}relIds")):
             yield from (value for name, value in each.attrib.items() if name.endswith(("}id", "}dm")))
 
 
 def drawn_lines(xml: bytes) -> list[str]:
-    """Return the title of a chart and a line for each category with its values; or the texts of SmartArt."""
+    """Return the text of a chart or of SmartArt, as lines.
+
+    The lines of a chart are its title, and for each category a line with its values.
+    """
     from defusedxml.ElementTree import fromstring
 
     root = fromstring(xml)
@@ -145,7 +152,7 @@ def drawn_lines(xml: bytes) -> list[str]:
 
 
 def _points(series: Any, *parts: str) -> dict[str, str]:
-    """Return the values of a part of a series by their places, as the chart shows them."""
+    """Return the values in ``parts`` of a chart's series, by index and as the chart shows them."""
     points = dict[str, str]()
     for found in (each for part in parts for each in series.iterfind(f"{{*}}{part}")):
         code = found.findtext(".//{*}formatCode")

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
 
 READING = threading.Lock()
-"""Held while PDFium is used, because it may be used by one thread at a time."""
+"""A lock to hold while PDFium is used, because only one thread at a time may use PDFium."""
 
 _LIGATURES = str.maketrans(dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"), strict=True)))
-_WIDE_GAP = 1.5  # of the height of a line: where a line is split into columns or cells
+_WIDE_GAP = 1.5  # of the line's height; a line is split into columns or cells at wider gaps
 _LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
 _ENCRYPTED, _UNSUPPORTED = 4, 5  # error codes of PDFium
 _LISTED = 12
-_PICTURE = 0.5  # of the area of a page that pictures cover: its text is in them
-_LEAST_LAYER = 200  # characters of a page of which the text was recognized by another program
-_MOST_UNKNOWN = 0.3  # of the characters of a page, for which its fonts name no letters
+_PICTURE = 0.5  # of a page's area; if pictures cover more, the page's text may be in the pictures
+_LEAST_LAYER = 200  # characters; with more text on a page of pictures, another program has recognized it
+_MOST_UNKNOWN = 0.3  # of a page's characters may have no letter in its fonts
 _OCR_KINDS = {
     "scanned": "without text, only with pictures",
     "pictured": "mostly with pictures, whose text was not read",
@@ -48,14 +48,14 @@ _SHAPES = (2, 3, 4)  # PDFium's kinds of objects: paths, images, shadings
 def read_pdf_document(data: bytes, source: str) -> Document:
     """Read a PDF as a document, without running headers, footers and page numbers.
 
-    Scanned pages are read with the extra ``ocr``. Pages that cannot be read, pages without text, and pages that were
-    recognized are reported as warnings.
+    Scanned pages are read if the extra ``ocr`` is installed. The warnings list the pages that
+    cannot be read, have no text, or were read by OCR.
 
     Args:
         data: The bytes of the file.
 
     Raises:
-        ValueError: The file is encrypted, or is damaged, or has no text on any page.
+        ValueError: The file is encrypted or damaged, or no page has text.
     """
     with READING, open_pdf(data) as pdf:
         pages, warnings = _pages(pdf)
@@ -73,7 +73,7 @@ def read_pdf_document(data: bytes, source: str) -> Document:
 
 @contextlib.contextmanager
 def open_pdf(data: bytes) -> Iterator[PdfDocument]:
-    """Open a PDF file for the time of a ``with`` block; the caller holds `READING`.
+    """Open a PDF file for the time of a ``with`` block; the caller must hold `READING`.
 
     Raises:
         ValueError: The file is encrypted or damaged.
@@ -98,7 +98,7 @@ def open_pdf(data: bytes) -> Iterator[PdfDocument]:
 
 
 def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
-    """Return the lines of each page, and what is missing."""
+    """Return the lines of each page, and warnings about what is missing."""
     from pypdfium2 import PdfiumError, raw
 
     pages: list[list[Line]] = []
@@ -124,7 +124,7 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
 
 
 def _read_page(page: PdfPage) -> tuple[list[Line], list[str]]:
-    """Return the lines of a page, and of what kinds it is: those that are reported or read by OCR."""
+    """Return the lines of a page, and its kinds: keys of `_OCR_KINDS` and `_OTHER_KINDS`."""
     from pypdfium2 import raw
 
     width, height = page.get_size()
@@ -145,7 +145,7 @@ def _read_page(page: PdfPage) -> tuple[list[Line], list[str]]:
 def _read_scans(
     pdf: PdfDocument, numbers: list[int], found: Mapping[str, list[int]], pages: list[list[Line]]
 ) -> Iterator[str]:
-    """Add the lines that OCR finds, if it is installed, to ``pages``, and yield the warnings."""
+    """If OCR is installed, add the lines that it finds to ``pages``. Yield the warnings."""
     if not ocr.is_installed():
         yield from (
             f"{_named(found[kind])} {words}: OCR is needed" for kind, words in _OCR_KINDS.items() if found[kind]
@@ -165,7 +165,7 @@ def _read_scans(
 
 
 def _covers(typed: Line, recognized: Line) -> bool:
-    """Return whether the middle of a recognized line is in a typed one."""
+    """Return whether the middle of a line that OCR recognized is inside a line of the file."""
     x, y = (recognized.left + recognized.right) / 2, (recognized.bottom + recognized.top) / 2
     return typed.left <= x <= typed.right and typed.bottom <= y <= typed.top
 
@@ -176,7 +176,10 @@ def _named(pages: list[int]) -> str:
 
 
 def _lines(page: PdfPage, *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
-    """Return the lines of a page, whether invisible ones are left out, and whether its characters are known letters."""
+    """Return the lines of a page, and two facts about the page.
+
+    The facts are whether invisible text was left out, and whether the fonts name most letters.
+    """
     from pypdfium2 import raw
 
     textpage = page.get_textpage()
@@ -206,7 +209,7 @@ _Box = tuple[float, float, float, float]
 
 
 def _size(textpage: PdfTextPage, index: int) -> float:
-    """Return the height of the font of a character in points of the page."""
+    """Return the font height of a character, in points."""
     from pypdfium2 import raw
 
     box = raw.FS_RECTF()
@@ -215,7 +218,7 @@ def _size(textpage: PdfTextPage, index: int) -> float:
 
 
 def _boxes(textpage: PdfTextPage, turns: int) -> Iterator[tuple[str, _Box, int]]:
-    """Yield the lines of a page with their boxes, split at wide gaps, and the first character of the line."""
+    """Split lines at wide gaps. Yield the text and the box of each part, and its line's start."""
     from pypdfium2 import raw
 
     for match in _LINE.finditer(textpage.get_text_range()):
@@ -241,7 +244,7 @@ def _split(boxes: list[_Box], turns: int) -> Iterator[list[_Box]]:
 
 
 def _along(box: _Box, turns: int) -> tuple[float, float, float]:
-    """Return where a box begins and ends along its line, and how high it is, on a page that is turned clockwise."""
+    """Return a box's start and end along its line, and its height, on a page turned clockwise."""
     left, bottom, right, top = box
     begin, end = ((left, right), (bottom, top), (-right, -left), (-top, -bottom))[turns]
     return begin, end, right - left if turns % 2 else top - bottom

@@ -1,4 +1,4 @@
-"""The layout of PDF pages: reading order of columns, running headers, and how pages continue each other."""
+"""The layout of PDF pages: rows, the reading order of columns, and running headers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 
 SOFT_HYPHEN = "\ufffe"
-"""PDFium writes this for a hyphen at the end of a line, and no line end after it."""
+"""PDFium writes this character for a hyphen at a line's end, and does not end the line after it."""
 
 _NUMBER = re.compile(r"\d+")
 _PAGE_NUMBER = re.compile(
@@ -19,7 +19,7 @@ _PAGE_NUMBER = re.compile(
 _MARGIN = 0.1  # of the height of a page: where running headers and footers are
 _MOST_CROSSING = 0.25
 SAME_LINE = 0.003
-"""The distance of lines on one baseline, of the height of a page."""
+"""Lines on one baseline are at most this far apart, as a share of the page's height."""
 _LEAST_OVERLAP = 0.5  # of the heights of lines on one baseline
 _LEAST_COLUMN = 4  # lines
 _LEAST_FILL = 0.5  # of the width of a column that its lines take; cells of tables take less
@@ -27,9 +27,10 @@ _LEAST_FILL = 0.5  # of the width of a column that its lines take; cells of tabl
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a page: its text and its box as displayed, from 0 to 1 of the page; the origin is at the lower left.
+    """A line of a page: its text, and its box on the displayed page.
 
-    ``size`` is the size of its letters, 0 if it is unknown.
+    Coordinates go from 0 to 1, from the lower left corner of the page. ``size`` is the height of
+    the font as a share of the page's height; 0 if it is unknown.
     """
 
     text: str
@@ -46,7 +47,7 @@ class Line:
 
 
 def in_reading_order(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines of a page in reading order: columns one after the other, sideways lines at the end.
+    """Return the lines of a page in reading order: column by column, vertical lines at the end.
 
     Args:
         lines: The lines in the order of the file, split at wide gaps.
@@ -62,8 +63,9 @@ def in_reading_order(lines: Sequence[Line]) -> list[Line]:
 def without_running_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
     """Return the lines of each page without running headers, footers and page numbers.
 
-    They are in the margins, equal up to numbers on three pages (or on two of a short document), and a page number
-    differs from the position of its page by the same number on several pages.
+    Headers and footers are lines in the margins that are equal, except for numbers, on three pages,
+    or on two in a short document. A number in a margin is a page number if its difference from the
+    page's position is the same on several pages.
     """
     counts = Counter(key for lines in pages for key in {_key(line) for line in _marginal(lines)})
     offsets = Counter(
@@ -101,13 +103,13 @@ def rows_of(lines: Sequence[Line]) -> Iterator[list[Line]]:
 
 
 def _overlap(one: Line, other: Line) -> float:
-    """Return the height that two lines share, of the lower one's height."""
+    """Return the height that two lines share, as a fraction of the smaller height."""
     shared = min(one.top, other.top) - max(one.bottom, other.bottom)
     return shared / max(min(one.top - one.bottom, other.top - other.bottom), 1e-6)
 
 
 def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yield the two outermost lines at the top and at the bottom that are in the margin, but no rows of tables."""
+    """Yield the two highest and two lowest lines that are in a margin, except cells of tables."""
     level = sorted((line for line in lines if not line.is_vertical), key=lambda line: -line.top)
     outer = [line for line in level[:2] if line.bottom > 1 - _MARGIN] + [
         line for line in level[-2:] if line.top < _MARGIN
@@ -116,7 +118,7 @@ def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _is_cell(line: Line, lines: Sequence[Line]) -> bool:
-    """Return whether a line has others beside it, and so has the line that is nearest above or below."""
+    """Return whether a line, and the nearest line above or below, both have lines beside them."""
     row = [each for each in lines if _overlap(line, each) > _LEAST_OVERLAP]
     others = (each for each in lines if each not in row)
     nearest = min(others, key=lambda each: abs(each.bottom - line.bottom), default=line)
@@ -128,7 +130,7 @@ def _key(line: Line) -> str:
 
 
 def _gutter(lines: Sequence[Line]) -> float | None:
-    """Return the middle of the space between two columns of prose that the file interleaves, or None."""
+    """Return the middle of the gap between two columns of prose if the file mixes them, or None."""
     left, right = min(line.left for line in lines), max(line.right for line in lines)
     candidates = [left + (right - left) * step / 100 for step in range(30, 71)]
     crossings = [sum(line.left < x < line.right for line in lines) for x in candidates]
@@ -148,7 +150,10 @@ def _gutter(lines: Sequence[Line]) -> float | None:
 
 
 def _by_column(lines: Sequence[Line], gutter: float) -> Iterator[Line]:
-    """Yield the lines from top to bottom; between lines across both columns, first the left column, then the right."""
+    """Yield the left column, then the right column.
+
+    A line across both columns comes after all lines above it, and before all lines below it.
+    """
     columns: tuple[list[Line], list[Line]] = ([], [])
     for line in sorted(lines, key=lambda line: -line.top):
         if line.left < gutter < line.right:

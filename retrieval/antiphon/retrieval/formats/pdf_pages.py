@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
 
 Box = tuple[float, float, float, float]
-"""Left, top, right and bottom of a part of a page, from 0 to 1 of its size as displayed."""
+"""Left, top, right and bottom of a part of a page, as shares (0 to 1) of the displayed page."""
 
 _MAX_PIXELS = 4_000_000
 _MAX_SIDE = 20_000  # pixels; a page of no height has no area, but any width
 _SCALE = 2.0  # pixels per point, unless the page is so large that the image exceeds one of the maxima
 _GRID = 100_000  # the resolution of boxes
-_MIN_MATCH = 4  # characters; a shorter part of a text is anywhere on a page
+_MIN_MATCH = 4  # characters; a shorter part of a text may occur anywhere on a page
 _PART = re.compile(r"\n|\t| {3,}|\|")  # between lines, and between the cells of a table
 _LEFT_OUT = regex.compile(r"[\s\p{C}\p{Pd}]")  # white space, control characters, hyphens and dashes
 
@@ -35,7 +35,7 @@ def draw_page(data: bytes, number: int) -> bytes:
         number: The number of the page, from 1.
 
     Raises:
-        ValueError: The file is damaged or encrypted, or has no such page, or PDFium cannot draw it.
+        ValueError: The file is damaged or encrypted, or the page does not exist or cannot be drawn.
     """
     with READING, open_pdf(data) as pdf:
         page = _page(pdf, number)
@@ -51,10 +51,10 @@ def draw_page(data: bytes, number: int) -> bytes:
 
 
 def find_on_page(data: bytes, number: int, text: str) -> tuple[Box, ...]:
-    """Return the boxes of a text on a page, one or more for each of its lines; none if the text is not found.
+    """Return the boxes of a text on a page, one or more per line; none if the text is not found.
 
-    White space, hyphens and the kind of ligatures and quotation marks are ignored. If the page has the text in another
-    order, its lines are searched one by one.
+    White space and hyphens are ignored, and so are differences in ligatures and quotation marks. If
+    the page does not contain the text as a whole, its lines are searched one by one.
 
     Args:
         data: The bytes of the PDF file.
@@ -62,7 +62,7 @@ def find_on_page(data: bytes, number: int, text: str) -> tuple[Box, ...]:
         text: The text, as `read_pdf_document` returns it.
 
     Raises:
-        ValueError: The file is damaged or encrypted, or has no such page.
+        ValueError: The file is damaged or encrypted, or the page does not exist.
     """
     from pypdfium2 import PdfPosConv
 
@@ -102,7 +102,7 @@ def _boxes(textpage: PdfTextPage, text: str) -> Iterator[Box]:
 
 
 def _spans(page: str, text: str) -> Iterator[tuple[int, int]]:
-    """Yield the span of a text in a page, or else the spans of its lines and cells that are found.
+    """Yield a text's span in a page; if it is not found, the spans of the text's lines and cells.
 
     Args:
         page: The text of the page, as `_folded` returns it.

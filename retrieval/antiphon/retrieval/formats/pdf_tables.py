@@ -1,4 +1,4 @@
-"""Tables on PDF pages: rows whose cells stand below each other, over page breaks too."""
+"""Find tables on PDF pages: rows whose cells are below each other, also across page breaks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def blocks_of(lines: Sequence[Line], columns: int = 0) -> Iterator[Sequence[Line
     """Yield the tables of a page in Markdown, and the lines between them, in order.
 
     Args:
-        lines: The lines of the page in reading order; the cells of a row are lines of their own.
-        columns: The number of columns of a table that ends the page before, of which a single row may follow.
+        lines: The lines of the page in reading order; each cell of a row is one line.
+        columns: The number of columns of the table at the end of the previous page; 0 without one.
+            Even a single row may continue that table.
     """
     rows = [*rows_of(lines)]
     prose: list[Line] = []
@@ -46,7 +47,7 @@ def blocks_of(lines: Sequence[Line], columns: int = 0) -> Iterator[Sequence[Line
 
 
 def _table(rows: Sequence[Sequence[Line]], first: int) -> tuple[Table, int]:
-    """Return the table that begins at a row, and the row after it; empty if the row has one cell."""
+    """Return the table that begins at a row (empty if none), and the index of the row after it."""
     spans = [(cell.left, cell.right) for cell in rows[first]]
     if len(spans) < 2 or any(_NO_CELL.match(cell.text) for cell in rows[first]):
         return [], first

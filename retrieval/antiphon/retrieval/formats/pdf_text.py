@@ -1,4 +1,4 @@
-"""The text of PDF pages: paragraphs, tables and footnotes, and how pages continue each other."""
+"""The text of PDF pages: paragraphs, tables and footnotes, joined across page breaks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ _TABLE_END = re.compile(r"(?:\A|\n)(?P<row>\| [^\n]+ \|)\Z")
 _TABLE_START = re.compile(r"(?P<row>\| [^\n]+ \|)(?P<rule>\n\|(?: --- \|)+)?(?:\n|\Z)")
 _BAR = re.compile(r"(?<!\\)\|")
 _NOTE = re.compile(r"(?:\d{1,3}|[*†‡§¹²³⁴-⁹]+|\[\d{1,3}\])[.)]?\s*\S")
-_SMALL = 0.92  # of the usual size of letters: that of a footnote is below
+_SMALL = 0.92  # of the usual size of letters; footnotes have smaller ones
 _PARAGRAPH = 1.6  # times the usual distance of lines
 _FULL_LINE = 30  # characters
 _CELL_GAP = "   "
 
 
 def pages_text(pages: Sequence[Sequence[Line]]) -> list[str]:
-    """Return the text of each page; a footnote in the middle of a sentence follows its paragraph on the next page.
+    """Return the text of each page.
+
+    Footnotes that interrupt a sentence are moved below the sentence's paragraph on the next page.
 
     Args:
-        pages: The lines of each page in reading order. A line that ends with `SOFT_HYPHEN` goes on in the next one.
+        pages: The lines of each page in reading order; `SOFT_HYPHEN` joins a line to the next line.
     """
     texts: list[str] = []
     note = ""
@@ -46,11 +48,11 @@ def pages_text(pages: Sequence[Sequence[Line]]) -> list[str]:
 
 
 def page_text(lines: Sequence[Line], columns: int = 0) -> str:
-    """Return the text of a page: tables in Markdown, and an empty line where lines are further apart.
+    """Return the text of a page, with tables in Markdown and empty lines between paragraphs.
 
     Args:
         lines: The lines in reading order.
-        columns: The number of columns of the table at the end of the page before; 0: there is none.
+        columns: The number of columns of the table at the end of the previous page; 0 without one.
     """
     blocks = blocks_of(lines, columns)
     return "\n\n".join(block if isinstance(block, str) else _prose(block) for block in blocks)
@@ -75,7 +77,7 @@ def _prose(lines: Sequence[Line]) -> str:
 
 
 def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
-    """Return the text of all pages and the first character of each; a sentence or table goes on across a page break."""
+    """Join the pages so that sentences and tables go on; return the text and each page's start."""
     parts: list[str] = []
     starts, length = [], 0
     for page in pages:
@@ -92,7 +94,7 @@ def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
 
 
 def _continued(text: str, following: str) -> tuple[str, str]:
-    """Return the text without a hyphen at its end, and the gap before what follows on the next page or column."""
+    """Return the text without a word's hyphen at its end, and the gap before the following text."""
     if _same_table(text, following):
         return text, "\n"
     if _HYPHEN_AT_END.search(text[-2:]) and following[0].islower():
@@ -102,9 +104,10 @@ def _continued(text: str, following: str) -> tuple[str, str]:
 
 
 def without_hyphens(pages: Sequence[str]) -> list[str]:
-    """Return the pages with words that were hyphenated at the end of a line joined.
+    """Join words that are hyphenated at the end of a line.
 
-    A hyphen stays if the word occurs with it elsewhere in the document, as in ``well-known``, or before a capital.
+    The hyphen stays before a capital letter, or if the word occurs with a hyphen elsewhere in the
+    document, such as ``well-known``.
 
     Args:
         pages: The text of each page, in which `SOFT_HYPHEN` marks the hyphens.
@@ -126,14 +129,14 @@ def _is_full_line(text: str) -> bool:
 
 
 def _same_table(text: str, following: str) -> re.Match[str] | None:
-    """Return the first row of a table that goes on below the table at the end of a text, or None."""
+    """Return the first row of ``following`` if it continues the text's last table, else None."""
     last, first = _TABLE_END.search(text[-10_000:]), _TABLE_START.match(following)
     bars = [len(_BAR.findall(match["row"])) for match in (last, first) if match]
     return first if len(bars) == 2 and bars[0] == bars[1] else None
 
 
 def _without_header(parts: Sequence[str], page: str) -> str:
-    """Return a page without the repeated header of the table that goes on there."""
+    """Return a page without the repeated header of a table that goes on from the previous page."""
     first = _same_table(parts[-1], page)
     if first is None or not first["rule"]:
         return page
@@ -142,7 +145,10 @@ def _without_header(parts: Sequence[str], page: str) -> str:
 
 
 def _without_notes(lines: Sequence[Line]) -> Sequence[Line]:
-    """Return the lines of a page without the footnotes at its end: smaller lines, the first of which has a mark."""
+    """Return the lines of a page without its footnotes.
+
+    Footnotes are the lines in smaller letters at the end, from the first line with a mark on.
+    """
     usual = median(line.size for line in lines) if lines else 0.0
     small = len(lines)
     while small and 0 < lines[small - 1].size < _SMALL * usual:

@@ -8,9 +8,9 @@ from antiphon.retrieval.formats.text import decode_text
 
 
 def read_text_document(data: bytes, source: str) -> Document:
-    """Read a plain-text file: all characters but control characters and escape sequences of terminals.
+    """Read a plain-text file without control characters and escape sequences of terminals.
 
-    The place of a passage is its lines.
+    The place of a passage is its range of lines.
 
     Raises:
         ValueError: The bytes are binary.

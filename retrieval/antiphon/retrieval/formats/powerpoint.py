@@ -47,7 +47,7 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
 
 
 def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str]) -> int:
-    """Add the text of a slide and return how many shapes are hidden."""
+    """Add the text of a slide; return its number of hidden shapes."""
     title = slide.shapes.title
     if title is not None:
         builder.add_heading(title.text_frame.text, 1, place)
@@ -81,9 +81,10 @@ def _shapes(shapes: Any) -> Iterator[Any]:
 
 
 def _ordered(shapes: Sequence[Any]) -> list[Any]:
-    """Return shapes in reading order, by recursive cuts between columns, else between rows (Nagy and Seth 1984).
+    """Return shapes in reading order (recursive X-Y cut, Nagy and Seth 1984).
 
-    Rows that have the same columns stay together.
+    Shapes in several columns are cut between columns, other shapes between rows. Rows with the same
+    columns stay together.
     """
     parts = _cut(shapes, "left", "width")
     if len(parts) == 1:
@@ -100,7 +101,7 @@ def _ordered(shapes: Sequence[Any]) -> list[Any]:
 
 
 def _cut(shapes: Sequence[Any], start: str, size: str) -> list[list[Any]]:
-    """Return shapes in groups that are separated by a gap in one direction."""
+    """Divide shapes into groups at the gaps between them in one direction."""
     groups, end = list[list[Any]](), 0
     for shape in sorted(shapes, key=lambda shape: getattr(shape, start) or 0):
         begin = getattr(shape, start) or 0
@@ -127,7 +128,7 @@ def _table(table: Any) -> list[list[str]]:
 
 
 def _text(frame: Any) -> str:
-    """Return the paragraphs of a text frame; those below the first level as list items."""
+    """Return the paragraphs of a text frame; paragraphs below the first level become list items."""
     lines = []
     for paragraph in frame.paragraphs:
         text = paragraph.text.replace("\v", "\n")

@@ -1,6 +1,7 @@
-"""Read reStructuredText: docutils converts it to HTML, and the HTML reader reads that.
+"""Read reStructuredText: docutils converts it to HTML, and the HTML reader reads the result.
 
-Sphinx has many directives and roles that docutils does not know. Their texts are kept, without what Sphinx would add.
+Sphinx has many directives and roles that docutils does not know. Their texts are kept, but nothing
+that Sphinx would generate is added.
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ def read_rst_document(data: bytes, source: str) -> Document:
 
 
 class _Options(dict[str, Any]):
-    """The options of a directive of docutils, and any others."""
+    """The options of a docutils directive; other options are accepted, too."""
 
     def __missing__(self, name: str) -> Any:
         return directives.unchanged
 
 
 class _Prose(Directive):
-    """A directive with text, whose argument is text as well, such as a note."""
+    """A directive such as ``note``: both its argument and its content are prose."""
 
     has_content = True
     optional_arguments = 1
@@ -83,16 +84,16 @@ class _Prose(Directive):
 
     @property
     def argument(self) -> list[str]:
-        """The lines behind the name of the directive."""
+        """The lines after the name of the directive."""
         return self.arguments[0].splitlines() if self.arguments else []
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the text."""
+        """The lines of prose."""
         return [*self.argument, "", *self.content]
 
     def run(self) -> list[nodes.Node]:
-        # The text belongs to what is around the directive, and may have titles of sections.
+        # The text becomes a part of the text around the directive, and may contain section titles.
         lines, parent = StringList(self.lines, self.name), self.state_machine.node
         self.state.nested_parse(lines, self.content_offset, parent, match_titles=True)
         return []
@@ -107,7 +108,7 @@ class _Content(_Prose):
 
 
 class _Version(_Prose):
-    """A remark on a version, such as ``versionadded``."""
+    """A directive about a version, such as ``versionadded``."""
 
     @property
     def lines(self) -> list[str]:
@@ -137,7 +138,7 @@ class _Description(_Prose):
 
 
 class _Code(_Prose):
-    """A directive with code: its lines below the options."""
+    """A directive with code, which follows the options."""
 
     def run(self) -> list[nodes.Node]:
         below = dropwhile(_OPTION.match, self.block_text.splitlines()[1:])
@@ -186,7 +187,10 @@ _DIRECTIVES = {name: kind for kind, names in _NAMES.items() for name in names.sp
 
 
 def _run_directive(state: Any, match: re.Match[str], **presets: Any) -> Any:
-    """Run the directive of this module that begins with a match, in a state of the parser."""
+    """Run a directive whose first line has matched, with this module's class for its name.
+
+    ``state`` is the parser's state.
+    """
     name = match[1].rpartition(":")[2].lower()
     return state.run_directive(_DIRECTIVES.get(name, _Description), match, name, presets)
 
@@ -201,7 +205,7 @@ _EXPLICIT.constructs = [
 class _State(states.RSTState):
     """A state of the parser with the directives of this module."""
 
-    nested_sm_cache: ClassVar[list[Any]] = []  # type: ignore[misc]  # not that of parsers with other states
+    nested_sm_cache: ClassVar[list[Any]] = []  # type: ignore[misc]  # not shared with other parsers
     explicit = _EXPLICIT
     directive = _run_directive
 
@@ -214,7 +218,7 @@ _STATES = tuple(type(state.__name__, (_State, state), {}) for state in states.st
 
 
 class _Parser(Parser):
-    """The parser of docutils with the directives of this module; nothing is registered for other parsers."""
+    """The parser of docutils with the directives of this module, which other parsers do not get."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +229,7 @@ class _Parser(Parser):
 
 
 class _KeepTexts(Transform):
-    """Change a tree so that its page shows all texts, also those that docutils cannot parse, and no messages."""
+    """Change a tree so that its HTML shows all texts, even unparsable ones, but no messages."""
 
     default_priority = 850  # before docutils removes messages with the texts that they quote
 
@@ -251,11 +255,11 @@ class _KeepTexts(Transform):
         for classifier in tree.findall(nodes.classifier):
             classifier.insert(0, nodes.Text(" : "))
         for element in tree.findall(nodes.Element):
-            element["ids"], element["classes"] = [], []  # by which the HTML reader finds parts without content
+            element["ids"], element["classes"] = [], []  # else the HTML reader could skip the element
 
 
 def _role_text(text: str) -> str:
-    """Return what Sphinx would show of the text of a role: without a target, and without modules after ``~``."""
+    """Return the part of a role's text that Sphinx shows: no target, and no modules after ``~``."""
     if found := _WITH_TARGET.fullmatch(text):
         return found[1]
     return text.rpartition(".")[2].removeprefix("~") if text.startswith("~") else text.removeprefix("!")

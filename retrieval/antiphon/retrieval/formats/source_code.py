@@ -17,7 +17,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 def read_python_document(data: bytes, source: str) -> Document:
     """Read a Python file; its classes and functions are headings, and the place of a passage is its lines.
 
-    A file that this version of Python cannot parse is read as any other source code.
+    If this version of Python cannot parse the file, it is read without headings.
 
     Raises:
         ValueError: The bytes cannot be decoded.
@@ -48,7 +48,10 @@ def read_code_document(data: bytes, source: str) -> Document:
 
 
 def _headings(body: Sequence[ast.stmt], inside: str, level: int, text: str, starts: Sequence[int]) -> Iterator[Heading]:
-    """Yield a heading for each class and function, and one for the code that follows them on the level around."""
+    """Yield a heading for each class and function, and a heading for the code after them.
+
+    The heading for code has the name of the surrounding class; empty at the level of the module.
+    """
     follows = False
     for statement in body:
         if isinstance(statement, _Definition):

@@ -23,7 +23,7 @@ def read_csv_document(data: bytes, source: str) -> Document:
     """Read comma-, semicolon-, tab- or bar-separated values as one table; the place of a passage is its rows.
 
     Raises:
-        ValueError: The bytes cannot be decoded, or exceed the limits.
+        ValueError: The bytes cannot be decoded, or the table exceeds the limits.
     """
     decoded = decode_text(data)
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
@@ -39,12 +39,12 @@ def read_csv_document(data: bytes, source: str) -> Document:
 
 
 Place = Callable[[int, int, int], dict[str, str]]
-"""Called with the number of a row and of its first and last column, from 1."""
+"""A function from a row, its first and its last column (all from 1) to the place of the cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cells of a row from the first to the last that is not empty; numbers count from 1."""
+    """A row without the empty cells at its ends; its number and its first column count from 1."""
 
     number: int
     column: int
@@ -57,16 +57,16 @@ class TooLargeError(ValueError):
 
 
 class CellCounter:
-    """Counts rows and cells, and refuses too many."""
+    """Counts the rows and cells of a file, and refuses a file with too many."""
 
     def __init__(self) -> None:
         self._rows = self._cells = 0
 
     def add(self, cells: int) -> None:
-        """Count a row with a number of cells.
+        """Count one row of ``cells`` cells.
 
         Raises:
-            TooLargeError: There are too many.
+            TooLargeError: The file has too many rows or cells.
         """
         self._rows += 1
         self._cells += cells
@@ -75,11 +75,13 @@ class CellCounter:
 
 
 def add_tables(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[Merge] = ()) -> None:
-    """Add the tables of a sheet, which begin below empty rows with names of columns above numbers.
+    """Add the tables of a sheet.
+
+    A new table begins after an empty row if a row of column names follows, with numbers below it.
 
     Args:
         rows: The rows that are not empty.
-        merges: The merged cells, whose text is in all cells that they cover already.
+        merges: The merged cells. Their text has already been copied to every cell that they cover.
     """
     starts = [0, *(place for place in range(1, len(rows)) if _begins_table(rows, place)), len(rows)]
     for first, last in pairwise(starts):
@@ -97,7 +99,7 @@ def _begins_table(rows: Sequence[Row], place: int) -> bool:
 
 
 def _add_table(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[Merge]) -> None:
-    """Add a table; rows with one value above its header are text, and several header rows are joined."""
+    """Add a table; rows of one value above the header become text, and header rows are joined."""
     several = (place for place, row in enumerate(rows[:_MOST_TITLES]) if sum(map(bool, row.cells)) > 1)
     first = next(several, 0)
     for row in rows[:first]:
@@ -112,7 +114,7 @@ def _add_table(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[M
 
 
 def _cut(rows: Iterable[Row]) -> Iterator[tuple[Sequence[str], dict[str, str]]]:
-    """Yield the cells and the places of rows; the header says where the table begins and how wide it is."""
+    """Yield the cells and the place of each row, padded to the columns of the first row."""
     left = right = 0
     for row in rows:
         last = row.column + len(row.cells) - 1
@@ -123,7 +125,7 @@ def _cut(rows: Iterable[Row]) -> Iterator[tuple[Sequence[str], dict[str, str]]]:
 
 
 def filled(rows: Iterable[tuple[int, Sequence[str]]], place: Place) -> Iterator[Row]:
-    """Yield the rows that are not empty, without the empty cells around them, from their numbers and cells."""
+    """Yield a `Row` for each row that is not empty, from the numbers and the cells of the rows."""
     for number, cells in rows:
         columns = [column for column, value in enumerate(cells) if value.strip()]
         if columns:
@@ -137,7 +139,7 @@ def _csv_rows(text: str, source: str) -> Iterator[list[str]]:
 
 
 def _delimiter(sample: str) -> str:
-    """Return the delimiter that splits the first lines into the same number of values, at least two."""
+    """Return the delimiter that splits most of the first lines into the same number of values."""
     best = (0, ",")
     for delimiter in (",", ";", "\t", "|"):
         rows = list(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter))[:20]

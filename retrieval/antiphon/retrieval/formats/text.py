@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_BOMS = (  # the longer ones first, because the mark of UTF-16 begins that of UTF-32
+_BOMS = (  # UTF-32 before UTF-16, because its mark begins with the mark of UTF-16
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -16,7 +16,7 @@ _BOMS = (  # the longer ones first, because the mark of UTF-16 begins that of UT
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
-# The decoders of Python that read all characters which browsers read under a name of the WHATWG standard.
+# For names of the WHATWG standard, Python's decoders of all characters that browsers decode.
 _SUPERSETS = {
     "big5": "big5hkscs",
     "euc-kr": "cp949",
@@ -36,7 +36,7 @@ _NOT_DECODED = ("replacement", "x-user-defined")
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n]\x08")  # colours of a terminal, and overprinted characters
 _REST_OF_PARAGRAPH = re.compile(r"[ \t]*\r?\n(?:[ \t]*\r?\n)*")
 _STATEFUL = re.compile(rb"\x1b[$(]|~\{")  # ISO-2022 and HZ shift between character sets with ASCII bytes
-_CONTROL = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")  # not those of terminals, which text files contain
+_CONTROL = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")  # except those for terminals, which text files contain
 _UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _REPLACED = str.maketrans(
     dict.fromkeys(map(chr, (*range(32), *range(127, 160))), " ")
@@ -54,20 +54,23 @@ _MOST_DAMAGED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DecodedText:
-    """The text of a file, and ``warnings``, which say how its encoding was guessed (empty if it was known)."""
+    """The text of a file. ``warnings`` say how the encoding was guessed; empty if it was known."""
 
     text: str
     warnings: tuple[str, ...] = ()
 
 
 def decode_text(data: bytes, declared: str = "") -> DecodedText:
-    """Decode a file: by its byte order mark, as UTF-8, by its declaration, as UTF-16 or UTF-32, or as detected.
+    """Decode a file.
 
-    The text has no byte order mark, no escape sequences of terminals, no control characters and no embedded data, such
-    as those of ``data:image/png;base64``.
+    The first encoding that fits is used: the encoding of the byte order mark, UTF-16 or UTF-32
+    without a mark, UTF-8, the declared encoding, and the encoding that the bytes suggest. The text
+    has no byte order mark, no escape sequences of terminals, no control characters and no embedded
+    data, such as ``data:image/png;base64``.
 
     Args:
-        declared: The label of an encoding that the file declares, such as ``iso-8859-1``; browsers' rules apply.
+        declared: The label of the encoding that the file declares, such as ``iso-8859-1``. It is
+            interpreted as browsers do.
 
     Raises:
         ValueError: The bytes are binary, or damaged in the encoding of their byte order mark.
@@ -84,7 +87,7 @@ def without_controls(text: str) -> str:
 
 
 def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return the text without the characters of the spans; a whole paragraph goes with the empty lines below it.
+    """Remove spans from a text. With a whole paragraph, the empty lines below it are removed.
 
     Args:
         spans: The start and the end of each span; they may overlap.
@@ -167,7 +170,7 @@ def _wide_encoding(data: bytes) -> str:
 
 
 def _is_one_script(text: str, ascii_share: float) -> bool:
-    """Return whether the share of ASCII is above `ascii_share`, or most characters are in one block of 256."""
+    """Return whether the share of ASCII exceeds ``ascii_share``, or one block of 256 dominates."""
     blocks = Counter(ord(character) >> 8 for character in text)
     [(_, most)] = blocks.most_common(1)
     return sum(map(str.isascii, text)) > ascii_share * len(text) or (ascii_share < 0.5 and most > 0.6 * len(text))
@@ -188,7 +191,7 @@ def _decoder(label: str) -> str:
 
 
 def _detected(data: bytes) -> tuple[str, str]:
-    """Return the text in the most likely encoding, and a sentence with its confidence."""
+    """Return the text in the most likely encoding, and a sentence about the guess."""
     repaired = data.decode("utf-8", "replace")
     damaged, whole = repaired.count("\ufffd"), sum(character > "\x7f" for character in repaired[:_SAMPLE])
     if damaged < _MOST_DAMAGED * (whole - damaged):

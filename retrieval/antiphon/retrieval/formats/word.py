@@ -1,4 +1,4 @@
-"""Read Word documents (docx): mammoth converts them to HTML, and the HTML reader reads that."""
+"""Read Word documents (docx): mammoth converts them to HTML, which the HTML reader reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _UNKNOWN = "An unrecognised element was ignored: "
 def read_word_document(data: bytes, source: str) -> Document:
     """Read a Word document with its headings, lists and their numbers, tables, equations, charts and notes.
 
-    What is left out is reported: hidden text, pictures, comments, headers and footers.
+    The warnings report what is left out: hidden text, pictures, comments, headers and footers.
 
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.
@@ -73,7 +73,7 @@ def read_word_document(data: bytes, source: str) -> Document:
 
 
 def _with_plain_text(office: Office) -> tuple[bytes, int]:
-    """Return a document whose numbers, equations and charts are text, and how many hidden runs were removed."""
+    """Return the file with numbers, equations and charts as text, and its number of hidden runs."""
     with zipfile.ZipFile(io.BytesIO(office.data)) as archive:
         names = {*archive.namelist()}
         parsed = {name: fromstring(archive.read(name)) for name in (_BODY, *_NOTES) if name in names}
@@ -84,7 +84,7 @@ def _with_plain_text(office: Office) -> tuple[bytes, int]:
 
 
 def _charts(archive: zipfile.ZipFile, names: Collection[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the lines of the charts and diagrams of a document, by the names of their relationships."""
+    """Yield, for each chart and diagram of a document, the id of its relationship and its lines."""
     for each in fromstring(archive.read(_RELATIONS)) if _RELATIONS in names else ():
         target = posixpath.normpath(posixpath.join("/word", each.get("Target", ""))).lstrip("/")
         if each.get("Type", "").endswith(("/chart", "/diagramData")) and target in names:
@@ -123,5 +123,5 @@ def _element(name: str, *children: Any) -> Any:
 
 
 def _header(row: re.Match[str]) -> str:
-    """Return the first row of a table as its header, which most documents do not mark."""
+    """Mark the first row of a table as the header, because most documents do not."""
     return f"<thead><tr>{row[1].replace('<td', '<th').replace('</td>', '</th>')}</tr></thead>"

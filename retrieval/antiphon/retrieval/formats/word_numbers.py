@@ -11,7 +11,7 @@ from antiphon.retrieval.formats.numerals import numeral
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 """The namespace of the elements of Word documents."""
 
-_MOST_STYLES = 20  # that a style may be based on, one on the other
+_MOST_STYLES = 20  # in a chain of styles that are based on each other
 
 
 class ParagraphNumbers:
@@ -36,7 +36,7 @@ class ParagraphNumbers:
         self._started: set[tuple[str, int]] = set()
 
     def label(self, paragraph: Any) -> str:
-        """Return the number that Word prints before a paragraph, which is counted; empty if there is none."""
+        """Count a paragraph; return the number that Word prints before it, or an empty text."""
         style = _value(paragraph, f"pPr/{W}pStyle")
         number, level, own_style = "", "", style
         for properties, name in self._properties(paragraph, style):
@@ -85,7 +85,7 @@ class ParagraphNumbers:
         return re.sub(r"%(\d)", printed, _value(levels[place], "lvlText")).strip()
 
     def _properties(self, paragraph: Any, style: str) -> Iterator[tuple[Any, str]]:
-        """Yield the numbering properties of a paragraph, then those of its styles, each with the style's name."""
+        """Yield the numbering properties of a paragraph, then of its styles, with style names."""
         yield from ((each, style) for each in paragraph.iterfind(f"{W}pPr/{W}numPr"))
         for _ in range(_MOST_STYLES):
             found = self._styles.get(style)
@@ -96,7 +96,7 @@ class ParagraphNumbers:
 
 
 def is_on(switch: Any) -> bool:
-    """Return whether a property that is on or off is there and on."""
+    """Return whether an on/off property is present and on."""
     return switch is not None and switch.get(f"{W}val") not in ("0", "false", "off")
 
 

@@ -13,7 +13,7 @@ _SQLITE_DISK_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 
 
 def require_free_space(folder: Path, needed: int) -> None:
-    """Raise an error if the result cannot fit on the disk. Called before any work starts.
+    """Raise an error if the result cannot fit on the disk. Callers check this before other work.
 
     Args:
         folder: The folder that will be written; it need not exist.
@@ -31,7 +31,7 @@ def require_free_space(folder: Path, needed: int) -> None:
 
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Convert the errors of a full disk, from the system or from SQLite, into one message.
+    """Convert errors of the system and of SQLite about a full disk to one clear error.
 
     Raises:
         OSError: The disk became full inside the ``with`` block.

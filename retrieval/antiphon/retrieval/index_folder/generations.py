@@ -47,10 +47,10 @@ def write_generation(
     """Write a new generation and make it the current one, atomically.
 
     Args:
-        folder: The index folder, which the caller has locked with `lock_for_writing`. Files and subfolders get its
-            permissions.
+        folder: The index folder, which the caller has locked with `lock_for_writing`. Files and
+            subfolders get the permissions of this folder.
         write: Function that writes the files into the given empty folder.
-        after: The generation from which the new one was derived. An error is raised if it is no longer current.
+        after: The name of the generation from which the new one was derived; it must be current.
 
     Returns:
         The subfolder of the new generation.
@@ -157,7 +157,7 @@ def _last_number(folder: Path) -> int:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Remove the files of killed writers, and all generations except the current one and the one before it."""
+    """Remove the files of killed writers, and all but the current and the previous generation."""
     generations = sorted(path for path in folder.iterdir() if GENERATION.fullmatch(path.name))
     current, _ = index_version(folder)
     names = [path.name for path in generations]

@@ -58,9 +58,9 @@ class StoredIndex:
     """The content of an index folder.
 
     Attributes:
-        vectors: Row ``i`` belongs to passage ``i``; of shape (passages, dim), float32 if search is exact, else float16.
-            A large array is memory-mapped.
-        token_counts: For each token id, the number of passages that contain it, if the embedder has tokens.
+        vectors: The vectors, of shape (passages, dim); row ``i`` belongs to passage ``i``. The type
+            is float32 if search is exact, else float16. A large array is memory-mapped.
+        token_counts: For each token id, the number of passages with it; None without tokens.
         description: How the vectors are searched.
         files: The subfolder of this generation.
     """
@@ -80,11 +80,11 @@ class StoredIndex:
         return str(self.folder)
 
     def sources(self) -> dict[str, int]:
-        """Return the number of passages of each source, sorted by source."""
+        """Return, for each source, its number of passages. The result is sorted by source."""
         return self.passages.sources()
 
     def documents(self) -> dict[str, tuple[int, SourceFile | None]]:
-        """Return the number of passages and the file of each source, sorted by source."""
+        """Return, for each source, its number of passages and its file; sorted by source."""
         return self.passages.documents()
 
     def lines(self) -> list[str]:
@@ -142,11 +142,11 @@ class PassageTable:
         return [identifier for (identifier,) in self._query(_IDS, (source,))]
 
     def sources(self) -> dict[str, int]:
-        """Return the number of passages of each source, sorted by source."""
+        """Return, for each source, its number of passages. The result is sorted by source."""
         return dict(self._query("select source, count(*) from passages group by source order by source"))
 
     def documents(self) -> dict[str, tuple[int, SourceFile | None]]:
-        """Return the number of passages and the file of each source, sorted by source."""
+        """Return, for each source, its number of passages and its file; sorted by source."""
         rows = self._query(_DOCUMENTS)
         return {name: (count, SourceFile.of({SOURCE_FILE: json.loads(file or "null")})) for name, count, file in rows}
 
@@ -160,8 +160,8 @@ class PassageTable:
     def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[tuple[int, float]]:
         """Return at most ``k`` rows that share words with a question, with their BM25 scores, best first.
 
-        Words are compared by their Porter stems, which are made for English. See `keywords` for other scripts, and
-        for tokens such as ``3.1.0`` and ``--no-cache-dir``.
+        Words are compared by their stems, with the Porter stemmer for English. See `keywords` for
+        other scripts, and for tokens such as ``3.1.0`` and ``--no-cache-dir``.
         """
         words = search_terms(question)
         if not words:
@@ -194,11 +194,11 @@ def write_index(
         vectors: The vector index; row ``i`` belongs to passage ``i``.
         description: How the vectors are searched.
         embedder: The name of the embedder that made the vectors.
-        token_counts: For each token id the number of passages that contain it.
-        after: The generation from which this index was derived. An error is raised if it is no longer current.
+        token_counts: For each token id, the number of passages that contain it.
+        after: The index from which this index was derived; it must still be the current index.
 
     Raises:
-        ValueError: The numbers of passages and vectors differ, or the folder contains other things than an index.
+        ValueError: The numbers of passages and vectors differ.
         BlockingIOError: Another process has changed the folder since ``after``.
         OSError: The disk is full.
     """

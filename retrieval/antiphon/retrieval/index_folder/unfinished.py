@@ -23,7 +23,7 @@ def save_unfinished(folder: Path, fingerprint: str, vectors: Mapping[str, Vector
     """Save the vectors of texts; do nothing if there are none or the disk is full.
 
     Args:
-        folder: The index folder, which is locked for writing.
+        folder: The index folder, which the caller has locked for writing.
     """
     if not vectors:
         return

@@ -17,10 +17,10 @@ POINTER = "CURRENT"
 """The name of the file that names the current generation."""
 
 GENERATION = re.compile(r"gen-(\d{6,})")
-"""The names of the folders of generations."""
+"""Matches the name of a generation's folder."""
 
 LOCK = ".lock"
-"""The name of the file that is locked."""
+"""The name of the file that a writer locks."""
 
 UPLOADS_LOCK = ".uploads.lock"
 """The name of the file that is locked while the index and the folder of uploads are changed together."""
@@ -33,8 +33,7 @@ _UPLOADS_SECONDS = 60
 def lock_for_writing(folder: Path) -> Iterator[None]:
     """Lock a folder against other writers. If a process dies, the system releases its lock.
 
-    A missing folder is created, readable by its owner only. If nothing is written into it, folder and lock are
-    removed again.
+    A missing folder is created, readable by its owner only. If it stays empty, it is removed again.
 
     Raises:
         ValueError: The path is a file, or a folder with unrelated files.
@@ -54,7 +53,7 @@ def lock_for_writing(folder: Path) -> Iterator[None]:
 
 
 def lock_uploads(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock of an index folder and its uploaded files; others wait for it, at most a minute.
+    """Hold the lock of an index folder and its uploaded files; wait for it for at most a minute.
 
     Raises:
         BlockingIOError: Another process has held the lock for too long.
@@ -85,7 +84,7 @@ def folder_mode(folder: Path) -> int:
 
 
 def file_mode(folder: Path) -> int:
-    """Return the permissions for files in an index folder: those of the folder, without execution."""
+    """Return the permissions for files in an index folder: the folder's, without execution."""
     return folder_mode(folder) & 0o666
 
 
@@ -104,9 +103,9 @@ def require_index_folder(folder: Path) -> None:
 
 
 def _create(folder: Path) -> list[Path]:
-    """Create a private folder, and its parents with default permissions; return the created ones, innermost first.
+    """Create a private folder, and its missing parents with default permissions.
 
-    `_remove` deletes them in this order.
+    Returns the created folders, innermost first; `_remove` deletes them in this order.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)

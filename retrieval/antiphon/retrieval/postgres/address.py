@@ -37,7 +37,8 @@ class PostgresAddress:
         """Parse an address. The default table is ``passages``.
 
         Raises:
-            ValueError: The address is malformed. The message does not repeat it, because it may contain a password.
+            ValueError: The address is malformed. The message does not repeat the address, which may
+                contain a password.
         """
         base, mark, query = address.partition("?")
         match = _ADDRESS.fullmatch(base)
@@ -61,7 +62,8 @@ def is_postgres(location: str | Path) -> bool:
     """Return whether an index is a table of PostgreSQL and not a folder.
 
     Raises:
-        ValueError: The address is of something else, or mistyped; the message does not repeat it.
+        ValueError: The location is an address of another kind, or malformed. The message does not
+            repeat the location.
     """
     text = str(location)
     match = _SCHEME.match(text)

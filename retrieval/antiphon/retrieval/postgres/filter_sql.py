@@ -11,7 +11,7 @@ _SIGNS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
 def sql_condition(condition: Filter, values: dict[str, Any]) -> str:
-    """Return the SQL condition of a filter, and add its names and values to the parameters ``values``."""
+    """Convert a filter to an SQL condition, and add the condition's parameters to ``values``."""
     if not isinstance(condition, Comparison):
         parts = [f"({sql_condition(part, values)})" for part in condition.parts]
         if condition.operator == "$not":
@@ -46,7 +46,7 @@ def sql_condition(condition: Filter, values: dict[str, Any]) -> str:
 
 
 def _equality(condition: Comparison, parameter: Callable[[Any], str]) -> str:
-    """Return the SQL condition that a field has a value, or that an item of the field's list has it."""
+    """Return the SQL condition that a field equals a value, or is a list that contains it."""
     from psycopg.types.json import Jsonb
 
     name, value = condition.name, condition.value

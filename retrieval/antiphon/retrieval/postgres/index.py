@@ -36,7 +36,7 @@ group by source order by source collate "C"
 """
 
 TIMEOUT = 30.0
-"""Seconds to wait for an answer; connecting may take a third of it."""
+"""Seconds to wait for an answer. Connecting may take a third of this time."""
 
 _FORMAT = 1
 _SAMPLE = 2_000  # passages; see `PostgresIndex.sample`
@@ -169,11 +169,11 @@ class PostgresIndex:
         return [identifier for (identifier,) in rows]
 
     def sources(self) -> dict[str, int]:
-        """Return the number of passages of each source, sorted by source."""
+        """Return, for each source, its number of passages. The result is sorted by source."""
         return {name: count for name, count, _ in self._rows(_DOCUMENTS)}
 
     def documents(self) -> dict[str, tuple[int, SourceFile | None]]:
-        """Return the number of passages and the file of each source, sorted by source."""
+        """Return, for each source, its number of passages and its file; sorted by source."""
         return {name: (count, SourceFile.of({SOURCE_FILE: file})) for name, count, file in self._rows(_DOCUMENTS)}
 
     def passages_of(self, sources: Sequence[str]) -> list[Passage]:
@@ -182,7 +182,10 @@ class PostgresIndex:
         return [_passage(*row) for row in rows]
 
     def vectors_of(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
-        """Return the stored vectors of passages that have equal texts in the table, by the text that was embedded."""
+        """Return the stored vectors of those passages whose texts are in the table.
+
+        The keys of the result are the embedded texts, which include headings.
+        """
         wanted = {passage.text_with_headings for passage in passages}
         texts = list(dict.fromkeys(passage.text for passage in passages))
         known: dict[str, Vectors] = {}
@@ -195,7 +198,7 @@ class PostgresIndex:
         return known
 
     def sample(self) -> list[Passage]:
-        """Return at most 2,000 passages, those with the smallest ids; ids are digests, so the sample is random."""
+        """Return the first 2,000 passages by id: a random sample, because ids are digests."""
         rows = self._rows(f"select {_FIELDS} from {{table}} order by id limit {_SAMPLE}")
         return [_passage(*row) for row in rows]
 
@@ -221,8 +224,8 @@ class PostgresIndex:
         """In one transaction, insert or replace passages, and remove all other passages of ``sources``.
 
         Args:
-            vectors: Their vectors, of shape (passages, dim).
-            unchanged: The ids of passages of ``sources`` to keep unchanged.
+            vectors: The vectors of ``passages``, of shape (passages, dim).
+            unchanged: The ids of the passages of ``sources`` that are kept unchanged.
 
         Raises:
             BlockingIOError: Another process has removed one of the unchanged passages.
@@ -314,7 +317,10 @@ class PostgresIndex:
         return SQL(text).format(table=Identifier(self._address.table), **parts)
 
     def _run(self, work: Callable[[Connection[Any]], Result]) -> Result:
-        """Run a query or a transaction, one at a time; if the connection is broken, run it on a new one."""
+        """Run one query or transaction at a time.
+
+        If the connection is broken, the query or transaction is repeated on a new connection.
+        """
         import psycopg
 
         with self._lock, self._translated_errors():

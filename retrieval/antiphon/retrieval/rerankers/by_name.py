@@ -22,7 +22,7 @@ from antiphon.retrieval.rerankers.protocol import Reranker
 _CROSS_ENCODER = "bge-reranker-v2-m3"
 
 KNOWN = ("auto", "maxsim", _CROSS_ENCODER)
-"""The names of rerankers. A folder, or ``owner/model`` on the hub, names any cross-encoder."""
+"""The names of rerankers. Other cross-encoders are named by a folder or as ``owner/model``."""
 
 
 def load_reranker(
@@ -36,10 +36,11 @@ def load_reranker(
     """Load the reranker with a name.
 
     Args:
-        name: ``auto`` (bge-reranker-v2-m3 if BGE-M3 runs on a GPU, else ``maxsim`` if the embedder has token vectors,
-            else none), ``maxsim``, ``bge-reranker-v2-m3``, ``none``, a folder, or ``owner/model`` on the hub. A
-            reranker or None is returned unchanged.
-        token_counts: For ``maxsim``: the number of passages that contain each token id.
+        name: ``auto``, ``maxsim``, ``bge-reranker-v2-m3``, ``none``, a folder, or ``owner/model``
+            on the hub. ``auto`` is bge-reranker-v2-m3 if the embedder is BGE-M3 on a GPU. Otherwise
+            it is ``maxsim`` if the embedder has token vectors, else ``none``. A reranker or None is
+            returned unchanged.
+        token_counts: For ``maxsim``: for each token id, the number of passages that contain it.
         passages: For ``maxsim``: the number of passages in the index.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
 

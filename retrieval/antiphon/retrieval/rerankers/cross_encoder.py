@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 class CrossEncoderReranker:
     """A cross-encoder, a model that reads question and passage together.
 
-    Its order is the best, but it is slow on a CPU.
-
-    Passages are sorted by the model's logits. Their scores are the sigmoids of the logits, between 0 and 1.
+    It gives the best order of all rerankers, but is slow on a CPU. Passages are sorted by the
+    model's logits. Their scores are the sigmoids of the logits, between 0 and 1.
 
     Args:
         model: ``bge-reranker-v2-m3``, a name on the hub, or a folder.
@@ -46,8 +45,8 @@ class CrossEncoderReranker:
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
 
     Raises:
-        ValueError: The model cannot be loaded, or returns more than one number for a pair; or OpenVINO is requested and
-            cannot run it.
+        ValueError: The model cannot be loaded or returns more than one number for a pair, or
+            OpenVINO is requested and cannot run the model.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class CrossEncoderReranker:
         return values
 
     def _choose_engine(self, wanted: Engine, weights: str) -> EngineChoice:
-        """Choose the engine of the first module; the vectors compared are the logits of all pairs of texts."""
+        """Choose the first module's engine by comparing the logits of all pairs of texts."""
         pairs = [(one, other) for one in COMPARISON_TEXTS for other in COMPARISON_TEXTS]
 
         def vectors() -> Vectors:

@@ -21,11 +21,13 @@ class MaxSimReranker:
     """Late interaction (MaxSim): every token of the question is matched with the most similar token of the passage.
 
     Passages are sorted by the search score plus ``weight`` times the IDF-weighted mean similarity of the matches.
-    Both terms are standardized over the candidates. The new score is the mean similarity, from 0 to 1. If a
-    lower-ranked passage has a higher similarity, its value is used, so that scores never rise in the ranking.
+    Both terms are standardized over the candidates. The new score of a passage is its mean
+    similarity, from 0 to 1. If a passage below it has a higher similarity, the new score is that
+    similarity, so that scores never rise in the ranking.
 
     Args:
-        token_counts: For the IDF: the number of passages that contain each token id. None: equal weights.
+        token_counts: For the IDF: for each token id, the number of passages that contain it. None:
+            all tokens have equal weights.
         passages: For the IDF: the number of passages in the index.
         weight: The weight of the mean similarity.
     """
@@ -72,7 +74,7 @@ class MaxSimReranker:
 
 
 def _standardized(scores: Sequence[float]) -> NDArray[np.float64]:
-    """Return the number of standard deviations of each score from the mean; zeros if all scores are equal."""
+    """Return each score's distance from the mean in standard deviations; 0 if all are equal."""
     values = np.asarray(scores, np.float64)
     spread = float(values.std()) if len(values) else 0.0
     return (values - values.mean()) / spread if spread else np.zeros_like(values)

@@ -1,1 +1,1 @@
-"""Search for the nearest vectors in this process: exactly, or approximately with FAISS. Does not know passages."""
+"""Search for the nearest vectors in this process: exactly, or approximately with FAISS."""

@@ -21,15 +21,15 @@ def build_vector_index(vectors: Vectors, setting: str | IndexSetting = "auto") -
 
     Raises:
         TypeError: The vectors are not an array of floats.
-        ValueError: The vectors have a wrong shape, or one is zero or not finite; or the setting is unknown or needs
-            more vectors.
+        ValueError: The vectors have a wrong shape, a vector is zero or not finite, or the setting
+            is unknown or needs more vectors.
     """
     vectors = normalized(vectors)
     return build_from_normalized(vectors, check_setting(setting, *vectors.shape))
 
 
 def build_from_normalized(vectors: Vectors, setting: IndexSetting) -> LocalVectorIndex:
-    """Build an index. Arguments: the results of `normalized` and of `check_setting`."""
+    """Build an index from the results of `normalized` and of `check_setting`."""
     return FlatIndex(vectors, are_normalized=True) if setting.is_flat else train_index(vectors, setting)
 
 
@@ -42,7 +42,7 @@ def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting
         setting: The setting for the new number of vectors.
 
     Raises:
-        ValueError: There are too few vectors to train with.
+        ValueError: The index must be trained, and there are too few vectors for that.
     """
     if isinstance(old, FaissIndex) and not setting.is_flat and setting.lists <= old.description.lists:
         return old.refilled(vectors)
@@ -50,7 +50,7 @@ def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting
 
 
 def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSetting:
-    """Return the result of `choose_setting` if an index with this setting can be created; train nothing.
+    """Return the result of `choose_setting`, after a check that there are enough vectors for it.
 
     Raises:
         ValueError: The setting is unknown or needs more vectors.
@@ -63,7 +63,7 @@ def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSet
 
 
 def describe_index(index: LocalVectorIndex, setting: IndexSetting) -> IndexDescription:
-    """Return the description of an index: made by its training or, for exact search, from the setting."""
+    """Return the description that training made; for exact search, make one from the setting."""
     if isinstance(index, FaissIndex):
         return index.description
     return IndexDescription(setting.name, "Flat", setting.why, len(index), index.dim, 4.0 * index.dim)

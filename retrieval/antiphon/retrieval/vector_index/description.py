@@ -1,4 +1,4 @@
-"""The description of a vector index: its setting, the reason for it, and its measured recall. Saved with the index."""
+"""The description saved with a vector index: its setting, the reason, and its measured recall."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ class IndexDescription:
         setting: The name of the setting; see `IndexSetting`.
         factory: FAISS's factory string; "Flat" is exact search.
         disk_bytes_per_vector: Bytes per vector in a file that is read on demand.
-        rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
+        rotated: The dimension after a rotation to the principal axes; 0: no rotation.
         lists: The number of inverted lists; 0: exact search.
         probes: The number of lists that a query searches.
         probes_why: The reason for the number of probes.
         rescored: ``rescored * k`` candidates are rescored with their stored vectors; 0: none.
         trained_on: The number of training vectors.
-        recall_10: The share of the exact 10 nearest vectors among the first 10 results, on queries not used for tuning.
-        recall_100: The same at 100.
-        sampled: The number of those queries; 0 if the search is exact.
+        recall_10: The share of the exact 10 nearest vectors that are among the first 10 results,
+            measured with queries that were not used for tuning.
+        recall_100: The recall at 100, measured with the same queries.
+        sampled: The number of these queries; 0 if the search is exact.
     """
 
     setting: str

@@ -27,7 +27,7 @@ from antiphon.retrieval.vector_index.flat import (
 from antiphon.retrieval.vector_index.settings import EXACT_ROWS
 
 _BLOCK = 65_536
-_FEWEST_HITS = 100  # for a smaller k as many candidates are rescored as for this one, so that recall is as good
+_FEWEST_HITS = 100  # for a smaller k, as many candidates are rescored as for this k, so that recall is as good
 
 
 class FaissIndex:
@@ -86,7 +86,7 @@ class FaissIndex:
             faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write, 1 << 20))
 
     def refilled(self, vectors: Vectors) -> FaissIndex:
-        """Return an index of other vectors that reuses the training of this one."""
+        """Return an index of other vectors that reuses this index's training."""
         faiss = import_faiss()
         index = faiss.clone_index(self._index)
         index.reset()

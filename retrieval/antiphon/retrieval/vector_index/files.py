@@ -57,9 +57,9 @@ def open_vectors(folder: Path, vectors: StoredVectors, description: IndexDescrip
 
 
 def write_array(path: Path, array: NDArray[np.generic], dtype: DTypeLike) -> None:
-    """Write an array as ``.npy``. It is converted block by block, to save memory.
+    """Write an array as ``.npy``. The array is converted block by block, to save memory.
 
-    Unlike `numpy.save`, a full disk raises an ``OSError`` with its errno.
+    Unlike `numpy.save`, this raises an ``OSError`` with the errno of a full disk.
     """
     kind = np.dtype(dtype).newbyteorder("<")
     header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": array.shape}

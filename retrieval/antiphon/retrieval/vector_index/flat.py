@@ -29,7 +29,7 @@ class Hits:
 
 
 class FlatIndex:
-    """Exact search in numpy. Equal scores are sorted by row; row ``i`` is the ``i``-th vector.
+    """Exact search in numpy. Hits with equal scores are sorted by row (the vector's index).
 
     Args:
         vectors: Of shape (n, dim), in memory or memory-mapped; copied only if they have to be normalized.
@@ -87,11 +87,12 @@ def normalized(vectors: Any, *, dim: int | None = None) -> Vectors:
 
     Args:
         vectors: An array of floats, of shape (n, dim).
-        dim: The dimension that they must have. None: any.
+        dim: The dimension that the vectors must have. None: any.
 
     Raises:
         TypeError: The vectors are not an array of floats.
-        ValueError: They have another shape, or a row is zero or not finite; the message names the first one.
+        ValueError: The vectors have another shape, or a row is zero or not finite. The message
+            names the first such row.
     """
     if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f":
         kind = vectors.dtype if isinstance(vectors, np.ndarray) else type(vectors).__name__
@@ -122,7 +123,7 @@ def top_k(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
 
 
 def drop_padding(rows: NDArray[np.int64], scores: Vectors) -> Hits:
-    """Return the hits of one query without the rows -1 with which FAISS pads its result.
+    """Return the hits of one query without the rows -1, with which FAISS fills missing hits.
 
     Args:
         rows: Of shape (k,).

@@ -24,7 +24,7 @@ class GroundTruth:
         queries: Of shape (n, dim).
         own: Of shape (n,): the query's own row if the query is one of the searched vectors, else -1. That row is
             excluded from the query's results.
-        nearest: For each query its nearest rows, best first.
+        nearest: For each query, its nearest rows, best first.
     """
 
     queries: Vectors
@@ -44,7 +44,7 @@ class GroundTruth:
         return [_recall(rows, self.nearest, k) for k in depths]
 
     def halves(self) -> tuple[GroundTruth, GroundTruth]:
-        """Split the queries into those with even numbers and those with odd numbers."""
+        """Split the queries into two halves: queries with even and with odd indices."""
         return self._some(slice(0, None, 2)), self._some(slice(1, None, 2))
 
     def _some(self, which: slice) -> GroundTruth:
@@ -54,8 +54,8 @@ class GroundTruth:
 def ground_truth(vectors: Vectors, count: int, *, queries: Vectors | None = None, seed: int = 0) -> GroundTruth:
     """Return queries with their exact results.
 
-    Vectors of the corpus are closer to their neighbours than questions are, so recall measured with them is slightly
-    too high.
+    Without ``queries``, vectors of the corpus serve as queries. They are closer to their neighbours
+    than real questions are, so the measured recall is slightly too high.
 
     Args:
         vectors: The searched vectors, of shape (n, dim) and length 1.

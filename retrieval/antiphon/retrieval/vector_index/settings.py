@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from math import log2, sqrt
 
 FLAT_NUMBERS = 50_000_000
-"""Up to this many numbers (200 MB), exact search is the fastest search and needs no training."""
+"""Up to this many numbers in all vectors (200 MB), exact search is fastest, without training."""
 
 NAMES = ("auto", "flat", "compact")
 PER_LIST = 39
 """The number of training vectors that FAISS needs for each list of an inverted file."""
 
 EXACT_ROWS = 16_384
-"""If a filter allows at most this many rows, scoring each is faster than searching lists, and exact."""
+"""If a filter allows at most this many rows, scoring all of them is faster than searching lists."""
 
 _DIMS = 256  # dimension after the rotation: 4 numbers for each of 64 bytes
 _GRAPH_LISTS = 16_384  # with more lists, a graph finds the nearest ones faster than comparing all
@@ -27,11 +27,11 @@ class IndexSetting:
     Attributes:
         factory: FAISS's factory string of an inverted file; "Flat" is exact search.
         lists: The number of inverted lists.
-        rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
-        probes: The number of lists that a query searches. None: the number that reaches the target recall on a
-            sample.
-        rescored: ``rescored * k`` candidates are rescored with their stored vectors; more if no number of probes
-            reaches the target recall. 0: none are rescored, and scores are FAISS's estimates.
+        rotated: The dimension after a rotation to the principal axes; 0: no rotation.
+        probes: The number of lists that a query searches. None: chosen for the target recall.
+        rescored: ``rescored * k`` candidates are rescored with their stored vectors. Training may
+            increase the number to reach the target recall. 0: no candidates are rescored, and
+            scores are FAISS's estimates.
     """
 
     name: str
@@ -58,7 +58,7 @@ def choose_setting(name: str | IndexSetting, count: int, dim: int) -> IndexSetti
         name: The name, or a setting, which is returned unchanged.
 
     Raises:
-        ValueError: There is no setting of this name.
+        ValueError: There is no setting with this name.
     """
     if isinstance(name, IndexSetting):
         return name

@@ -21,7 +21,7 @@ SEED = 1
 """The seed of all random numbers, so that the same vectors give the same index."""
 
 _MARGIN = 0.02  # added to the target, because the queries are indexed vectors
-_TOLERANCE = 0.005  # if the target cannot be reached: recall below the best possible that is accepted for fewer probes
+_TOLERANCE = 0.005  # if the target cannot be reached, fewer probes may cost this much of the best recall
 _SAMPLED = 256
 _DOUBLINGS = 2  # of the rescored candidates, at most: 12 * k read 2.4 MB at dimension 1,024 and k = 100
 _BLOCK = 65_536
@@ -29,17 +29,17 @@ _PER_LIST, _TRAINED = 64, 65_536  # numbers of training vectors: for each invert
 
 
 def train_index(vectors: Vectors, setting: IndexSetting) -> FaissIndex:
-    """Train the index of a setting; choose the fewest probes that reach the recall `TARGET`. Deterministic.
+    """Train the index of a setting, and choose the fewest probes that reach the recall `TARGET`.
 
-    The queries for measuring recall are a sample of the vectors. Their neighbours are easier to find than those of
-    questions, so the target is raised by 0.02.
+    The result is deterministic. Recall is measured with a sample of the vectors as queries. Their
+    neighbours are easier to find than the neighbours of questions, so the target is raised by 0.02.
 
     Args:
         vectors: Of shape (n, dim) and length 1.
         setting: The setting, not flat.
 
     Raises:
-        ValueError: FAISS needs more vectors; the message says how many.
+        ValueError: FAISS needs more vectors for training; the message says how many.
     """
     # 1. Create, train and fill the index.
     index = untrained_index(setting, *vectors.shape)
@@ -62,12 +62,12 @@ def untrained_index(setting: IndexSetting, count: int, dim: int) -> Any:
     """Create the untrained FAISS index of a setting.
 
     Raises:
-        ValueError: FAISS needs more vectors.
+        ValueError: FAISS needs more vectors for training.
     """
     faiss = import_faiss()
     index = faiss.index_factory(setting.rotated or dim, setting.factory, faiss.METRIC_INNER_PRODUCT)  # L2 by default
     for trainer in (index, index.pq):
-        trainer.cp.min_points_per_centroid = 1  # silences warnings; their number is checked here
+        trainer.cp.min_points_per_centroid = 1  # silences warnings; the number of vectors is checked here
         trainer.cp.seed = SEED
     needed = max(int(index.nlist), int(index.pq.ksub))
     if count < needed:

@@ -32,8 +32,10 @@ BITA_FILE = "bita.safetensors"
 """File name of BiTA's weights; the drafter "auto" looks for it in the folder of the model."""
 
 BITA_PLACES = (f"antiphon/{BITA_FILE}", BITA_FILE)
-"""Paths of that file in the model's folder, in the order in which "auto" tries them. The first is in a subfolder,
-because vLLM would load a safetensors file next to the weights as weights of the model."""
+"""Paths of BiTA's weights in the model's folder, in the order in which "auto" tries them. The first
+is in a subfolder, because vLLM would load a safetensors file next to the model's weights as
+weights, too.
+"""
 
 
 def make_drafter(

@@ -14,7 +14,7 @@ from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, 
 Shape = Literal["triangle", "rectangle", "chain"]
 """Number of guesses per mask.
 
-One fewer than the previous mask, as many as the first mask, or one for every mask.
+"triangle": one fewer than the previous mask; "rectangle": as many as the first; "chain": one.
 """
 
 INITIAL_ACCEPTANCE = (0.4, 0.15, 0.06)
@@ -24,8 +24,9 @@ MEMORY = 16
 """Acceptance rates are moving averages over about this many steps."""
 
 MIN_END_SHARE = 0.05
-"""Minimum chance that the accepted path ends at a row, as a share of the row's chance. The row's chance minus those of
-its children would be too low, because the chances of children are overestimated."""
+"""Minimum chance that the accepted path ends at a row, as a share of the row's chance. The row's
+chance minus its children's chances would be too low, because the latter are overestimated.
+"""
 
 _Guesses = list[tuple[int, float]]
 
@@ -44,13 +45,14 @@ class MaskWeights(Protocol):
 class Bita:
     """A `Drafter` that drafts the predictions of trained mask tokens, which follow every row of its drafts.
 
-    Level d of the tree contains the best guesses of the d-th mask behind the last accepted row. Only the best guess
-    of a level has children, the guesses of the next level. A group of mask tokens (probes) follows the root and every
-    row. So one forward pass verifies this draft and produces the next one, whichever row is accepted. With m masks a
-    full draft has 1 + m rows for every guess, and m for the root (section 3.3 of the paper, "efficient tree-based
-    decoding"). A smaller budget keeps the rows of the highest value. The value of a guess is its chance. The value of
-    a mask is the chance that the accepted path ends at the row before it, times the acceptance rate of the mask's
-    guesses.
+    Level d of the tree contains the best guesses of the d-th mask behind the last accepted row.
+    Only the best guess of a level has children: the guesses of the next level. A group of mask
+    tokens (probes) follows the root and every row. So one forward pass verifies this draft and
+    produces the next one, whichever row is accepted. With m masks a full draft has 1 + m rows for
+    every guess, and m for the root (section 3.3 of the paper, "efficient tree-based decoding"). A
+    smaller budget keeps the rows of the highest value. The value of a guess is its chance. The
+    value of a mask is a product: the chance that the accepted path ends at the row before the mask,
+    times the acceptance rate of the mask's guesses.
 
     Args:
         weights: Trained weights for one model; other models refuse them.
@@ -87,7 +89,7 @@ class Bita:
         return self.with_masks(self.guesses(), budget)
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Read the guesses of the masks behind the last accepted row from the logits."""
+        """Read, from the logits, the guesses of the masks behind the last accepted row."""
         for place in range(len(self._guesses)):
             self._acceptance[place] += ((len(accepted.path) > place) - self._acceptance[place]) / MEMORY
         self._guesses = []

@@ -58,7 +58,7 @@ class Blend:
         self.head = None if head is None else Head(head)
         self.bita_weights = bita
         self.bita = Bita(bita) if bita is not None else None
-        # The window takes no n-grams from the prompt, because the suffix match drafts from it already.
+        # The window takes no n-grams from the prompt; the suffix match already drafts from it.
         self._window = Lookahead(*window, prompt_as_reference=False) if window else None
         self.lookahead: Lookahead | None = None
 
@@ -73,7 +73,7 @@ class Blend:
 
     @property
     def parts(self) -> tuple[type, ...]:
-        """Classes of the parts; drafters with equal parts share acceptance statistics."""
+        """Classes of the parts. Drafters with equal ``parts`` share acceptance statistics."""
         return tuple(type(part) for part in (self.drafter, self.head, self.bita, self._window) if part is not None)
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:

@@ -1,6 +1,7 @@
-"""A trained draft head, such as an MTP or EAGLE-3 layer: it guesses the next tokens from the model's hidden states.
+"""A trained draft head (MTP, EAGLE-3) guesses the next tokens from the model's hidden states.
 
-This module selects when the head runs and makes drafts of its guesses; `DraftHead` is implemented by the engines.
+This module decides when the head runs, and makes drafts of the head's guesses. The engines
+implement `DraftHead`.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ MAX_DEPTH, WIDTH = 8, 4
 """Maximum number of passes of the head in a step, and number of guesses of each pass."""
 
 MIN_GAIN = 0.02
-"""A pass of a smaller expected gain, in tokens, is not run, however short it is."""
+"""Minimum expected gain of a pass, in tokens; below it no pass is run, however short it is."""
 
 INITIAL_ACCEPTANCE = 0.6
-"""Assumed acceptance rate of the head's best guess, and the number of trials as which the assumption counts."""
+"""Assumed acceptance rate of the head's best guess."""
 
 EXPLORE_EVERY = 32
-"""After this number of steps without the head it runs once, to measure its acceptance rate again."""
+"""After this number of steps without the head, it runs once to measure its acceptance rate."""
 
 MEMORY, MEMORY_SECONDS = 200.0, 32.0
-"""Acceptance rates are averages over about ``MEMORY`` guesses, times over about ``MEMORY_SECONDS`` passes and steps."""
+"""Acceptance rates are averages over about ``MEMORY`` guesses.
+
+Durations are averages over about ``MEMORY_SECONDS`` passes or steps.
+"""
 
 MAX_TIMED_TOKENS = 8
-"""Passes over more tokens than this, such as those over a prompt, are not counted in the time of a pass."""
+"""Passes over more tokens, for example over a prompt, do not count in the mean time of a pass."""
 
 
 class HiddenStates(NamedTuple):
@@ -38,7 +42,7 @@ class HiddenStates(NamedTuple):
 
     Attributes:
         start: Position of the first token.
-        layers: For each layer that the head reads an array or tensor of shape (tokens, hidden).
+        layers: For each layer that the head reads, an array or tensor of shape (tokens, hidden).
     """
 
     start: int
@@ -53,15 +57,16 @@ class HeadSession(Protocol):
     """The state of a head for one text, such as the KV cache of its layer."""
 
     def read(self, states: Sequence[HiddenStates], tokens: Tokens, width: int) -> Guesses:
-        """Read confirmed tokens after those of the last call, and forget guessed ones.
+        """Read the confirmed tokens since the last call, and forget guessed tokens.
 
         Args:
             states: Hidden states of consecutive tokens, in one or several parts.
-            tokens: For each of these tokens the token that follows it; the last one is the last confirmed token.
+            tokens: For each hidden state, the token after it; the last one is the last confirmed
+                token.
             width: Number of guesses.
 
         Returns:
-            The guesses at the token after the last confirmed one.
+            The guesses at the token after the last confirmed token.
         """
 
     def guess(self, token: int, width: int) -> Guesses:
@@ -95,7 +100,7 @@ class HeadStats:
 
     Attributes:
         calibration: Acceptance rates of the head's guesses by their probabilities.
-        others: The same for rows that other drafters propose.
+        others: Acceptance rates of rows that other drafters propose, by their probabilities.
         pass_seconds: Mean duration of a pass over a few tokens.
         step_seconds: Mean duration of a decoding step, with drafting.
         step_tokens: Mean number of tokens that a step emits.
@@ -110,13 +115,14 @@ class HeadStats:
         self._depths = Calibration(MEMORY)  # one bin for each depth
 
     def acceptance(self, depth: int) -> float:
-        """Return the acceptance rate of the best guess at a depth, from 0, if all guesses before it are right."""
+        """Return the acceptance rate of the best guess at a depth (from 0) below right guesses."""
         return self._depths.chance(depth, INITIAL_ACCEPTANCE)
 
     def pays(self, gain: float) -> bool:
         """Return whether a pass of the head brings more tokens than its time is worth.
 
-        The time is worth the tokens that are otherwise emitted in it: seconds of a pass times tokens per second.
+        The time is worth the tokens that would otherwise be emitted: seconds of a pass times tokens
+        per second.
 
         Args:
             gain: Number of tokens by which the pass is expected to increase the tokens of the step.
@@ -142,12 +148,13 @@ class HeadStats:
 
 
 class Head:
-    """A `Drafter` of the guesses of a trained head: a chain of its best guesses, and the alternatives of each pass.
+    """A `Drafter` with a trained head's guesses: a chain of the best ones, and their alternatives.
 
-    Each pass of the head guesses one more token of the chain. Passes are run while the expected gain exceeds the
-    measured cost: the gain is the chance that the chain is right so far, times the chance that no other drafter has the
-    next token, times the head's acceptance rate. So the head rests while long passages are copied, and reads all
-    tokens of that time in its next pass.
+    Each pass of the head guesses one more token of the chain. Passes are run while the expected
+    gain exceeds the measured cost. The gain is a product: the chance that the chain is right so
+    far, times the chance that no other drafter has the next token, times the head's acceptance
+    rate. So the head does not run while long passages are copied. Its next pass then reads all
+    tokens that it has not read yet.
 
     Args:
         head: The head of the model that decodes.
@@ -163,7 +170,7 @@ class Head:
         self.begin((), ())
 
     def connect(self, take_states: Callable[[], Sequence[HiddenStates]], run: Callable[[Any], Any]) -> None:
-        """Connect the part with the sequence of its request.
+        """Connect this drafter with the sequence of its request.
 
         Args:
             take_states: Returns the hidden states of the tokens that were kept since its last call.
@@ -187,11 +194,11 @@ class Head:
         return trim(self.extend(EMPTY, budget), budget, sys.maxsize)
 
     def extend(self, tree: Draft, budget: int) -> Draft:
-        """Return a draft of other drafters, with calibrated chances, merged with the head's guesses.
+        """Return other drafters' draft merged with the head's guesses; chances are calibrated.
 
         Args:
             tree: The draft of the other drafters, without probes.
-            budget: Maximum number of rows; without any, the head does not run.
+            budget: Maximum number of rows; if it is 0, the head does not run.
         """
         self._started = perf_counter()
         if len(tree):
@@ -216,8 +223,8 @@ class Head:
     def _collect(self) -> None:
         """Take the hidden states of the tokens that were kept since the last call.
 
-        After an eviction the engine computes known ones again. It computes none for a prefix that it had cached: the
-        head then knows only what follows.
+        After an eviction, the engine computes known hidden states again; they are skipped. The
+        engine computes none for a cached prefix; the head then knows only later tokens.
         """
         for start, layers in self._take_states():
             known = self._end - start
@@ -235,7 +242,7 @@ class Head:
         parents: list[int] = []
         chances: list[float] = []
         row, above, given_above = ROOT, 1.0, 1.0  # the chain's last row, its chance, and its chance as the head gave it
-        other = ROOT  # the tree's row of the same path
+        other = ROOT  # the row of `tree` with the same path
         self._best = []
         stats.skipped_steps += 1
         for level in range(depth if self._unread else 0):
@@ -274,7 +281,7 @@ class Head:
 
 
 def _covered(tree: Draft, row: int) -> float:
-    """Return the chance that the token after a row is in a tree, if the row is right; 0 for a row that is not in it."""
+    """Return the chance that a tree has the token after a right row; 0 if it lacks the row."""
     below = tree.children.get(row, {}) if row < len(tree) else {}
     chance = 1.0 if row == ROOT else tree.chances[row] if row < len(tree) else 0.0
     return min(sum(tree.chances[child] for child in below.values()) / chance, 1.0) if chance > 0 else 0.0

@@ -17,7 +17,7 @@ WINDOW_WORTH = 0.3
 class NGramPool:
     """N-grams by their first token, at most ``capacity`` per token: the n-gram pool of the paper (section 3.2).
 
-    An n-gram that is added again becomes the newest one of its first token. A lookup does not change the order.
+    An n-gram that is added again becomes the newest of its first token. Lookups keep the order.
 
     Args:
         capacity: Maximum number of n-grams per first token.
@@ -51,12 +51,13 @@ class NGramPool:
 
 
 class Window:
-    """The lookahead window: ``width`` columns of guesses, the first one below the root, ``size`` - 1 levels deep.
+    """The lookahead window: ``width`` columns of guesses with ``size`` - 1 levels.
 
-    The tokens of level 0 are guesses at the next 1, 2, ... positions of the text, and each attends to those before
-    it. Column j starts below the j-th token of level 0 (column 0 below the root). A token attends to the tokens above
-    it in its column and to their ancestors. So the window is a tree of rows: row (0, i) follows (0, i - 1), and row
-    (l, j) follows (l - 1, j). Row (1, j) follows the start of column j, which is (0, j - 1), or the root.
+    The tokens of level 0 are guesses at the next 1, 2, ... positions of the text, and each guess
+    attends to the guesses before it. Column j starts below the j-th token of level 0 (column 0
+    below the root). A token attends to the tokens above it in its column and to their ancestors. So
+    the window is a tree of rows: row (0, i) follows (0, i - 1), row (1, j) follows (0, j - 1), and
+    any deeper row (l, j) follows (l - 1, j). Rows (0, 0) and (1, 0) follow the root.
 
     The model's prediction after the deepest token of a column becomes the next token of the column: one Jacobi
     iteration for all levels at once (section 3.1). At first only level 0 exists, and each forward pass adds a level.
@@ -66,7 +67,8 @@ class Window:
     Args:
         width: Number of columns of the full window (the paper's W).
         size: Tokens of an n-gram (the paper's N).
-        prompt: Tokens from which level 0 is drawn. It begins with ``size`` - 2 more tokens than in a full window.
+        prompt: Tokens from which level 0 is drawn. At first, level 0 has ``size`` - 2 more tokens
+            than in a full window.
     """
 
     def __init__(self, width: int, size: int, prompt: Tokens, random: Random) -> None:
@@ -108,7 +110,7 @@ class Window:
         ]
 
     def advance(self, answers: Tokens) -> None:
-        """Advance by one token: the model's token after each column becomes the newest level."""
+        """Advance by one token: the predictions after the columns become the newest level."""
         if self.is_full:
             self.levels = [*self.levels[1:], list(answers)]
             self.levels[0] = self.levels[0][1:]
@@ -128,8 +130,9 @@ class Lookahead:
     columns of ``ngram`` tokens are added to an `NGramPool`. If the last token of the text is the first token of
     pooled n-grams, the newest of these are drafted. No training and no references are needed.
 
-    A row of the window can be accepted like any other row, because it attends to exactly the same tokens and
-    positions. The window always continues with the model's most likely tokens, even if the text is sampled.
+    A row of the window can be accepted like any other row, because it attends to exactly the tokens
+    and positions that plain decoding would use. The window always continues with the model's most
+    likely tokens, even if the text is sampled.
 
     Args:
         window: Number of columns of the window (the paper's W).
@@ -219,10 +222,10 @@ class Lookahead:
         return [logits.argmax(row) for row in rows]
 
     def advance(self, answers: Tokens, emitted: Tokens) -> None:
-        """Add the n-grams of the columns to the pool, and advance the window by one token, however many were emitted.
+        """Add the n-grams of the columns to the pool, and advance the window by one token.
 
-        If several tokens were emitted, the window is a few positions behind the text until its next levels are
-        computed.
+        If several tokens were emitted, the window is then a few positions behind the text until its
+        next levels are computed.
 
         Args:
             answers: The model's most likely token after each column; empty if the window was not verified.

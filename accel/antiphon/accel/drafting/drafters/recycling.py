@@ -11,11 +11,12 @@ from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, con
 
 
 class Recycling:
-    """A `Drafter` that drafts the model's top tokens from the last time when the last two tokens (or one) occurred.
+    """A `Drafter` that drafts what the model predicted earlier after the same last tokens.
 
-    Rows are taken in the order of the product of the chances on their path. So the tree is deep along paths of which
-    the model was certain, unlike the tree of the paper, which has a fixed shape. Every row of every forward pass
-    updates the table, even if it is not accepted.
+    The drafter looks up the last two tokens, or else the last token alone. Rows are ranked by the
+    product of the chances on their path. So the tree is deep along paths of which the model was
+    certain; the paper's tree has a fixed shape. Every row of every forward pass updates the table,
+    even if it is not accepted.
 
     Args:
         table: Table to use and update; requests to the same model can share it. By default the drafter has its own
@@ -28,7 +29,7 @@ class Recycling:
         self.begin((), ())
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share a recycling table with other requests; ignored if it is None or the constructor was given a table."""
+        """Share ``table`` with other requests, unless it is None or the constructor got a table."""
         if self._clears_table and table is not None:
             self.recycling_table, self._clears_table = table, False
 

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens
 
 TOP_K = 8
-"""Number of tokens kept per context: Token Recycling's 8."""
+"""Number of tokens kept per context, as in Token Recycling."""
 
 NO_TOKEN = -1
-"""Placeholder for the first token of a context key: the context is the start of a text, or the last token alone."""
+"""First token of a context key if the context is the start of a text or the last token alone."""
 
-# For contexts of two tokens and of one: how often the r-th best token of a context followed when the context occurred
-# again, measured on greedy answers of SmolLM2-135M. The rank predicts this better than the token's probability; the
-# chance of a token is the mean of both estimates.
+# How often the r-th best token of a context followed when the context occurred again, for contexts
+# of two tokens and of one. Measured on greedy answers of SmolLM2-135M. The rank predicts this
+# better than the token's probability; the chance of a token is the mean of both estimates.
 _RANK_CHANCES = {
     2: np.array([0.62, 0.11, 0.045, 0.02, 0.012, 0.01, 0.008, 0.006], dtype=np.float32),
     1: np.array([0.30, 0.06, 0.045, 0.03, 0.02, 0.015, 0.01, 0.01], dtype=np.float32),
@@ -33,11 +33,11 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Bigrams:
-    """A model's ``TOP_K`` most likely next tokens for each of the first token ids, best first.
+    """A model's ``TOP_K`` most likely tokens after a single token, best first.
 
     Attributes:
-        tokens: Token ids, shape (tokens, TOP_K).
-        chances: Their probabilities, of the same shape.
+        tokens: Token ids, shape (tokens, TOP_K); row i has the tokens after token id i.
+        chances: Probabilities of ``tokens``, of the same shape.
     """
 
     tokens: NDArray[np.int32]
@@ -49,7 +49,7 @@ class Bigrams:
 
 
 class RecyclingTable:
-    """The model's ``TOP_K`` best next tokens for the last two tokens, and for the last token alone.
+    """The model's ``TOP_K`` best tokens after the last two tokens, and after the last token alone.
 
     This is the table of Token Recycling (Luo et al. 2024, arXiv 2408.08696) with a longer context: every row of every
     forward pass overwrites the entry of its context, and drafts use the entry when the context occurs again. If the
@@ -110,7 +110,7 @@ class RecyclingTable:
             logits: The model's logits; None changes nothing.
 
         Raises:
-            ValueError: The vocabulary size differs from that of earlier logits.
+            ValueError: The vocabulary size differs from the size of earlier logits.
         """
         if logits is None or logits.vocab_size < TOP_K:
             return
@@ -128,7 +128,7 @@ class RecyclingTable:
         Args:
             keys: The last two tokens of each context.
             tokens: The best tokens after each context, shape (contexts, TOP_K).
-            chances: Their probabilities, of the same shape.
+            chances: Probabilities of ``tokens``, of the same shape.
         """
         with self._lock:
             for length, own in ((1, [(NO_TOKEN, last) for _, last in keys]), (2, keys)):
@@ -137,7 +137,7 @@ class RecyclingTable:
                 self._chances[slots] = (_RANK_CHANCES[length] + _PROBABILITY_FACTORS[length] * chances) / 2
 
     def check_vocabulary(self, vocabulary: int) -> None:
-        """Raise ValueError if the vocabulary size differs from that of earlier logits."""
+        """Raise ValueError if the vocabulary size differs from the size of earlier logits."""
         self.vocabulary = self.vocabulary or vocabulary
         if vocabulary != self.vocabulary:
             raise ValueError(
@@ -176,7 +176,7 @@ def recycling_table_of(drafter: object) -> RecyclingTable | None:
 
 
 def context_keys(tail: Tokens, draft: Draft) -> list[_Key]:
-    """Return the last two tokens of the text and of the path to each row of a draft below it.
+    """Return the last two tokens at the end of a text, and at each row of a draft after it.
 
     Returns:
         One pair for the root, then one for each row.

@@ -21,7 +21,7 @@ ESCAPE = 2.0
 """Weight of an unknown continuation."""
 
 MAX_MATCH, MAX_POSITIONS = 8, 64
-"""Longest match, and the number of positions for each length of match, the newest ones."""
+"""Maximum length of a match, and maximum number of positions per length (the newest ones)."""
 
 MAX_OCCURRENCES = 2048
 """Maximum number of occurrences of the last token to look at, the newest ones: it bounds the time of a step."""
@@ -30,7 +30,10 @@ COMMON_SHARE = 0.5
 """Probability that one of the 32 common tokens comes next if no known occurrence is right; measured 0.42 to 0.53."""
 
 MIN_CHANCE = 0.001
-"""Guesses with a smaller chance are dropped, as long heaps are slow; the last row of a 64-row draft has about 0.008."""
+"""Guesses with a smaller chance are dropped, because long heaps are slow.
+
+For comparison: the last row of a 64-row draft has a chance of about 0.008.
+"""
 
 _Branch = tuple[float, int, int, int, int, Sequence[int], float, int]
 """An entry of the heap of possible rows: minus its chance, serial number, parent, token of the parent, own token,
@@ -43,12 +46,13 @@ class SuffixMatch:
     Every position after an earlier occurrence of the last token votes for the token there. The weight of a vote is
     `BASE` to the power of the number of matching tokens before the position. The children of a row share the weight
     of the positions that still match. Each share is multiplied by the probability that one of the positions is right:
-    m / (m + `ESCAPE`) after m matching tokens. The chance of a row is the product over its path. The most likely rows
-    are taken first. Chances are low estimates: on recorded answers, a share of 1.1 c to 1.5 c of the rows with chance
-    c was accepted.
+    m / (m + `ESCAPE`) after m matching tokens. The chance of a row is the product of these values
+    over its path. The most likely rows are taken first. Chances are low estimates: on recorded
+    answers, a share of 1.1 c to 1.5 c of the rows with chance c was accepted.
 
-    Below every row, the recycling table's tokens get the remaining probability. Below the root, what then remains is
-    given to the ``common`` tokens that follow the most different tokens (lower-order distribution of Kneser and Ney).
+    Below every row, the recycling table's tokens get the remaining probability. Below the root, the
+    probability that then remains is given to the ``common`` tokens that follow the most different
+    tokens (lower-order distribution of Kneser and Ney).
 
     Args:
         common: Number of common tokens to guess below the root.
@@ -150,7 +154,7 @@ class SuffixMatch:
     def _trust(self, weight: float, depth: int) -> float:
         """Return the probability that one of the known positions is right: m / (m + ESCAPE).
 
-        m is the number of matching tokens at which one position alone would have this ``weight``.
+        m is ``depth`` plus the matching tokens with which a single position has this ``weight``.
         """
         matched = log(weight) / _LOG_BASE + depth
         return matched / (matched + ESCAPE)

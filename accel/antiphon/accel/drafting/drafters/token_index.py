@@ -68,11 +68,11 @@ class TokenIndex:
         return matches
 
     def continuations(self, positions: Iterable[int], ahead: int) -> dict[int, list[int]]:
-        """Group positions by the token ``ahead`` tokens after them. Positions whose sequence has ended are omitted.
+        """Group positions by the token at distance ``ahead``; omit positions whose text has ended.
 
         Args:
-            positions: Positions that the call with ``ahead - 1`` returned; from others, ``ahead`` tokens could reach
-                into the next sequence.
+            positions: Positions that the call with ``ahead - 1`` returned; from other positions,
+                ``ahead`` tokens could reach into the next sequence.
             ahead: Distance in tokens; 0 is the token at the position itself.
 
         Returns:

@@ -14,8 +14,8 @@ class Trie:
 
     The last ``prefix`` tokens are looked up, then one fewer, down to one; the first lookup with a continuation is
     used. Rows are sorted by frequency, then by depth, then by first occurrence, so drafts are reproducible. Each
-    reference is a separate text; prompt and answer are one text. Every draft includes the answer so far, as if the
-    trie were rebuilt at every step.
+    reference is a separate text; prompt and answer are one text. Drafts also use the answer so far,
+    as if the trie were rebuilt at every step.
 
     Args:
         n: Window size of the paper, in tokens.

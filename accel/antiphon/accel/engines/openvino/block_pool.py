@@ -1,6 +1,6 @@
-"""The block pool: allocates blocks of KV cache to sequences, counts their users, and caches prefixes by their tokens.
+"""The block pool: allocates blocks of KV cache, counts each block's users, and caches prefixes.
 
-Handles tokens and block numbers only, not the contents of the blocks.
+This module handles token ids and block numbers, not the contents of the blocks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 
 
 class OutOfBlocksError(MemoryError):
-    """Fewer blocks are free or idle than are needed."""
+    """More blocks are needed than are free or idle."""
 
 
 @dataclass(eq=False, slots=True)
@@ -27,7 +27,7 @@ class CachedBlock:
         tokens: The `BLOCK_SIZE` tokens of the block; empty for the root.
         parent: The node of the block before it in the text; None for the root.
         tenant: The tenant of the tree; only set for the root.
-        children: Nodes of the blocks that continue the text, by the tokens of the block.
+        children: Nodes of the blocks that continue the text, by their tokens.
     """
 
     block: int = -1
@@ -38,14 +38,14 @@ class CachedBlock:
 
 
 class Blocks(ABC):
-    """A fixed number of blocks, each with its number of users. Subclasses keep the idle blocks, which have none.
+    """A fixed number of blocks, and each block's number of users. Subclasses keep the idle blocks.
 
     Args:
-        reserved: Number of blocks, the first ones, that are always in use.
+        reserved: Number of blocks at the beginning that are always in use.
     """
 
     kind = "blocks"
-    """What a block holds, for messages."""
+    """Name of the blocks in error messages."""
 
     def __init__(self, num_blocks: int, *, reserved: int = 0) -> None:
         self.num_blocks = num_blocks
@@ -65,7 +65,7 @@ class Blocks(ABC):
         """Return ``count`` blocks with one user each; evict idle blocks if too few are free.
 
         Raises:
-            OutOfBlocksError: Fewer than ``count`` blocks are available; none is allocated.
+            OutOfBlocksError: Fewer than ``count`` blocks are available. No block is allocated.
         """
         if count > self.num_available:
             raise OutOfBlocksError(
@@ -109,7 +109,8 @@ class BlockPool(Blocks):
 
     def free(self, blocks: Sequence[int]) -> None:
         """Remove one user from each block. Blocks without users become idle if they are cached, otherwise free."""
-        for block in reversed(blocks):  # the last block is evicted first: blocks after an evicted one cannot be found
+        # The last block is evicted first, because it cannot be found without the earlier blocks.
+        for block in reversed(blocks):
             self._users[block] -= 1
             if self._users[block] == 0:
                 if block in self._cached:
@@ -146,7 +147,7 @@ class BlockPool(Blocks):
             node = child
 
     def find_prefix(self, tenant: Hashable, text: Tokens) -> tuple[list[int], int]:
-        """Return the blocks of the longest cached prefix of a text, and its number of tokens.
+        """Return the blocks of the longest cached prefix of a text, and the length of this prefix.
 
         The prefix may end inside the last block, which then holds other tokens after the prefix.
         """

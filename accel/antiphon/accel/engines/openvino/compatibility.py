@@ -24,7 +24,7 @@ class Compatibility:
     Attributes:
         failure: Why OpenVINO cannot run the model; empty if the self-test passed.
         speedup: How many times faster than torch its decoding steps are; None if not measured.
-        comparisons: How many comparisons the speedup is the geometric mean of.
+        comparisons: Number of comparisons; the speedup is their geometric mean.
     """
 
     failure: str = ""

@@ -1,7 +1,7 @@
-"""Convert a transformers model to an OpenVINO graph with paged attention. Reads and writes no files.
+"""Convert a transformers model to an OpenVINO graph with paged attention. No files are involved.
 
-The graph contains no large weights: it has an input for each, which `weights.attach_weights` replaces by a constant
-in the model's own memory.
+The graph contains no large weights. It has an input for each of them; `weights.attach_weights`
+replaces this input by a constant in the model's own memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EXPERTS = "batched_mm"
 """Implementation of mixture-of-experts layers in transformers: the only one whose trace is valid for any routing."""
 
 LINEAR = "antiphon::linear"
-"""Name of the operation that a linear layer becomes in the traced graph."""
+"""Name of the operation that represents a linear layer in the traced graph."""
 
 
 class UnsupportedModelError(ValueError):
@@ -46,10 +46,10 @@ class UnsupportedModelError(ValueError):
 def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     """Convert a model to a graph with paged attention, without reading or copying its large weights.
 
-    The graph's inputs are `INPUTS`, ``key_cache.i`` and ``value_cache.i`` for each layer that
-    attends, if there are layers with state `STATE_TABLES` and `STATES` for each state, and one input
-    for each large weight. The name of the latter is `INPUT_PREFIX` and then the name of the
-    parameter. The graph's output is ``logits`` in float32, shape (1, len(rows), vocab).
+    The graph's inputs are `INPUTS`, then ``key_cache.i`` and ``value_cache.i`` for each attention
+    layer. If there are layers with state, `STATE_TABLES` and an input for each state (`STATES`)
+    follow. The last inputs are the large weights, named by `INPUT_PREFIX` and the parameter's name.
+    The output is ``logits`` in float32, shape (1, len(rows), vocab).
 
     Args:
         model: The loaded model, which is not changed.
@@ -90,13 +90,13 @@ def unsupported_reason(traits: Traits) -> str | None:
 
 
 def windows_of(traits: Traits) -> list[int]:
-    """Return the sliding window of each layer in tokens; 0 for none."""
+    """Return the sliding window of each attention layer in tokens; 0 for none."""
     spans = traits.attention_spans
     return [spans[kind].window or 0 for kind in traits.layer_kinds if kind in spans]
 
 
 class WeightArguments:
-    """Makes the large weights of a model arguments of the traced function, so that they become inputs of the graph.
+    """Turns large weights into arguments of the traced function, and so into inputs of the graph.
 
     Args:
         model: The model with placeholders, see `with_placeholders`.
@@ -125,8 +125,8 @@ class WeightArguments:
 class _Forward:
     """Wraps the model as a function of tensors only, including large weights, so that it can be traced.
 
-    Each row of a forward pass is traced as a sequence of one token. Where the model transposes rows and heads, nothing
-    has then to be moved, and OpenVINO leaves the operation out.
+    Each row of a forward pass is traced as a sequence of one token. So the model's transpositions
+    of rows and heads move no data, and OpenVINO removes them.
 
     Args:
         windows: Sliding window of each layer in tokens, 0 for none.
@@ -146,8 +146,8 @@ class _Forward:
     def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
         """Return the logits after ``rows``.
 
-        ``others`` are first the tensors of `TABLES`, then those of the KV cache, then if the model has states those of
-        `STATE_TABLES` and the states, then the large weights.
+        ``others`` are, in this order: the tensors of `TABLES`, the KV cache, the tensors of
+        `STATE_TABLES` and the states (if the model has states), and the large weights.
         """
         first = len(others) - len(self.weights)
         self.weights.assign(others[first:])
@@ -197,7 +197,7 @@ def with_placeholders(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _cache_shapes(model: PreTrainedModel) -> tuple[list[CacheShape], list[tuple[int, ...]]]:
-    """Return the cache shape of every layer that attends, and that of every state, recorded during a forward pass."""
+    """Run a forward pass, and return each attention layer's cache shape and each state's shape."""
     ids, recurrent = torch.ones((5, 1), dtype=torch.long), StateTracing()
     with tracing(Tracing()) as seen, replaced_functions(recurrent.functions), SymbolicLinear():
         model(input_ids=ids, position_ids=torch.arange(5)[:, None], use_cache=False)
@@ -233,7 +233,7 @@ def _graph(forward: _Forward, heads: Sequence[CacheShape], states: Sequence[tupl
 
 
 def _join_reshapes(graph: openvino.Model) -> None:
-    """Reshape the output of attention once, where a model divides it into heads and joins them again at once."""
+    """If a model splits attention's output into heads and joins them again, reshape it once."""
     from openvino import opset13
 
     for operation in graph.get_ops():

@@ -22,10 +22,10 @@ ROWS = (1, 4, 8, 16, 5, 32, 2, 6, 12, 64, 3, 24)
 plug-in uses other kernels from 5 and from 6 rows on."""
 
 CONTEXTS = (64, 4096)
-"""Numbers of cached tokens to measure at; shortened to what the KV cache holds and the model takes."""
+"""Numbers of cached tokens to measure at, limited by the KV cache and the model's context."""
 
 MIN_RATIO = 2
-"""Smallest ratio of two contexts; the difference of closer ones would be noise."""
+"""Smallest ratio of two contexts; the difference between closer contexts would be noise."""
 
 DRAFT_ROWS = 4
 """Number of rows at which the cost of a draft is measured at every context.
@@ -34,22 +34,22 @@ Attention over several rows first packs the blocks of the context; a plain step 
 """
 
 LONG_ROWS = (1, DRAFT_ROWS, 16)
-"""Numbers of rows to measure at every context; the others are measured at the first one only."""
+"""Numbers of rows to measure at every context; others are measured at the first context only."""
 
 VERIFIED_ROWS = 3
-"""Number of rows whose most likely token is found in a timed pass: verification stops at the first wrong one."""
+"""Number of rows whose argmax is timed: verification stops at the first wrong row."""
 
 ROUNDS = 6
 SECONDS, PLAIN_STEPS = 6.0, 150
-"""The measurement ends after `SECONDS`, or after the time of `PLAIN_STEPS` plain steps if that is shorter: at that time
-every number of rows has been measured about twice."""
+"""The measurement ends after `SECONDS`, or after the time of `PLAIN_STEPS` plain steps if that is
+shorter. By then, every number of rows has been measured about twice."""
 
 STEP_VERSION = 12
 """Version of the code that runs forward passes. Raise it when their cost changes: stored costs are then ignored."""
 
 
 def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = False) -> StepCost:
-    """Return the cost of this engine's forward passes, stored or measured now (usually in six seconds)."""
+    """Return the stored cost of this engine's forward passes, or measure it (about six seconds)."""
     key = {
         "engine": "openvino",
         "model": fingerprint,
@@ -76,11 +76,11 @@ def measure(
     contexts: Sequence[int] = CONTEXTS,
     seconds: float = SECONDS,
 ) -> StepCost:
-    """Time forward passes and return the fastest time of each kind.
+    """Time forward passes; return the fastest time for each context and number of rows.
 
-    Each pass is run twice in succession. The first run adapts the graph to the number of rows; its extra time is
-    `StepCost.shape_change`. The time includes finding the most likely tokens of `VERIFIED_ROWS` rows. All row counts
-    are measured at the first context, and those of `LONG_ROWS` at the others.
+    Each pass is run twice in succession. The first run adapts the graph to the number of rows; its
+    extra time is `StepCost.shape_change`. The time includes finding the argmax of `VERIFIED_ROWS`
+    rows. At the first context, all row counts are measured; at the others, only `LONG_ROWS`.
 
     Args:
         seconds: Maximum time to spend, approximately, see `PLAIN_STEPS`.
@@ -113,9 +113,9 @@ def measure(
 
 
 def _packing_cost(found: Mapping[int, Mapping[int, float]]) -> float:
-    """Return the seconds per context token that a draft adds to a plain step; 0 if one context was measured.
+    """Return the seconds that a draft adds to a plain step per context token; 0 if this is unknown.
 
-    In a shared forward pass it is added once for each sequence with a draft, whatever its number of rows.
+    In a shared forward pass, this cost occurs once for each sequence with a draft of any size.
     """
     (start, first), (end, last) = min(found.items()), max(found.items())
     if start == end or DRAFT_ROWS not in first or DRAFT_ROWS not in last:

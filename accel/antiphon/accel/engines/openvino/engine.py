@@ -28,28 +28,29 @@ if TYPE_CHECKING:
     from antiphon.accel.engines.protocol import CachedSequence
 
 PREFILL_CHUNK = 1024
-"""Prompt tokens per forward pass. SmolLM2 prefills 900 tokens in one pass 7 % faster than in two, 13 % than in four."""
+"""Maximum number of prompt tokens per forward pass. SmolLM2 prefills 900 tokens 7 % faster in one
+pass than in two, and 13 % faster than in four."""
 
 PREFILL_BATCH_TOKENS = 4608
-"""Prompt tokens of several sequences that are prefilled together. Eight prompts of 560 tokens take a fifth less time
-than one after the other, and with this limit the first request does not wait for all later ones."""
+"""Maximum number of prompt tokens in a shared prefill; a request does not wait for more tokens.
+Eight prompts of 560 tokens take a fifth less time together than separately."""
 
 MAX_PENDING_WITH_TREE = 32
-"""Maximum number of pending tokens in a forward pass with a draft tree, because the mask is quadratic in them. Tokens
-before these are prefilled in separate passes."""
+"""Maximum number of pending tokens in a forward pass with a draft tree, because the mask's size is
+quadratic in this number. Earlier pending tokens are prefilled in separate passes."""
 
 MIN_BIGRAM_WINDOW = 256
-"""Smallest sliding window for which bigrams are computed: the trees that compute them do not fit smaller ones."""
+"""Bigrams are computed only if all windows are larger, because their draft trees must fit."""
 
 PREALLOCATED_TOKENS, PREALLOCATED_BYTES = 4096, 256 << 20
-"""Maximum number of bytes of the KV cache that are written in advance, so that the system provides the memory.
+"""Maximum numbers of tokens and bytes of the KV cache that are written in advance.
 
-On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and each layer has its own pages: without
-writing in advance, SmolLM2's prefill took 25 ms longer.
+The system provides memory at the first write. On a virtual machine this takes up to 3 ms per page
+of 2 MiB, and each layer has its own pages. This made SmolLM2's prefill 25 ms longer.
 """
 
 STATE_ONLY_BLOCK_BYTES = 2**16
-"""Bytes of memory for each block of tokens of a model without attention, whose blocks have no contents."""
+"""Assumed bytes of a block of tokens in a model without attention. Its blocks have no contents."""
 
 FindBigrams = Callable[["Callable[[Draft, int], Tensor]"], "Bigrams | None"]
 """Computes a model's bigrams. Its argument is a function that returns the logits of a root token and a draft."""
@@ -69,14 +70,14 @@ class OpenVINOEngine:
         window: Smallest sliding window of the model's layers, in tokens; None without windows.
         max_positions: Length of the model's context, in tokens; None if unlimited.
         max_length: See `ModelEngine.max_length`: the graph has the rotary frequencies of texts up to this length.
-        num_states: Number of recurrent states in memory, at least `MIN_STATES`; None: as many as fit three quarters of
-            it, at most `MAX_STATES`. Ignored if the model has none.
+        num_states: Number of blocks for recurrent states, at least `MIN_STATES`; 0 without states.
+            None: as many as fit into three quarters of ``memory``, at most `MAX_STATES`.
         prefill_chunk: Maximum number of prompt tokens per forward pass.
         lock: Lock held during forward passes; it can be shared with another engine of the same model.
         find_bigrams: Function that computes the model's bigrams; None if there are none.
 
     Raises:
-        ValueError: ``memory`` is too small for two blocks.
+        ValueError: ``memory`` is too small for two blocks and the states.
     """
 
     name = "openvino"
@@ -202,10 +203,10 @@ class OpenVINOEngine:
 
         Args:
             text: Token ids of the prompt.
-            tenant: Owner of the text. Its cached prefixes are dropped when the object is garbage-collected; those of
-                names and numbers stay.
-            hidden_states: Indices of the hidden states that a draft head reads; ignored if the graph does not give
-                them.
+            tenant: Owner of the text. If it is an object, its cached prefixes are dropped when it
+                is garbage-collected. If it is a name or a number, they stay.
+            hidden_states: Indices of the hidden states that a draft head reads; ignored if the
+                graph does not return them.
         """
         sequence = PagedSequence(self._memory, tenant, hidden_states if self.gives_hidden_states(hidden_states) else ())
         with self._memory.lock:
@@ -219,7 +220,7 @@ class OpenVINOEngine:
         return self.sequence(tokens, tenant=options.tenant, hidden_states=options.hidden_states)
 
     def gives_hidden_states(self, layers: tuple[int, ...]) -> bool:
-        """See `ModelEngine.gives_hidden_states`. The graph gives the last ones, if it was compiled for a head."""
+        """See `ModelEngine.gives_hidden_states`. Only the last hidden states can be returned."""
         return self.graph.hidden_size > 0 and layers == (-1,)
 
     def cache_of(self, sequence: CachedSequence) -> None:
@@ -308,7 +309,7 @@ class OpenVINOEngine:
         """Allocate blocks for new rows of each sequence; evict sequences outside this forward pass if necessary.
 
         Args:
-            rows: Number of pending tokens, and draft, of each sequence.
+            rows: For each sequence, its number of pending tokens and its draft.
         """
         self._memory.collect()
         for sequence in sequences:

@@ -1,4 +1,4 @@
-"""The compiled graph, which runs one forward pass over the rows of several sequences. Independent of drafts."""
+"""The compiled graph, which runs one forward pass over the rows of several sequences."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class StatePath:
 
     Attributes:
         rows: Indices of the sequence's rows.
-        blocks: The block to read the state from, and those to write states to, each of one path only.
-        interval: A state is written where the number of tokens is a multiple of it, and after the last row.
+        blocks: The block to read the state from, then the blocks that only this path writes to.
+        interval: States are written at multiples of this number of tokens and after the last row.
     """
 
     rows: Sequence[int]
@@ -54,11 +54,11 @@ class SequenceRows:
     Attributes:
         positions: Position of each row, shape (rows,).
         past: Number of cached tokens before the rows.
-        blocks: The sequence's blocks: exactly those that hold the cached tokens and the rows, because with additional
-            ones the operation would write out of bounds.
+        blocks: Exactly the blocks that hold the sequence's cached tokens and the rows. With
+            additional blocks, the operation would write out of bounds.
         num_logits: Number of rows, counted from the last one, whose logits are returned.
-        tree_mask: Which rows each row attends to, shape (rows * rows,), row by row; None for all rows before it.
-        paths: Paths that together have all rows; none if the model has no state.
+        tree_mask: Which rows each row attends to, shape (rows * rows,). None: to all earlier rows.
+        paths: Paths that together contain all rows; empty if the model has no state.
     """
 
     tokens: Sequence[int]
@@ -82,11 +82,11 @@ class PagedGraph:
         gives_hidden_states: Whether forward passes also return the hidden states that the LM head reads, if the graph
             allows it.
         is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.
-            Activations are not quantized: a difference in their last bit could become a difference of a token.
+            Activations are not quantized: a difference in their last bit could then change a token.
 
     Attributes:
         hidden_size: Size of the hidden states; 0 if the graph does not return them.
-        hidden_states: Those of each sequence in the last forward pass, shape (rows, hidden_size).
+        hidden_states: For each sequence of the last forward pass, an array (rows, hidden_size).
 
     Raises:
         RuntimeError: OpenVINO cannot compile the graph.

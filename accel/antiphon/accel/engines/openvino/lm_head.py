@@ -1,9 +1,9 @@
 """Compute the LM head in 8 bits, and the exact most likely token with the model's own weights.
 
-The head is the largest matrix that a step reads: in a model of half a billion parameters, a quarter of all weights. A
-product in 8 bits reads half as much memory. A bound on its error leaves few tokens whose logits could be the largest.
-The logits of these candidates are computed with the model's own weights, so the result is the argmax of the unchanged
-model.
+The head is the largest matrix that a step reads: in a model of half a billion parameters, a quarter
+of all weights. A product in 8 bits reads half as much memory. The error of this product has a known
+bound, so few tokens can have the largest logit. The logits of these candidates are computed with
+the model's own weights, so the result is the argmax of the unchanged model.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_CANDIDATES, CANDIDATES_RATE = 2048, 0.05
-"""Mean number of candidates above which the exact head is used instead, and the rate at which the mean follows.
+"""Mean number of candidates above which the exact head runs; weight of a new row in the mean.
 
-Rescoring 2,048 tokens takes as long as the exact product. Real texts have some 30, but hidden states with single large
-values have a larger quantization error.
+Rescoring 2,048 tokens takes as long as the exact product. Real texts have some 30 candidates.
+Hidden states with single large values have a larger quantization error, and so more candidates.
 """
 
 MIN_BYTES = 2**27
-"""Smaller heads stay in the graph: the saved time would not pay for finding the candidates."""
+"""Smaller heads stay in the graph: finding the candidates would take longer than the time saved."""
 
 
 SELECTING = ("Gather", "Reshape", "Slice", "Transpose")
-"""Operations that select the rows whose logits are computed from all hidden states."""
+"""Operations between all hidden states and the head. They select the rows that get logits."""
 
 
 def split_head(graph: openvino.Model) -> HeadWeights | None:
-    """Remove the head from a graph, so that it returns the input of the head: hidden states (1, rows, hidden).
+    """Remove the head from a graph, so that the graph returns hidden states (1, rows, hidden).
 
     Args:
         graph: The graph to change; its weights are constants, and its output is the logits.
@@ -68,10 +68,10 @@ def split_head(graph: openvino.Model) -> HeadWeights | None:
 
 
 def add_hidden_states(graph: openvino.Model) -> int:
-    """Add the hidden states of all rows, which the head reads for some rows, as a second output, (1, rows, hidden).
+    """Add a second output to a graph: the hidden states of all rows, shape (1, rows, hidden).
 
     Returns:
-        Their size; 0 if the head is no plain product, and the graph is unchanged.
+        The size of the hidden states; 0, and the graph unchanged, if they cannot be found.
     """
     from openvino import opset13
 
@@ -90,7 +90,7 @@ def add_hidden_states(graph: openvino.Model) -> int:
 
 
 class LMHead:
-    """Computes logits from hidden states: approximate ones, exact ones, and the exact most likely token.
+    """Computes approximate logits, exact logits, and the exact most likely token of hidden states.
 
     Args:
         precision: Precision of exact logits, "f32" or "bf16".
@@ -129,7 +129,7 @@ class LMHead:
             return self._quantized.approximate(hidden)
 
     def exact_logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the model's logits, (rows, vocab), of hidden states, (rows, hidden)."""
+        """Return the model's logits (rows, vocab) for hidden states (rows, hidden)."""
         with self._lock:
             if self._exact is None:
                 constant = shared_constant(self._weights.values, self._weights.kind)
@@ -159,7 +159,7 @@ class LMHead:
         least = float(self._weights.rows(np.array([best]))[0].astype(np.float64) @ exact)
         quantized = cast(QuantizedHead, self._quantized)
         factors = np.array([float(np.linalg.norm(exact)), approximate.errors[row]])
-        # First with the largest error of all tokens: that reads the products once, and few tokens are left.
+        # First use the largest error of any token: one pass over the products leaves few tokens.
         threshold = np.nextafter(np.float32((least - factors @ quantized.largest_norms) / scale), np.float32(-np.inf))
         near = np.flatnonzero(products >= threshold)
         near = near[products[near] * scale + factors @ quantized.norms[:, near] >= least]
@@ -172,7 +172,7 @@ class LMHead:
 
 
 class PassLogits:
-    """The logits of a forward pass over several sequences; all rows are computed when one is first needed.
+    """The logits of a forward pass over several sequences. The first use computes all rows.
 
     Args:
         hidden: Hidden states of the rows, shape (rows, hidden).
@@ -186,7 +186,7 @@ class PassLogits:
         self._exact: NDArray[np.float32] | None = None
 
     def known(self) -> ApproximateLogits | NDArray[np.float32]:
-        """Return approximate logits; exact ones, (rows, vocab), if they are known or there are too many candidates."""
+        """Return approximate logits; exact logits if known, or if there are too many candidates."""
         with self._lock:
             if self._exact is None and self.lm_head.is_vague:
                 self._exact = self.lm_head.exact_logits(self.hidden)

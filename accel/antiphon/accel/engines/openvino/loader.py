@@ -61,7 +61,7 @@ SELF_TEST_MEMORY = 2**28
 """Size of the KV cache in the self-test of a reduced model, in bytes."""
 
 COMPARISONS = 3
-"""Comparisons, each by new measurements in another start, after which a model that was faster on torch stays there."""
+"""Number of comparisons, one per start, after which a model that is faster on torch stays there."""
 
 COMPARED_ROWS, COMPARED_CONTEXT = (1, 8), 512
 """The steps whose times decide which engine is faster: a plain step and a step of 8 rows, after 512 tokens."""
@@ -80,9 +80,10 @@ def load_engine(
 ) -> tuple[OpenVINOEngine | None, str]:
     """Return the engine for a model, converted and self-tested on first use, or None; and the reason.
 
-    The caller holds the lock of the model's torch engine, which both engines then share. A graph that fails the
-    self-test is never used. Compressed weights differ too much from torch's for a close comparison, so the
-    architecture is first tested in a small model with uncompressed weights.
+    The caller holds the lock of the model's torch engine; the new engine shares this lock. A graph
+    that fails the self-test is never used. Compressed weights differ too much from the model's own
+    for a close comparison. So the architecture is first tested in a small model with uncompressed
+    weights.
 
     Args:
         weights: "int8" or "int4" to compress the weights, which changes the model's texts. Empty to keep them.
@@ -172,12 +173,12 @@ def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
 
 
 def _is_undecided(result: Compatibility) -> bool:
-    """Return whether torch was faster, but in too few comparisons to stay with it for good."""
+    """Return whether torch was faster, but in too few comparisons for a final decision."""
     return result.speedup is not None and result.speedup <= 1 and result.comparisons < COMPARISONS
 
 
 def _compared(result: Compatibility, engine: OpenVINOEngine, model: PreTrainedModel) -> Compatibility:
-    """Return the result with one more comparison of the engines, if it is credible."""
+    """Compare the engines once more, and add the comparison to the result if it is credible."""
     count = 0 if result.speedup is None else result.comparisons
     speedup = _speedup(engine, model, remeasure=count > 0)
     if speedup is None:
@@ -194,7 +195,7 @@ def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compa
 
 
 def _speedup(engine: OpenVINOEngine, model: PreTrainedModel, *, remeasure: bool = False) -> float | None:
-    """Return how many times faster than torch the engine is: the geometric mean with a draft and without.
+    """Return how many times faster than torch the engine is (geometric mean of `COMPARED_ROWS`).
 
     Returns None if another program disturbed the measurement; the next start then measures again.
     """
@@ -242,13 +243,13 @@ def _compile(
 
 
 def _traits(model: PreTrainedModel) -> Traits:
-    """Return the model's traits; if layers keep a state, tested ones, because their classes do not show the level."""
+    """Return the declared traits; if layers keep a state, the traits from torch's self-test."""
     traits = declared_traits(model)
     return engine_of(model).traits if traits.state_kinds else traits
 
 
 def graph_facts(model: PreTrainedModel, weights: str = "") -> GraphFacts:
-    """Return what is needed to compile the graph of a model."""
+    """Return the facts that are needed to compile the graph of a model."""
     traits = _traits(model)
     return GraphFacts(
         key=fingerprint(model, weights),
@@ -263,10 +264,10 @@ def graph_facts(model: PreTrainedModel, weights: str = "") -> GraphFacts:
 
 
 def recorded_facts(model: PreTrainedModel, weights: str = "") -> dict[str, Any] | None:
-    """Return the arguments with which `opening.open_engine` opens this model later; None if it could not.
+    """Return the arguments for `opening.open_engine` to open this model later; None if it cannot.
 
-    It could not if the weights were not read from safetensors files, or are not in them bit by bit, or if the model's
-    layers keep states or change their rotary frequencies.
+    It cannot if the weights were not read from safetensors files or differ from them, or if the
+    model's layers keep states or change their rotary frequencies.
     """
     traits, files = declared_traits(model), _files(model)
     if not files or traits.state_kinds or traits.rope is not None:

@@ -37,8 +37,8 @@ class GatedBlock:
 
     Attributes:
         activation: The activation, whose input is the gate product.
-        up: Input of the multiplication that gets the up product.
-        down: The matrix product that gets the result of the multiplication.
+        up: The input of the multiplication to which the up product is connected.
+        down: The matrix product to which the multiplication's result is connected.
     """
 
     activation: Any
@@ -53,7 +53,7 @@ class GatedBlock:
 
 
 def find_gated_blocks(graph: openvino.Model) -> list[GatedBlock]:
-    """Return the gated MLP blocks of a graph: those that compute ``down(activation(gate) * up)``."""
+    """Return the MLP blocks of a graph that compute ``down(activation(gate) * up)``."""
     return [block for node in graph.get_ops() if node.get_type_name() == "MatMul" for block in _gated_block(node)]
 
 
@@ -112,8 +112,9 @@ def _as_float16(constant: Any, memory: TemporaryWeights) -> NDArray[np.float16] 
 def keep_products_apart(graph: openvino.Model) -> None:
     """Insert a clamp that changes no value before each MLP block's activation, to prevent fusion.
 
-    On CPUs with AMX, OpenVINO would otherwise fuse the three products of a block, and keep a float16 copy of their
-    weights besides the packed copy. These are three quarters of all weights in a model of 1.5 billion parameters.
+    On CPUs with AMX, OpenVINO would otherwise fuse the three products of a block, and keep a
+    float16 copy of their weights besides the packed copy. In a model of 1.5 billion parameters,
+    three quarters of all weights are in such products.
     """
     from openvino import opset13
 
@@ -126,8 +127,8 @@ def keep_products_apart(graph: openvino.Model) -> None:
 def merge_gate_and_up(graph: openvino.Model, owners: Owners) -> int:
     """Merge the gate and up products of each MLP block into one product, if their weights are adjacent in memory.
 
-    In most checkpoints they are. One long product reads weights at a higher rate than two short ones. Weights are not
-    copied.
+    In most checkpoints the weights are adjacent. One long product reads weights at a higher rate
+    than two short products. Weights are not copied.
 
     Args:
         graph: The graph, which is changed.
@@ -146,10 +147,7 @@ def merge_gate_and_up(graph: openvino.Model, owners: Owners) -> int:
 
 
 def _product(output: Any) -> Any:
-    """Return the product with weights whose result is an output, or None.
-
-    If a clamp computes the output, return the product before the clamp.
-    """
+    """Return the product with weights that computes an output, or None. A clamp is skipped."""
     node = output.get_node()
     if node.get_type_name() == "Clamp":
         node = node.input_value(0).get_node()
@@ -168,7 +166,7 @@ def _merge(pair: list[Any], owners: Owners) -> bool:
     if int(second.data.ctypes.data) != end or kind != second.get_element_type() or sizes[0] != sizes[1]:
         return False
     array = constant_memory(first, 2)
-    owners.append(array)  # the memory itself belongs to the arrays that the first constants share, also owners
+    owners.append(array)  # a view: the arrays of both constants own its memory
     weights = shared_constant(array, kind.get_type_name())
     product = opset13.matmul(pair[0].input_value(0), weights, False, True)
     axis, lengths = np.array(-1, dtype=np.int64), np.array([size[0] for size in sizes], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Opens the engine of a model whose converted graph is stored, from facts about the model, without torch."""
+"""Open the engine of a stored graph from facts about the model, without loading the model."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from antiphon.accel.engines.fair_lock import FairLock
 
 DEFAULT_MEMORY, MAX_MEMORY_SHARE = 2**30, 0.25
-"""Default size of the KV cache: this many bytes, or one sequence of the model's full context if that is more, but at
-most this share of the available memory."""
+"""Default size of the KV cache in bytes, and maximum share of the available memory. The default
+size grows to the size of one sequence of the model's full context, if that is more."""
 
 WORKING_MEMORY = 2 * 10**8
 """Bytes that compilation needs besides the weights."""
@@ -45,7 +45,7 @@ FUSING = "amx_bf16"
 """Instruction set with which OpenVINO runs whole MLP blocks as one operation."""
 
 MIN_HUGE = 2**26
-"""Models with fewer bytes of weights stay on pages of the usual size: the processor's caches hold most of them."""
+"""Fewer bytes of weights are not moved to huge pages, because CPU caches hold most of them."""
 
 TYPES: dict[str, tuple[type[Any], str]] = {
     "BF16": (np.uint16, "bf16"),
@@ -55,12 +55,12 @@ TYPES: dict[str, tuple[type[Any], str]] = {
 """Types of safetensors files: numpy's type for their bits, and OpenVINO's name."""
 
 Places = dict[str, tuple[str, str]]
-"""For each large weight by the name of its parameter: the file that has it, and its name there."""
+"""For the name of each large weight's parameter: the file with the weight, and its name there."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What is needed to compile a model's stored graph.
+    """The facts about a model that are needed to compile its stored graph.
 
     Attributes:
         key: Fingerprint of the model, see `store.fingerprint`.
@@ -93,7 +93,7 @@ class GraphFacts:
 
     @property
     def fuses_mlp(self) -> bool:
-        """Whether the CPU has the operation for whole MLP blocks, and memory for their weights in float16.
+        """Whether the CPU can run whole MLP blocks, and the memory suffices for float16 weights.
 
         Fused blocks need one more copy of their weights until the first forward pass.
         """
@@ -150,7 +150,7 @@ def open_engine(
     memory: int | None,
     if_faster: bool,
 ) -> tuple[OpenVINOEngine, str] | None:
-    """Return the engine of a stored graph and why it is used; None if something is not stored, or it is not used.
+    """Return the engine of a stored graph and why it is used; None if it cannot be opened or used.
 
     Args:
         places: Where the weights are; empty if the graph contains them.
@@ -171,7 +171,7 @@ def open_engine(
 
 
 def arrange_memory(engine: OpenVINOEngine, facts: GraphFacts) -> None:
-    """Provide the memory of the KV cache, and move packed weights to huge pages, in another thread."""
+    """In another thread, write to the KV cache's memory and move packed weights to huge pages."""
     arrange = partial(_arrange_memory, engine, facts.weight_bytes)
     Thread(target=arrange, name="antiphon-memory", daemon=True).start()
 
@@ -194,7 +194,7 @@ def memory_shortage(dtype: str, weight_bytes: int) -> str | None:
 
 
 def mapped_weights(places: Places) -> WeightArrays:
-    """Return weights as they are in their files, which are mapped, not read.
+    """Return weights as memory maps of their files.
 
     Raises:
         OSError, KeyError: A file, or a weight in it, is missing.
@@ -218,7 +218,7 @@ def _mapped_file(path: Path) -> Callable[[str], tuple[Any, str]]:
 
 
 def places_of(arrays: WeightArrays, files: Sequence[Path]) -> Places | None:
-    """Return where files have these weights, bit by bit; None if they do not have all of them.
+    """Return where files contain these weights bit for bit; None if a weight is missing in them.
 
     Args:
         files: Safetensors files.
@@ -268,7 +268,7 @@ def description(engine: OpenVINOEngine, result: Compatibility, weights: str) -> 
 
 
 def _default_memory(graph: PagedGraph, max_positions: int | None) -> int:
-    """Return the default size of the KV cache in bytes: at least two blocks and `MIN_STATES`, the engine's minimum."""
+    """Return the default size of the KV cache in bytes; at least the engine's minimum size."""
     block = block_bytes(graph.cache_shapes, graph.precision) or STATE_ONLY_BLOCK_BYTES
     states = MIN_STATES * state_bytes(graph.state_shapes, graph.precision)
     full_context = states + block * (1 + (max_positions or 0) // BLOCK_SIZE)

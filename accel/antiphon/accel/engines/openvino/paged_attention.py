@@ -27,7 +27,7 @@ OPERATION = "antiphon::paged_attention"
 """Name of the operation in the traced graph."""
 
 UNSUPPORTED = ("softcap", "position_bias")
-"""Options of attention functions that the paged operation does not have."""
+"""Options of attention functions that the paged operation does not support."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ def paged_attention(
 ) -> tuple[Tensor, None]:
     """Record the operation in the trace; return a tensor of the right shape with meaningless values.
 
-    Sliding windows come from the model's configuration, because not every model passes them on.
+    Sliding windows come from the configuration, because not every model passes them as options.
 
     Args:
         query: Queries, shape (rows, heads, 1, size).

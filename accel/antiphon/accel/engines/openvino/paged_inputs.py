@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ATTENTION = "PagedAttentionExtension"
-"""OpenVINO's name of the operation."""
+"""OpenVINO's name of the paged attention operation."""
 
 TABLES = (
     "past_lens",
@@ -17,7 +17,7 @@ TABLES = (
     "qq_bias",
     "qq_bias_begins",
 )
-"""Inputs that describe the sequences of a forward pass to all layers, in the order of the operation's inputs."""
+"""Inputs that describe the sequences of a forward pass, in the order of the operation's inputs."""
 
 BLOCK_SIZE = 32
 """Number of tokens per block: the size that the CPU plug-in supports."""
@@ -37,7 +37,7 @@ class CacheShape:
 
 
 def set_cache_shapes(graph: Any) -> list[CacheShape]:
-    """Set the cache shape of every paged operation of a graph, which a saved graph does not contain.
+    """Set the cache shapes of a graph's paged operations, because saving a graph loses the shapes.
 
     Returns:
         The shapes of all layers, in their order.

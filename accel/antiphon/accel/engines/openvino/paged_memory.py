@@ -1,4 +1,4 @@
-"""The KV cache memory of the engine: arrays of blocks, and what all of its sequences share."""
+"""The KV cache memory of the engine: arrays of blocks, and the data that all sequences share."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from antiphon.accel.engines.openvino.state_inputs import STATES
 from antiphon.accel.engines.openvino.state_pool import StatePool
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
-"""numpy's dtype for each precision. numpy has no bfloat16, so its bits are stored as uint16: values are only copied."""
+"""Dtype in numpy for each precision. Values are only copied, so bfloat16 is stored as its bits."""
 
 
 class BlockStorage:
-    """Keys and values of all layers in blocks of `BLOCK_SIZE` tokens, and states of all layers in blocks of one each.
+    """Blocks with keys and values of `BLOCK_SIZE` tokens, and blocks with one recurrent state.
 
     The operating system provides memory when a block is first written to.
 
@@ -110,7 +110,7 @@ class PagedMemory:
         max_positions: Length of the model's context, in tokens; None if unlimited.
         lock: Guards pool and storage.
         abandoned_blocks: Blocks of sequences that were garbage-collected; the engine frees them later.
-        abandoned_states: The same for blocks of states.
+        abandoned_states: Blocks of states of these sequences.
         ended_tenants: Tenants that were garbage-collected; the engine drops their prefixes later.
         stateful: Sequences that hold a state.
     """
@@ -145,7 +145,7 @@ class PagedMemory:
 
 
 def state_bytes(shapes: Sequence[tuple[int, ...]], precision: str) -> int:
-    """Return the bytes of one block of states: those of all layers."""
+    """Return the bytes of one block of states, which holds a state of every layer with state."""
     return sum(map(prod, shapes)) * int(np.dtype(DTYPES[precision]).itemsize)
 
 

@@ -21,13 +21,13 @@ LARGEST = 127
 """Largest quantized value. Weights and hidden values are quantized symmetrically."""
 
 GROUP_SIZES = (128, 64)
-"""Numbers of hidden values that share a scale if OpenVINO quantizes them, the faster one first."""
+"""Numbers of hidden values that share a scale if OpenVINO quantizes them, the fastest first."""
 
 SLACK = 1.05
-"""Factor of the error of hidden values that OpenVINO rounds. OpenVINO also rounds their scales."""
+"""Factor for the error of hidden values that OpenVINO rounds, because it also rounds the scales."""
 
 MAX_ERROR_RATIO = 1.8
-"""Integer units are used if their error is at most this many times the error with groups."""
+"""Integer units are used if their error is at most this many times the error without them."""
 
 ROUNDING = 1e-5
 """Relative error of a sum of products in float32; sums of 16,384 random products are 1e-6 apart."""
@@ -36,7 +36,7 @@ BLOCK = 512
 """Number of rows of the head that are converted at a time: they fit into the processor's cache."""
 
 PROBED_ROWS = (1, 8)
-"""Numbers of rows with which it is tested whether OpenVINO has packed the weights: one row has separate kernels."""
+"""Numbers of rows to test whether OpenVINO packs the weights. A single row has other kernels."""
 
 SEEN = 512
 """Number of products of a row that are checked: kernels that read freed weights return zeros only."""
@@ -71,7 +71,7 @@ class ApproximateLogits:
     Attributes:
         products: Shape (rows, vocab); a row's logits are its products times its scale.
         scales: Factor of each row, shape (rows,).
-        errors: Largest norm of the difference between a row's hidden states and their quantized form, shape (rows,).
+        errors: Bound on the norm of each row's quantization error, shape (rows,).
     """
 
     products: NDArray[np.float32]
@@ -82,16 +82,17 @@ class ApproximateLogits:
 class QuantizedHead:
     """The head's weights in 8 bits, multiplied by hidden states in 8 bits.
 
-    Each row of weights has its own scale. Hidden states are rounded here, so that their error is known. With integer
-    units they are rounded to multiples of one scale per row. Without, they are rounded to multiples of one scale per
-    group of hidden values, so that the quantization in OpenVINO's kernel adds no further error.
+    Each row of weights has its own scale. Hidden states are rounded here, so that their error is
+    known. With integer units, they are rounded to multiples of one scale per row. Without integer
+    units, there is one scale per group of hidden values, so that OpenVINO's kernel, which quantizes
+    groups, adds no further error.
 
     Args:
         has_integer_units: Whether to use integer units, see `prefers_integer_units`.
 
     Attributes:
         norms: Norm of each row's quantization error, and norm of each quantized row; shape (2, vocab).
-        largest_norms: Maxima of both, shape (2,).
+        largest_norms: Maximum of each kind of norm, shape (2,).
     """
 
     def __init__(self, weights: HeadWeights, *, threads: int, has_integer_units: bool) -> None:
@@ -151,11 +152,12 @@ class QuantizedHead:
 
 
 def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
-    """Return whether there are integer units and using them for these hidden states is worthwhile.
+    """Return whether this CPU has integer units and using them is worthwhile.
 
-    It is worthwhile if the error of one scale per row is not much larger than that of one scale per group. In many
-    models a few hidden values are much larger than the others. One scale per row then rounds the others coarsely, and
-    many candidates must be compared with the model's own weights.
+    It is worthwhile if the error with one scale per row is not much larger than with one scale per
+    group. In many models a few hidden values are much larger than the others. One scale per row
+    then rounds the others coarsely, and many candidates must be compared with the model's own
+    weights.
 
     Args:
         hidden: Hidden states of some tokens, shape (rows, hidden).
@@ -236,10 +238,10 @@ def _group_size(hidden_size: int) -> int:
 
 
 def compile_head(model: openvino.Model, precision: str, threads: int, *, group: int | None = None) -> Any:
-    """Return an inference request of a head that maps hidden states, (rows, hidden), to logits, (rows, vocab).
+    """Compile a head that maps hidden states (rows, hidden) to logits (rows, vocab).
 
     Args:
-        precision: Precision of its products, "f32" or "bf16".
+        precision: Precision of the products, "f32" or "bf16".
         group: Number of hidden values that OpenVINO quantizes with one scale; None: no quantization.
     """
     options: dict[str, Any] = {
@@ -252,7 +254,7 @@ def compile_head(model: openvino.Model, precision: str, threads: int, *, group: 
 
 
 def run_head(request: Any, hidden: NDArray[np.float32], vocab_size: int) -> NDArray[np.float32]:
-    """Return the logits, (rows, vocab), of hidden states, (rows, hidden).
+    """Return the logits (rows, vocab) for hidden states (rows, hidden).
 
     Args:
         request: The result of `compile_head`.

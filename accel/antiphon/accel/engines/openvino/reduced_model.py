@@ -17,7 +17,7 @@ LARGEST = {"intermediate_size": 1024, "vocab_size": 1024}
 
 
 def reduced_model(model: PreTrainedModel, layer_kinds: Sequence[str]) -> PreTrainedModel:
-    """Return a random model of the same class with just enough first layers to include every kind of layer.
+    """Return a random model of the same class with few layers, but with every kind of layer.
 
     The weights only depend on the configuration. PyTorch's global random state is not changed.
 
@@ -37,7 +37,7 @@ def reduced_model(model: PreTrainedModel, layer_kinds: Sequence[str]) -> PreTrai
     for name, largest in LARGEST.items():
         if isinstance(size := getattr(text, name, None), int):
             setattr(text, name, min(size, largest))
-    for each in (config, text):  # they may lie outside of the vocabulary
+    for each in (config, text):  # special tokens may lie outside of the smaller vocabulary
         each.pad_token_id = each.bos_token_id = each.eos_token_id = None
     implementation = model.config._attn_implementation
     with quiet_loading(), torch.random.fork_rng(devices=[]):

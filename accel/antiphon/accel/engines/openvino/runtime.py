@@ -34,7 +34,7 @@ ANONYMOUS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0[ \t]*(?:\[hea
 
 @cache
 def core() -> openvino.Core:
-    """Return OpenVINO's core object with the CPU plug-in, the only one with paged attention.
+    """Return OpenVINO's core object with the CPU plug-in, the only plug-in with paged attention.
 
     Raises:
         ImportError: OpenVINO is not installed.

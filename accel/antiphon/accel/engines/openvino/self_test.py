@@ -21,8 +21,8 @@ from antiphon.accel.engines.protocol import AnonymousTenant, SequenceInput
 from antiphon.accel.engines.torch.self_test import random_tokens
 
 SHORT, LONG = 8, 40
-"""The short text has this many tokens, fewer than most windows; the long text exceeds the largest window by the second
-number."""
+"""The short text has `SHORT` tokens, fewer than most windows. The long text has `LONG` tokens more
+than the largest window."""
 
 BRANCHES = (ROOT, ROOT, 1, 0, 2)
 """Parents of a tree of two interleaved branches: no row's depth equals its slot."""
@@ -34,13 +34,12 @@ FLOAT32_TOLERANCE = 1e-3
 """Allowed mean difference in float32, in standard deviations of the logits."""
 
 ARGMAX_TOLERANCE = 1e-3
-"""How far the logit of the token that `argmax` returns may be below the largest one, in standard deviations of the
-logits."""
+"""Maximum difference of the largest logit from the logit of `argmax`, in standard deviations."""
 
 NOISE_FACTOR, MIN_TOLERANCE, MAX_TOLERANCE = 3.0, 0.15, 0.3
 """Allowed mean difference in half precision: a multiple of the model's own rounding noise, within these limits.
 
-A wrong mask or position causes 0.7.
+A wrong mask or position causes a difference of 0.7.
 """
 
 ReferenceLogits = Callable[[Tokens], NDArray[np.float32]]
@@ -71,16 +70,18 @@ class SelfTestFinding:
 def run_self_test(
     engine: OpenVINOEngine, model: PreTrainedModel, windows: Sequence[int], *, max_compression: float | None = None
 ) -> list[SelfTestFinding]:
-    """Compare the engine with the model: a prefill, a tree, a chain, a step after kept rows, and a shared forward pass.
+    """Compare the logits of the engine with the logits of the model.
 
-    Each comparison uses two texts: one shorter than every window, one longer than the largest. The caller holds the
-    engine's lock.
+    The passes are a prefill, a tree, a chain, a step after kept rows, and a shared forward pass.
+    Each uses two texts: one shorter than every window, one longer than the largest. The caller
+    holds the engine's lock.
 
     Args:
         windows: Sliding windows of the model's layers in tokens, 0 for none.
-        max_compression: Allowed distance between the prefills of compressed weights and of the model; None: weights
-            are not compressed. With compressed weights, trees and chains of a short text are compared with the
-            engine's own prefills. Windows and batches are tested with a reduced model.
+        max_compression: Allowed distance between prefills with compressed weights and with the
+            model's own; None: weights are not compressed. With compressed weights, trees and chains
+            of a short text are compared with the engine's own prefills. Windows and batches are
+            tested with a reduced model.
     """
     model_logits = reference = _uncached_logits(model)
     if model.dtype == torch.float32:
@@ -127,11 +128,11 @@ def _test_sequence(engine: OpenVINOEngine, reference: ReferenceLogits, text: lis
 def _test_step(
     engine: OpenVINOEngine, reference: ReferenceLogits, sequence: PagedSequence, text: list[int], draft: Draft
 ) -> tuple[float, list[int]]:
-    """Run a forward pass with a draft, and keep the path to its last row; return the distance and the text after it."""
+    """Run a pass with a draft and keep the path to its last row; return distance and new text."""
     fitted = sequence.fit(draft, len(draft), len(draft))
     text = [*text, text[0]]
     logits = engine.forward([SequenceInput(sequence, text[-1:], fitted)])[0]
-    wrong = _argmax_distance(logits)  # before all logits are known, which would be used instead
+    wrong = _argmax_distance(logits)  # before `tensor`, after which `argmax` uses exact logits
     distance = max(wrong, _draft_distance(logits.tensor().numpy(), reference, text, fitted))
     path = path_to(fitted, len(fitted) - 1)
     sequence.keep(path)
@@ -163,7 +164,7 @@ def _argmax_distance(logits: Logits) -> float:
 
 
 def _draft_distance(logits: NDArray[np.float32], reference: ReferenceLogits, text: list[int], draft: Draft) -> float:
-    """Return the maximum over all paths of a draft of the distance from the reference logits."""
+    """Return the largest distance from the reference logits on any path of a draft."""
     distances: list[float] = []
     for leaf in set(range(len(draft))) - set(draft.parents) or {ROOT}:
         path = path_to(draft, leaf)
@@ -187,7 +188,7 @@ def _finite(distance: np.floating[Any]) -> float:
 
 
 def _half_precision_tolerance(model: PreTrainedModel, model_logits: ReferenceLogits) -> float:
-    """Return the tolerance for rounding: by how much the logits of a text change if more text follows it."""
+    """Return the tolerance for rounding: how much logits change if more text follows them."""
     text = random_tokens(model, SHORT, SHORT)
     noise = [
         _distance(model_logits(text)[:size][-1:], model_logits(text[:size])[-1:]) for size in (SHORT // 2, SHORT - 1)
@@ -205,7 +206,7 @@ def _uncached_logits(model: PreTrainedModel) -> ReferenceLogits:
 
 
 def _engine_logits(engine: OpenVINOEngine) -> ReferenceLogits:
-    """Return a function that computes the logits after the last tokens of a text with a prefill by the engine."""
+    """Return a function that computes the logits after each of the last tokens by a prefill."""
 
     def prefill(text: Tokens) -> NDArray[np.float32]:
         sequence = engine.sequence(tenant=AnonymousTenant())

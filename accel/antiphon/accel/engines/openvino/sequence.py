@@ -31,8 +31,9 @@ class PagedSequence:
         tenant: Owner of the text; cached prefixes are shared within one tenant only.
         can_batch: Whether the sequence may share forward passes with others.
         blocks: Block table: numbers of the blocks that hold the tokens, in their order.
-        states: Blocks of recurrent states: first the state after the cached tokens, then between a forward pass and
-            `keep` the states that the pass has written. Empty if no token is cached, or the model has no state.
+        states: Blocks of recurrent states. The first one holds the state after the cached tokens.
+            Between a forward pass and `keep`, the states that the pass has written follow. Empty if
+            no token is cached, or if the model has no state.
         hidden_states: Hidden states of kept rows.
         last_used: Number of the last forward pass that the sequence took part in.
     """
@@ -64,9 +65,9 @@ class PagedSequence:
 
     @property
     def level(self) -> Level:
-        """See `CachedSequence.level`. From the length of the smallest sliding window on, only chains are supported.
+        """See `CachedSequence.level`. Trees fit only while a text is shorter than every window.
 
-        Windows are counted in cache slots, which equal positions in the text only for chains.
+        The graph counts windows in cache slots. Slots equal text positions only for chains.
         """
         window = self._memory.window
         return "tree" if window is None or len(self.tokens) + 1 < window else "linear"
@@ -181,7 +182,7 @@ class PagedSequence:
 
         Args:
             pending: Confirmed tokens that are not cached yet.
-            needs_logits: Whether the forward pass returns the logits of root and draft; otherwise it returns none.
+            needs_logits: Whether the pass returns logits: after the root and each draft row.
         """
         self._input, self._is_evicted = (pending, draft), False
         rows = len(pending) + len(draft)
@@ -199,7 +200,7 @@ class PagedSequence:
         )
 
     def num_new_states(self, pending: int, draft: Draft) -> int:
-        """Return how many blocks of states the next forward pass writes at most.
+        """Return the maximum number of state blocks that the next forward pass writes.
 
         Args:
             pending: Number of pending tokens.
@@ -209,7 +210,7 @@ class PagedSequence:
         return sum(pending + len(path) for path in _paths_to_leaves(draft)) if draft else 2
 
     def _trim_to_states(self, draft: Draft, rows: int, depth: int) -> Draft:
-        """Trim a draft so that there are blocks for its states, if all sequences with a state have as many."""
+        """Trim a draft so that its states fit into the sequence's equal share of state blocks."""
         fitted, states = trim(draft, rows, depth), self._memory.states
         if states is None:
             return fitted
@@ -223,8 +224,9 @@ class PagedSequence:
     def _paths(self, pending: int, draft: Draft) -> Sequence[StatePath]:
         """Allocate blocks for the states of the next forward pass, and return its paths.
 
-        With a draft every row of a path has a block, and rows above a branch one in each path. A prefill writes the
-        state after the last full block, which can be cached, and that after the last token.
+        With a draft, every row of every path gets a block, so a row above a branch gets several. A
+        prefill writes the state after the last full block, which can be cached, and the state after
+        the last token.
         """
         states = self._memory.states
         if states is None:
@@ -253,9 +255,9 @@ class PagedSequence:
         return paths
 
     def _keep_state(self, rows: Sequence[int], *, has_draft: bool) -> None:
-        """Keep the state after the last kept row, and cache that after the last full block if it was written.
+        """Keep the state after the last kept row. If rows fill a block, cache the state after it.
 
-        While decoding, it replaces the one that was cached before.
+        While decoding, the newly cached state replaces the state that was cached before.
         """
         states = self._memory.states
         if states is None or not rows:

@@ -1,8 +1,9 @@
-"""Inputs of a graph with recurrent or convolutional states. Independent of torch.
+"""Inputs of a graph with recurrent or convolutional states. This module does not import torch.
 
-The rows of a forward pass are *paths*: chains of rows that start from a sequence's state. An operation reads the state
-from the first block of a path and writes the states after its rows to the following blocks. A tree is one path for each
-leaf, so rows above a branch occur several times.
+The rows of a forward pass form *paths*: chains of rows that start from a sequence's state. An
+operation reads the state from the first block of a path, and writes the states after the path's
+rows to its other blocks. A tree has one path for each leaf, so rows above a branch occur several
+times.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ STATE_TABLES = (
     "state_past_lens",
     "state_intervals",
 )
-"""Inputs that describe the paths of a forward pass to all layers with state.
+"""Inputs that describe the paths of a forward pass. All layers with state read them.
 
-``state_rows``: the rows of all paths, one path after the other. ``state_outputs``: for each row of the forward pass a
-place in ``state_rows`` that has it. The others are inputs of the operations, in their order: where each path begins,
-the blocks of all paths, where the blocks of each path begin, the number of tokens before each path, and the interval of
-each path. A state is written where the number of tokens is a multiple of the interval, and after the last row.
+``state_rows``: the rows of all paths, one path after the other. ``state_outputs``: for each row of
+the forward pass, an index in ``state_rows`` where it occurs. The others are inputs of the
+operations, in their order: where each path begins, the blocks of all paths, where the blocks of
+each path begin, the number of tokens before each path, and the interval of each path. A state is
+written after the last row, and after each multiple of the interval (in tokens).
 """
 
 STATES = "state_cache."
-"""Start of the names of inputs that hold the states; the number of the function's call follows."""
+"""Prefix of the names of inputs that hold states; the index of the state follows."""
 
 
 def state_shapes(graph: openvino.Model) -> list[tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """Layers with recurrent or convolutional state: the functions that they call while a model is traced.
 
-Each becomes one of OpenVINO's operations on states in blocks; `state_inputs` describes their rows and blocks.
+Each function becomes an OpenVINO operation on states in blocks; see `state_inputs`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StateTracing:
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """What replaces each function of transformers' modules; see `replaced_functions`."""
+        """The replacements of transformers' functions, by name; see `replaced_functions`."""
         return {
             "causal_conv1d_fn": self._convolve,
             "torch_chunk_gated_delta_rule": self._gated_delta_rule,
@@ -48,7 +48,7 @@ class StateTracing:
     def _convolve(
         self, hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **_: Any
     ) -> Tensor:
-        """Convolve the last inputs up to each row. The returned values are meaningless, their shape is right.
+        """Convolve the last inputs up to each row. Only the shape of the result is meaningful.
 
         Args:
             hidden_states: Shape (rows, channels, 1).
@@ -72,10 +72,10 @@ class StateTracing:
         use_qk_l2norm_in_kernel: bool = False,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        """Compute the gated delta rule of each row; shapes as in transformers, and no last state.
+        """Compute the gated delta rule of each row. Shapes are as in transformers; states are None.
 
         Raises:
-            ValueError: Queries and keys are not normalized.
+            ValueError: The layer does not normalize queries and keys.
         """
         if not use_qk_l2norm_in_kernel:
             raise ValueError("The gated delta rule has queries and keys that are not normalized.")
@@ -98,10 +98,10 @@ class StateTracing:
         return_final_states: bool = False,
         **_: Any,
     ) -> Any:
-        """Compute Mamba-2's recurrence of each row; shapes and result as in transformers, without last states.
+        """Compute Mamba-2's recurrence of each row. Shapes are as in transformers; states are None.
 
         Raises:
-            ValueError: The time step is limited.
+            ValueError: The layer limits the time step.
         """
         if tuple(dt_limit) != (0.0, inf):
             raise ValueError(f"Mamba-2's time step is limited to {dt_limit}, in prefills only.")
@@ -120,7 +120,7 @@ class StateTracing:
 
         Args:
             shape: Shape of a state.
-            like: The rows whose shape the output has.
+            like: The tensor among ``rows`` that has the shape of the output.
         """
         number = len(self.shapes)
         self.shapes.append(shape)
@@ -159,12 +159,13 @@ TRANSLATIONS: Mapping[str, Callable[[Any], list[Any]]] = {
 
 @cache
 def _operation(name: str, shaped: int, **attributes: Any) -> Any:
-    """Return a class for an operation of the CPU plug-in that has none in Python.
+    """Return a class for an operation that the CPU plug-in has, but OpenVINO's Python API lacks.
 
-    A graph with it cannot be compiled. Stored and read again, the graph has the plug-in's operation in its place.
+    A graph with this class cannot be compiled directly. After the graph has been saved and loaded
+    again, it contains the plug-in's own operation instead.
 
     Args:
-        shaped: Index of the input whose shape the output has.
+        shaped: Index of the input that has the same shape as the output.
     """
     from openvino import Op
 

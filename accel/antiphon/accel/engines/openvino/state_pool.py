@@ -1,6 +1,6 @@
 """The state pool: allocates blocks of one recurrent state each, counts their users, and caches states by their text.
 
-Handles tokens and block numbers only, not the contents of the blocks.
+This module handles token ids and block numbers, not the contents of the blocks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ StateKey = tuple[Hashable, tuple[int, ...]]
 class StatePool(Blocks):
     """A fixed number of blocks. A block is free, in use by one or more sequences, or idle.
 
-    An idle block has no user, but its state is cached; it is evicted when no block is free, the least recently used
-    first. States are cached after texts whose length is a multiple of `BLOCK_SIZE`, because only the full blocks of
-    keys and values are cached. Only the tenant that computed a state can find it.
+    An idle block has no user, but its state is cached. If no block is free, the least recently used
+    idle block is evicted. States are cached only after multiples of `BLOCK_SIZE` tokens, because
+    keys and values are cached in full blocks. Only the tenant that computed a state can find it.
     """
 
     kind = "states"
@@ -68,7 +68,7 @@ class StatePool(Blocks):
             self._uncache(key)
 
     def find(self, tenant: Hashable, text: Tokens) -> tuple[int, int]:
-        """Return the cached state after the longest beginning of a text, and the length of that beginning."""
+        """Find a text's longest prefix with a cached state; return the state and the length."""
         for length in range(len(text) // BLOCK_SIZE * BLOCK_SIZE, 0, -BLOCK_SIZE):
             if (key := (tenant, tuple(text[:length]))) in self._cached:
                 self._cached.move_to_end(key)

@@ -36,7 +36,7 @@ GRAPH, WEIGHTS = "graph.xml", "graph.bin"
 """The files of a folder, besides its manifest."""
 
 SAMPLE = 16
-"""Number of values of each tensor in a fingerprint if its file identifies the rest."""
+"""Number of values per tensor in a fingerprint, if the model's files identify the other values."""
 
 Convert = Callable[[], "openvino.Model"]
 """Converts the model."""

@@ -1,7 +1,8 @@
 """Attach the large weights of a converted model as constants that share the memory of the model or its checkpoint.
 
-A stored graph has an input in place of each large weight. Before compilation a constant replaces every input, so no
-weight is copied or stored twice. Float32 weights that 16 bits represent exactly become 16-bit constants.
+A stored graph has an input in place of each large weight. Before compilation a constant replaces
+this input, so no weight is copied or stored twice. Float32 weights that 16 bits represent exactly
+become 16-bit constants.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SMALL = 4096
 """Tensors with fewer elements, and vectors, are stored in the graph in float32."""
 
 DECOMPRESSION = "decompression_0"
-"""Mark of a conversion that OpenVINO leaves in the graph. Without it, the weights are unpacked to float32 in memory."""
+"""Mark of a type conversion. Without this mark, OpenVINO stores unpacked float32 weights."""
 
 KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 """OpenVINO's names of element types, by torch's."""
@@ -39,8 +40,8 @@ Owners = list[NDArray[Any]]
 """Arrays that own the memory of constants. OpenVINO does not keep them alive."""
 
 WeightArrays = dict[str, tuple[NDArray[Any], str]]
-"""Weights by the names of parameters: values, of which 16-bit ones are given as their bits in uint16, and OpenVINO's
-name of their type."""
+"""For each parameter's name, the weight's values and OpenVINO's name of their type. 16-bit values
+are stored as their bits, in uint16."""
 
 
 def large_weights(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -77,7 +78,7 @@ def weight_arrays(model: PreTrainedModel, files: Sequence[Path] = ()) -> WeightA
 
 
 def attach_arrays(graph: openvino.Model, arrays: WeightArrays) -> Owners:
-    """Replace the inputs that stand for weights by constants that share the memory of these arrays, and return them."""
+    """Replace the inputs that stand for weights by constants that share the arrays' memory."""
     owners: Owners = []
     for node in _weight_inputs(graph):
         name = node.get_friendly_name().removeprefix(INPUT_PREFIX)
@@ -96,7 +97,7 @@ def _weight_inputs(graph: openvino.Model) -> list[Any]:
 
 
 def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
-    """Return a float32 output of a graph whose constant shares the memory of an array.
+    """Make a constant that shares the memory of an array, and return its output in float32.
 
     Args:
         array: The values; 16-bit values are stored as their bits, in uint16. The array must outlive the graph and its

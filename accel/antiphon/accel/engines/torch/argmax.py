@@ -1,4 +1,4 @@
-"""Argmax and top-k of rows of logits without sorting whole rows. Independent of drafts and sampling."""
+"""Argmax and top-k of rows of logits without sorting whole rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from torch import Tensor
 _STRIPS = 64
 
 _INFINITY = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
-"""The bits of infinity. Read as signed integers, half-precision numbers keep their order from zero on; negative numbers
-are smaller, in reverse order; bits beyond those of infinity, with or without the sign bit, are NaN."""
+"""The bits of infinity. The bits of half-precision numbers, read as signed integers, have the order
+of these numbers from 0 on. Negative numbers have negative integers, in reverse order. Bits that are
+greater than those of infinity, apart from the sign, are NaN."""
 
 _SIGN = 0x8000
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """Return the most likely token of each row, shape (rows,); the first in a tie, like `Tensor.argmax`."""
+    """Return the most likely token of each row, shape (rows,); in a tie, the lowest token id."""
     if logits.device.type != "cpu":
         return logits.argmax(-1)
     find = row_argmax(logits)
@@ -83,7 +84,7 @@ def top_k(logits: Tensor, k: int, scales: Tensor | None = None) -> tuple[Tensor,
 def _column_maxima(folded: Tensor) -> Tensor:
     """Return the maximum of every column of a tensor (rows, strips, columns).
 
-    In half precision on a CPU, it compares the bits as integers, which is six times as fast.
+    In half precision on a CPU, the bits are compared as integers, which is six times as fast.
     """
     if folded.device.type == "cpu" and folded.dtype in _INFINITY:
         bits = folded.view(torch.int16)

@@ -1,7 +1,7 @@
-"""Exact attention, in which no row's rounding depends on other rows, and overriding of attention for one pass.
+"""Exact attention, in which no row's rounding depends on other rows. Override a model's attention.
 
-Exact attention computes each row of a draft alone, as a plain step does. It recognizes a draft by its boolean mask,
-because a causal forward pass has no mask or an additive mask.
+Exact attention computes each row of a draft alone, as a plain step does. It recognizes a draft by
+its boolean mask: a causal forward pass has no mask or an additive mask.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXACT = "antiphon_exact"
 """Name of exact attention in transformers, for `model.set_attn_implementation`."""
 
 SCORE_BIASES = ("softcap", "s_aux", "position_bias")
-"""Options of models that add a bias to their scores, which scaled-dot-product attention does not support."""
+"""Options that change attention scores. Scaled-dot-product attention does not support them."""
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 """Half precisions, in which the order of a sum often changes its result."""
@@ -79,7 +79,7 @@ def exact_attention(
 
 
 def _visible_slots(mask: Tensor) -> list[tuple[int, list[int]]]:
-    """Return, for each row of a mask (rows, slots), the first cached slot and the rows to which it attends."""
+    """Return, for each row of a mask (rows, slots), the first cached slot and the rows it sees."""
     rows, slots = mask.shape
     cached = slots - rows
     starts = (cached - mask[:, :cached].sum(dim=-1)).tolist()  # a row attends to a suffix of the cached slots
@@ -90,7 +90,7 @@ def _visible_slots(mask: Tensor) -> list[tuple[int, list[int]]]:
 
 
 def _gather(states: Tensor, start: int, cached: int, rows: list[int]) -> Tensor:
-    """Return the cached slots from ``start`` on and the given rows: a view if they are adjacent, else a copy."""
+    """Return the cached slots from ``start`` on and the given rows; a view if no row is skipped."""
     if rows[-1] == len(rows) - 1:
         return states[:, :, start : cached + len(rows)]
     selected = states[:, :, cached:].index_select(2, torch.tensor(rows, device=states.device))
@@ -138,10 +138,10 @@ def accepts_attention(model: PreTrainedModel, implementation: str) -> bool:
 
 @contextmanager
 def override_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Override the attention for one forward pass, in microseconds: a faster `use_attention`.
+    """Override the attention for one forward pass. This is faster than `use_attention`.
 
-    The caller holds the engine's lock, and `use_attention` must have set this implementation once before. A
-    concurrent forward pass of a thread without the lock still uses "sdpa".
+    The caller holds the engine's lock, and `use_attention` must have set this implementation once
+    before. A concurrent forward pass of a thread without the lock still uses "sdpa".
     """
     config = model.config.get_text_config(decoder=True)
     before, config._attn_implementation = config._attn_implementation, implementation
@@ -154,11 +154,12 @@ def override_attention(model: PreTrainedModel, implementation: str) -> Iterator[
 
 @contextmanager
 def varying_shapes(model: PreTrainedModel) -> Iterator[None]:
-    """Turn off cuDNN's attention inside the context, because it plans its kernels for each new shape.
+    """Turn off cuDNN's attention inside the context.
 
-    A plan takes some 40 ms on an H100, and every decoding step has a new number of cached tokens. Steps of fixed
-    shape (`antiphon.accel.engines.torch.slot_cache`) are planned once and use cuDNN. The setting applies to the whole
-    process; it may slow down concurrent forward passes of other models, but does not change their results.
+    For each new shape, cuDNN plans its kernels. This takes some 40 ms on an H100, and every
+    decoding step has a new number of cached tokens. Steps of a fixed shape (`SlotCache`) use cuDNN.
+    The setting applies to the whole process. It may slow down concurrent forward passes of other
+    models, but does not change their results.
 
     Args:
         model: The model; nothing is changed unless it is on a CUDA GPU.
@@ -175,7 +176,7 @@ def varying_shapes(model: PreTrainedModel) -> Iterator[None]:
 
 
 def is_overridden(implementation: str) -> bool:
-    """Return whether this attention is overriding this thread's forward pass; always True during torch.compile."""
+    """Return whether this thread's forward pass uses this attention; True during torch.compile."""
     return torch.compiler.is_compiling() or _thread_state.implementation == implementation
 
 

@@ -1,7 +1,8 @@
-"""Run one forward pass over several sequences: rows are concatenated, and each attends only to its own sequence.
+"""Run one forward pass over several sequences, in which each row attends only to its own sequence.
 
-All layers except attention compute the rows of all sequences together, so each weight is read once. Sequences are not
-padded and have separate caches, so they can join and leave the batch between any two forward passes.
+All layers except attention compute the concatenated rows of all sequences, so each weight is read
+once. Sequences are not padded and have separate caches, so they can join and leave the batch
+between any two forward passes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.traits import Traits
 
 BatchMode: TypeAlias = Literal["ragged", "concatenated"]
-"""How the rows of a batch attend: by one attention call per sequence ("ragged"), or by one call with a block-diagonal
-mask over the concatenated keys of all sequences ("concatenated"), for models whose attention cannot be replaced."""
+"""How a batch attends. "ragged": one attention call per sequence. "concatenated": one call with a
+block-diagonal mask over the keys of all sequences, if the model's attention cannot be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Segment:
     Attributes:
         start: Index of the first row in the batch.
         end: Index after the last row.
-        masks: Mask of the rows by kind of layer, each of shape (1, 1, rows, slots).
+        masks: For each kind of layer, the mask of the rows, shape (1, 1, rows, slots).
     """
 
     sequence: TorchSequence
@@ -53,8 +54,9 @@ class Segment:
 class BatchedCache(Cache):
     """A cache that combines the caches of several sequences: each row is written to the cache of its sequence.
 
-    In mode "concatenated", a layer returns the concatenated keys and values of all sequences. In mode "ragged",
-    nothing is copied, and `ragged_attention` reads each sequence's keys and values, by layer, from ``states``.
+    In mode "concatenated", a layer returns the concatenated keys and values of all sequences. In
+    mode "ragged", nothing is copied: `ragged_attention` reads the layer's keys and values from
+    ``states``.
     """
 
     def __init__(self, segments: Sequence[Segment], mode: BatchMode) -> None:
@@ -86,11 +88,11 @@ class BatchedCache(Cache):
 def ragged_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Attention:
-    """Attend sequence by sequence with packed attention; use "sdpa" for forward passes that are not batched.
+    """In a batch, compute packed attention for each sequence. Otherwise call "sdpa".
 
     Args:
         query: Shape (1, heads, rows, size).
-        key: Not used in a batch, because keys are in the sequences' own caches.
+        key: Not used in a batch, because the keys are in the caches of the sequences.
         value: Not used in a batch.
         attention_mask: A placeholder that carries the batch, see `_mask`.
 
@@ -127,7 +129,7 @@ def batched_forward(fed: Sequence[tuple[TorchSequence, Tokens, Draft]], mode: Ba
         For each sequence the logits after its last pending token and every draft row, of shape (1 + rows, vocab).
     """
     model, traits = fed[0][0].model, fed[0][0].traits
-    # 1. Rows: those of all sequences, concatenated; each has the position that it has in its own sequence.
+    # 1. Concatenate the rows of all sequences. Each row keeps its position within its own sequence.
     segments = _segments(fed)
     depths = [build_tree(len(pending), draft.parents).depths for _, pending, draft in fed]
     positions = [each.sequence.positions(torch.from_numpy(d)) for each, d in zip(segments, depths, strict=True)]

@@ -29,13 +29,13 @@ TOKENS = 8192
 """Maximum number of tokens with bigrams: those with the lowest ids, because tokenizers give frequent tokens low ids."""
 
 SECONDS = 3.0
-"""Time budget: no forward pass starts that would end later. A large model on a CPU gets bigrams for fewer tokens."""
+"""Time limit. Passes that would end later are not run, so a large model gets fewer bigrams."""
 
 FIRST, ROWS = 16, 128
-"""Number of tokens in the first forward pass, and maximum number; each pass has twice as many as the one before."""
+"""Number of tokens in the first forward pass, and maximum number. Each pass doubles the number."""
 
 DISCOUNT = 0.6
-"""Factor for the probabilities after a single token. Values from 0.35 to 0.7 were equally good for SmolLM2's chats."""
+"""Factor for all probabilities. Values from 0.35 to 0.7 were equally good for SmolLM2's chats."""
 
 Forward = Callable[[Draft, int], "Tensor"]
 """Runs a forward pass of a new sequence over a draft and its root token; returns logits of shape (1 + rows, vocab)."""
@@ -43,10 +43,10 @@ Forward = Callable[[Draft, int], "Tensor"]
 
 @dataclass(frozen=True, slots=True)
 class BigramFacts:
-    """What identifies a model's bigrams, and what they are computed from.
+    """The facts about a model that `recorded_bigrams` needs.
 
     Attributes:
-        file: Name of their file.
+        file: Name of the file that stores the bigrams.
         root: The BOS token, or token 0 if the model has none.
     """
 
@@ -56,7 +56,7 @@ class BigramFacts:
 
 
 def bigram_facts(model: PreTrainedModel) -> BigramFacts:
-    """Return what identifies the bigrams of a model."""
+    """Return the name of a model's bigram file, the vocabulary size, and the root token."""
     config = model.config.get_text_config(decoder=True)
     bos, size = config.bos_token_id, config.vocab_size
     root = bos if isinstance(bos, int) and 0 <= bos < size else 0
@@ -64,7 +64,7 @@ def bigram_facts(model: PreTrainedModel) -> BigramFacts:
 
 
 def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward) -> Bigrams | None:
-    """Return the bigrams of a model, or None if it fails; see `recorded_bigrams`."""
+    """Return the bigrams of a model, or None if it raises an error; see `recorded_bigrams`."""
     from antiphon.accel.engines.torch.self_test import FAILURES
 
     with suppress(*FAILURES):

@@ -1,4 +1,4 @@
-"""A cache that appends BiTA's learned keys and values to the rows of a forward pass. Independent of drafts."""
+"""A cache that appends BiTA's learned keys and values to the rows of a forward pass."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from antiphon.accel.engines.torch.bita_weights import BitaWeights
 
 
 class BitaCache(Cache):
-    """A view of another cache for one forward pass, in which a learned prefix follows the new rows in every layer.
+    """A view of another cache for one forward pass, which adds a learned prefix after the rows.
 
-    The prefix is stored in the other cache and removed together with the rejected rows, so it does not remain between
-    two steps. The other cache can be of any kind from which rows can be removed. The place of the prefix among the
-    columns does not affect attention, because the mask determines which rows attend to it.
+    The prefix is stored in the other cache, and removed together with the rejected rows; so it does
+    not remain between two steps. The other cache can be of any kind from which rows can be removed.
+    The place of the prefix among the columns does not affect attention, because the mask determines
+    which rows attend to it.
     """
 
     def __init__(self, cache: Cache, weights: BitaWeights) -> None:

@@ -1,4 +1,4 @@
-"""BiTA weights of a model: embeddings of mask tokens, and the keys and values of a prefix. Independent of drafts.
+"""BiTA weights of a model: embeddings of mask tokens, and the keys and values of a prefix.
 
 Lin et al. 2024, "BiTA: Bi-Directional Tuning for Lossless Acceleration in Large Language Models", section 3.1.
 """
@@ -31,12 +31,12 @@ class BitaWeights:
     """A trained prefix and trained mask tokens, for one model.
 
     Attributes:
-        keys: Keys of the prefix, shape (layers, key heads, prefix, size), as in a KV cache: after rotation and norm.
+        keys: Keys of the prefix after norm and rotation, shape (layers, key heads, prefix, size).
         values: Values of the prefix, shape (layers, key heads, prefix, size).
         masks: Embeddings of the mask tokens, shape (masks, hidden).
         sample: The first numbers of each of the model's parameters, which identify the model.
         model: Name of the model for which the weights were trained.
-        notes: How they were trained.
+        notes: How the weights were trained.
     """
 
     keys: Tensor
@@ -60,7 +60,7 @@ class BitaWeights:
         """Raise an error if the weights were trained for another model.
 
         Raises:
-            ValueError: Shapes or weights of the model differ.
+            ValueError: The weights were trained for a model with other shapes or parameters.
         """
         wanted = tuple(self.keys.shape), tuple(self.values.shape), tuple(self.masks.shape)
         given = tensor_shapes(model, self.prefix, len(self.masks))
@@ -91,11 +91,11 @@ class BitaWeights:
 
 @torch.no_grad()
 def tensor_shapes(model: PreTrainedModel, prefix: int, masks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of BiTA's keys, values and mask embeddings for a model, from a forward pass over two tokens.
+    """Return the shapes of BiTA's keys, values and mask embeddings; runs the model on two tokens.
 
     Raises:
-        ValueError: Not all layers cache keys and values of the same shape, or the model uses token ids for more than
-            the input embedding.
+        ValueError: Not all layers cache keys and values of the same shape, or the model uses token
+            ids for more than the input embedding.
     """
     ids = torch.tensor([[0, 1]], device=model.device)
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
@@ -118,7 +118,7 @@ def tensor_shapes(model: PreTrainedModel, prefix: int, masks: int) -> tuple[tupl
 
 
 def weight_sample(model: PreTrainedModel) -> Tensor:
-    """Return the first numbers of every parameter in float32, which identify the model in any precision."""
+    """Return the first numbers of each parameter, in float32 to compare models in any precision."""
     rows = (weight.detach()[(0,) * (weight.ndim - 1)][:_SAMPLE_SIZE] for _, weight in sorted(model.named_parameters()))
     return torch.cat([row.float().cpu() for row in rows])
 
@@ -134,7 +134,7 @@ def model_name(model: PreTrainedModel) -> str:
 
 
 def find_bita_weights(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
-    """Load BiTA weights from the model's folder or the hub's cache; return None and a reason if there are none."""
+    """Load BiTA weights from the model's folder or the hub's cache; or return None and why not."""
     from transformers.utils.hub import cached_file
 
     for place in BITA_PLACES:

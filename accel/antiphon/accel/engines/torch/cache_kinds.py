@@ -1,7 +1,8 @@
-"""Kinds of KV caches: which layers can be rolled back after verification, and how. Independent of models.
+"""Kinds of KV caches: which layers can be rolled back after verification, and how.
 
-To add a kind of cache: add the class name of its layers to `TREE_LAYERS` or `STATE_LAYERS` (or to the exceptions in
-`supported_level`), remove its rejected rows in `keep_rows`, and add an entry to the table in ``test_caches.py``.
+To add a kind of cache, add the class name of its layers to `TREE_LAYERS` or `STATE_LAYERS`, or to
+the exceptions in `supported_level`. Then remove its rejected rows in `keep_rows`, and add an entry
+to the table in ``test_caches.py``.
 """
 
 from __future__ import annotations
@@ -24,19 +25,21 @@ TREE_LAYERS = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", DUMMY})
 
 STATE_ONLY = "LinearAttentionLayer"
 STATE_LAYERS = frozenset({STATE_ONLY, "LinearAttentionAndFullAttentionLayer"})
-"""Layers with recurrent or convolutional state; `draft_states.DraftStates` writes it, or a snapshot restores it."""
+"""Layers with recurrent or convolutional state, which `DraftStates` or a snapshot rolls back."""
 
 FP8 = "Fp8QuantizedLayer"
-"""A quantised layer whose tokens are quantised one by one, so that its last rows can be removed."""
+"""A layer that quantizes each token separately, so the last rows can be removed."""
 
 
 def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
-    """Return the verification level that this cache supports, and why it is lower than the model's.
+    """Return the verification level with this cache, and the reason if it is below the model's.
 
-    Rows can only be removed from layers that append. Decoding is plain with other layers: ring buffers have
-    overwritten older tokens, group-wise quantized layers requantize at moments that depend on the number of tokens
-    per forward pass, and offloaded layers are copied to the CPU while the next layer runs. A fixed buffer also needs
-    a model that uses the given masks; GPT-Neo makes its own masks, in which positions count from the end of the keys.
+    Rows can only be removed from layers that append. With other layers, decoding is plain: ring
+    buffers have overwritten older tokens, and offloaded layers are copied to the CPU while the next
+    layer runs. Group-wise quantized layers quantize again at moments that depend on the number of
+    tokens per forward pass. A fixed buffer (`StaticLayer`) is supported only for models of level
+    "tree", which use the given masks. GPT-Neo makes its own masks, and counts positions from the
+    end of the keys.
 
     Args:
         cache: The caller's cache, after its prefill.
@@ -94,7 +97,7 @@ def recording_layers(cache: Cache) -> list[Any]:
 
 
 def end_recording(layers: Sequence[Any]) -> None:
-    """End the recording: layers drop the tokens outside of their window, and append again as in plain decoding.
+    """End the recording: layers drop tokens outside of their window, and record no more.
 
     So between two steps the cache is the same as in plain decoding, and any caller may use it.
     """
@@ -106,13 +109,13 @@ def end_recording(layers: Sequence[Any]) -> None:
 
 
 def crop_attention(layer: Any, count: int) -> None:
-    """Remove the last ``count`` keys and values of a layer that also has a state, which `crop` would change."""
+    """Remove a layer's last ``count`` keys and values; `crop` would also change its state."""
     if count and getattr(layer, "keys", None) is not None:
         layer.keys, layer.values = layer.keys[..., :-count, :], layer.values[..., :-count, :]
 
 
 def _move_up(rows: Tensor, first: int, moved: Tensor) -> None:
-    """Copy the rows with indices ``moved`` of a tensor (..., rows, size) to the slots from ``first`` on."""
+    """Copy the rows ``moved`` of a tensor (..., rows, size) to the rows from ``first`` on."""
     rows.narrow(-2, first, len(moved)).copy_(rows.index_select(-2, moved))
 
 
@@ -132,7 +135,7 @@ def _remove_last(layer: Any, count: int) -> None:
         crop_attention(layer, count)
     elif type(layer).__name__ != FP8:
         layer.crop(-count)
-    elif count:  # there is no public method for its states; the inherited `crop` only finds unquantised ones
+    elif count:  # the inherited `crop` only finds unquantised states
         (keys, key_scale), (values, value_scale) = layer._quantized_keys, layer._quantized_values
         layer._quantized_keys = (keys[..., :-count, :], key_scale)
         layer._quantized_values = (values[..., :-count, :], value_scale)

@@ -1,4 +1,4 @@
-"""The files from which a model was loaded; they identify its weights without reading them."""
+"""The files from which a model was loaded. They identify the weights, which need not be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 WeightsVersion: TypeAlias = tuple[tuple[int, int], ...]
-"""Address and torch's version counter of each parameter: changes when weights are moved or overwritten."""
+"""Address and version counter of each parameter: they show if weights are moved or overwritten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""A sequence with compiled steps: shapes and slots are fixed, so that a GPU can replay CUDA graphs.
+"""A sequence with compiled steps. Their shapes are fixed, so that a GPU can replay CUDA graphs.
 
-It has the methods of `TorchSequence`. Accepted rows stay in their slots, because the mask determines the slots to
-which a row attends, and positions come from the draft tree. Independent of drafters.
+Accepted rows stay in the slots that they were written to: the mask determines the slots to which a
+row attends, and positions come from the draft tree.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class CompiledSteps:
 
 
 class CompiledSequence:
-    """A sequence whose steps after the prefill are compiled if possible, with the methods of `TorchSequence`.
+    """A sequence with the methods of `TorchSequence`. Steps after the prefill are compiled.
 
-    ``plain`` prefills the prompt. It also decodes after a failed compilation (one warning per model), and while the
-    slot cache waits for the `keep` of another sequence. Between two steps the slot cache may be given to another
-    sequence. This sequence then copies its tokens to the cache of ``plain``. If there are no free slots, it moves to
-    a slot cache of twice the size.
+    ``plain`` prefills the prompt. It also decodes after a failed compilation (one warning per
+    model), and while the slot cache waits for the `keep` of another sequence. Between two steps,
+    another sequence may take the slot cache. This sequence then copies its tokens to the cache of
+    ``plain``. If no slots are free, this sequence moves to a larger slot cache.
 
     Args:
         compiles: True: compile with `torch.compile`; False: capture the model's own kernels as CUDA graphs.
@@ -117,7 +117,7 @@ class CompiledSequence:
 
     @property
     def cache(self) -> Cache:
-        """All tokens as a transformers cache; reading it moves the sequence out of its slot cache."""
+        """All tokens as a transformers cache. Reading this property empties the slot cache."""
         self.leave_slot_cache()
         return self.plain.cache
 
@@ -198,19 +198,19 @@ class CompiledSequence:
         self.plain.reset()
 
     def leave_slot_cache(self) -> None:
-        """Move the tokens to the plain cache if they are in the slot cache."""
+        """Move the tokens from the slot cache to the plain cache, if they are in the slot cache."""
         if self._slot_cache is not None:
             self._slot_cache.release(self)
 
     def leave(self) -> None:
-        """Copy all tokens to the plain cache. The slot cache calls this before it is given to another sequence."""
+        """Copy all tokens to the plain cache, before another sequence gets the slot cache."""
         self.is_mid_step = False
         if self._slot_cache is not None and self._order:
             self.plain.put_states(self._slot_cache.read(self._order))
         self._order = []
 
     def _run(self, pending: Tokens, draft: Draft, bucket: int) -> StepOutputs | None:
-        """Run a compiled step and return its outputs; None if none is available."""
+        """Run a compiled step and return its outputs; None if no compiled step is available."""
         model = self.plain.model
         if self.steps.failure:
             return None
@@ -230,7 +230,7 @@ class CompiledSequence:
             return None
 
     def _enter_slot_cache(self, bucket: int) -> SlotCache | None:
-        """Return the slot cache with the tokens and ``bucket`` free slots; None if another sequence is in a step."""
+        """Return a slot cache with the tokens and ``bucket`` free slots; None if it is in use."""
         plain = self.plain
         if self._slot_cache is None or self._slot_cache.size < plain.length + bucket:
             self.leave_slot_cache()
@@ -255,7 +255,7 @@ class CompiledSequence:
         tree = build_tree(len(pending), draft.parents, padding_rows)
         sees = np.zeros((len(slots), 64), dtype=np.bool_)
         sees[:, : len(slots)] = tree.ancestor_mask
-        np.fill_diagonal(sees, True)  # padding rows attend to themselves: attention to nothing is NaN
+        np.fill_diagonal(sees, True)  # a padding row that attends to nothing would be NaN
         plan = np.empty((4, len(slots)), dtype=np.int64)
         plan[TOKENS] = [*pending, *draft.tokens, *[pending[-1]] * padding_rows]
         plan[POSITIONS] = self.plain.positions(torch.from_numpy(tree.depths)).numpy()
@@ -285,9 +285,10 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
 
 
 def cost_by_bucket(cost: StepCost) -> StepCost:
-    """Return the cost of all numbers of rows. A step costs as much as the next of the `BUCKETS`, to which it is padded.
+    """Return the cost of all numbers of rows, given the costs of the `BUCKETS`.
 
-    Above the last bucket steps are not compiled; their cost is extrapolated from the last two buckets.
+    A step costs as much as the next bucket, because it is padded to that size. Above the last
+    bucket, steps are not compiled; their cost is extrapolated from the last two buckets.
     """
     return replace(cost, seconds={context: _padded(measured) for context, measured in cost.seconds.items()})
 
@@ -304,9 +305,9 @@ def _padded(measured: Mapping[int, float]) -> dict[int, float]:
 
 @torch.no_grad()
 def check_graphs(make: Callable[[], TorchSequence], steps: CompiledSteps) -> str:
-    """Return why CUDA graphs are not used on this device; an empty string if they are.
+    """Return why CUDA graphs are not used on this device; an empty string if they are used.
 
-    They are used if a trial with a short prompt gives the logits of plain forward passes, and is faster.
+    They are used if a trial with a short prompt is faster, and gives the logits of plain passes.
     """
     prompt, draft = list(range(1, 17)), chain(list(range(1, 8)))
     plain, compiled = make(), CompiledSequence(make(), steps, compiles=False)

@@ -1,4 +1,4 @@
-"""Measure the duration of a model's forward passes by their number of rows. Independent of drafters."""
+"""Measure how long a model's forward passes take, for several numbers of rows."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ROWS = (1, 2, 32, 8, 16, 64, 4)
 """Numbers of rows, the most informative first, because the last ones are skipped if time is short."""
 
 CONTEXTS = (64, 1024)
-"""Cached tokens to measure at."""
+"""Numbers of cached tokens at which forward passes are measured."""
 
 ROUNDS = 6
 MIN_POINTS = 3
 SECONDS = 1.5
-"""Time budget; the forward pass in progress is finished, and the first `MIN_POINTS` points are always measured."""
+"""Time limit for starting forward passes; the first `MIN_POINTS` combinations are always run."""
 
 STEP_VERSION = 6
 """Version of the code that runs forward passes. Raise it when their cost changes: stored costs are then ignored."""
@@ -47,17 +47,18 @@ def measure_step_cost(
     seconds: float = SECONDS,
     steps_of: Callable[[TorchSequence], Measured] = lambda sequence: sequence,
 ) -> StepCost:
-    """Measure forward passes; return the fastest time of each kind.
+    """Measure forward passes; return the fastest time for each context and number of rows.
 
-    Each combination of context and number of rows is measured in turn until its two fastest times agree, at most
-    `ROUNDS` times. The time includes copying the argmax to the host and removing the rows (with recurrent state: the
-    replay), because a decoding step waits for both. Contexts are shortened to fit the model. On a GPU the first
-    forward pass of each kind is not timed, because it loads or captures its kernels.
+    Each combination of context and number of rows is measured in turn until its two fastest times
+    agree, at most `ROUNDS` times. The time includes copying the argmax to the host and removing the
+    rows (or, with recurrent state, the replay), because a decoding step waits for both. Contexts
+    are shortened to fit the model. On a GPU, the first pass of each combination loads or captures
+    kernels, and is not timed.
 
     Args:
         rows: Numbers of rows, the most important first.
-        steps_of: Function that takes a sequence with cached tokens, and returns the sequence whose steps are timed:
-            the same one, or one with compiled steps.
+        steps_of: Function that takes a sequence with cached tokens, and returns the sequence to
+            time: the same sequence, or a new one with compiled steps.
 
     Raises:
         ValueError: ``rows`` or ``contexts`` is empty or not positive.
@@ -140,7 +141,7 @@ def _prompt(model: PreTrainedModel, size: int) -> list[int]:
 
 
 def _warm_up(sequence: Measured, count: int) -> float:
-    """Run a forward pass of ``count`` rows and discard it if possible; return its seconds."""
+    """Run a forward pass of ``count`` rows, drop the rows if possible, and return the seconds."""
     started = perf_counter()
     _forward(sequence, _prompt(sequence.model, count))
     if sequence.level in ("tree", "linear"):
@@ -151,7 +152,7 @@ def _warm_up(sequence: Measured, count: int) -> float:
 
 
 def _time(sequence: Measured, count: int) -> float:
-    """Return the seconds of a forward pass of ``count`` rows, which makes the context one token longer."""
+    """Return the seconds of a forward pass of ``count`` rows. The context grows by one token."""
     tokens = _prompt(sequence.model, count)
     started = perf_counter()
     _forward(sequence, tokens)

@@ -24,12 +24,12 @@ MIN_SECONDS = 5e-3
 """Costs whose plain step takes less than this many seconds are always credible: errors of this size do not matter."""
 
 MAX_INVERSION, MIN_REMEASURED = 1.5, 0.75
-"""Costs are not credible if a forward pass took more than 1.5 times as long as one of more rows, or if a plain step now
-takes less than 0.75 of the stored time: other processes used the machine during the measurement."""
+"""Other processes disturbed a measurement if a forward pass took more than 1.5 times as long as a
+pass with more rows, or if a plain step now takes less than 0.75 of the stored time."""
 
 
 MAX_MEASUREMENTS = 3
-"""Number of combined measurements that are credible whatever they say, until the machine is quiet."""
+"""Number of combined measurements that are used even if implausible, until the machine is quiet."""
 
 
 def cost_key(model: PreTrainedModel, *, graphs: bool = False) -> dict[str, str]:
@@ -80,10 +80,13 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
 
 
 def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int], float]) -> StepCost | None:
-    """Load the cost in a file, unless it was measured while other processes used the machine, which is quiet now.
+    """Load the cost in a file; return None if the cost must be measured.
+
+    It must be measured if the file has no credible cost, if a plain step is now much faster, or if
+    the cost was measured on a busy machine that is quiet now.
 
     Args:
-        plain_seconds: Function that measures a plain step: it takes the number of cached tokens and returns seconds.
+        plain_seconds: Function that measures a plain step after a number of cached tokens.
     """
     cost = load(path, key)
     if cost is None or not is_credible(cost):
@@ -99,8 +102,9 @@ def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int]
 def is_credible(cost: StepCost) -> bool:
     """Return whether these costs are plausible for an idle machine.
 
-    More rows must not take less time, and a change of rows must not cost more than a plain step; unless as many as
-    `MAX_MEASUREMENTS` measurements say so. Costs of very short steps are always credible.
+    The machine must have been quiet, more rows must not take less time, and a change of the number
+    of rows must cost less than a plain step. Costs of very short steps, and costs from
+    `MAX_MEASUREMENTS` measurements, are always credible.
     """
     row, *others = cost.seconds.values()
     if cost.measurements >= MAX_MEASUREMENTS or row[1] <= MIN_SECONDS:
@@ -114,10 +118,10 @@ def _ascends(row: Mapping[int, float]) -> bool:
 
 
 def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = True) -> StepCost:
-    """Store a cost, and return it as it is stored: isotonic in the number of rows.
+    """Store a cost, and return it as stored: more rows never take less time.
 
-    Other processes only make forward passes slower. So the smaller of two times is stored for each entry, and after a
-    few starts the stored cost is credible.
+    If this cost is not credible, the smaller of the new and the stored time is kept for each entry,
+    because other processes only make passes slower. So the cost is credible after a few starts.
     """
     earlier = load(path, key) if combines and not is_credible(cost) else None
     if earlier is not None:

@@ -1,9 +1,10 @@
 """Compute the recurrent and convolutional states of a draft tree's rows in the forward pass that verifies the draft.
 
-Layers with state call functions of their modules that process a whole sequence: a causal convolution, and a scan (the
-gated delta rule or Mamba-2's). In the forward pass of a draft, replacements of these functions compute every row from
-its parent's state, and return factors from which one small product gives the state after any row. The cache holds the
-state before the draft until `DraftStates.keep` writes the state after the last accepted row.
+Layers with state call two functions that process a whole sequence: a causal convolution, and a scan
+(the gated delta rule, or Mamba-2's scan). In the forward pass of a draft, both functions are
+replaced. The replacements compute every row from its parent's state. They also return small
+factors, whose product gives the state after any row. The cache holds the state before the draft
+until `DraftStates.keep` writes the state after the last accepted row.
 """
 
 from __future__ import annotations
@@ -51,14 +52,15 @@ class Ancestry:
 
     @property
     def branches(self) -> bool:
-        """Whether the rows branch, that is, are not a single chain."""
+        """Whether the rows branch, that is, do not form a single chain."""
         return not bool(np.array_equal(self._mask, np.tri(len(self), dtype=np.bool_)))
 
     def decays(self, steps: Tensor) -> Tensor:
-        """Return the decay of the state from after row j to after row i; 0 if j is not an ancestor of i.
+        """Return, for rows i and j, the factor by which the state after row j has decayed at row i.
 
-        Logarithms are summed along the path between the rows, because the difference of two sums from the start loses
-        digits after strong decays.
+        The factor is 0 unless j is i or an ancestor of i. Logarithms are summed only over the path
+        from j to i: the difference of two sums from the start would lose digits after strong
+        decays.
 
         Args:
             steps: Logarithm of each row's own decay, of shape (batch, heads, rows).
@@ -70,11 +72,16 @@ class Ancestry:
         return sums.masked_fill(~self._sees, float("-inf")).exp()
 
     def total_decays(self, steps: Tensor) -> Tensor:
-        """Return the decay of the state from before the first row to after each row; shapes as in `decays`."""
+        """Return, for each row, the factor by which the state before the draft has decayed there.
+
+        ``steps`` is as in `decays`; the result has the shape (batch, heads, rows, 1).
+        """
         return (steps @ self._lineage.T).exp()[..., None]
 
     def windows(self, size: int) -> Tensor:
-        """Return, for each row, indices of its last ``size`` inputs among ``size`` earlier inputs followed by the rows.
+        """Return, for each row, the indices of the last ``size`` inputs on the path to the row.
+
+        Indices 0 to ``size`` - 1 are the inputs before the draft; the rows follow.
 
         Returns:
             Shape (rows, size).
@@ -91,9 +98,9 @@ class RowStates:
 
     Attributes:
         before: State before the first row, shape (batch, heads, size, other size).
-        decay: Decay of that state up to each row, shape (batch, heads, rows, 1).
-        decays: Decay between each pair of rows, of shape (batch, heads, rows, rows).
-        left: Each row adds the outer product of ``left`` and ``right`` to the state; (batch, heads, rows, size).
+        decay: Result of `Ancestry.total_decays`, shape (batch, heads, rows, 1).
+        decays: Result of `Ancestry.decays`, shape (batch, heads, rows, rows).
+        left: A row adds the outer product of ``left`` and ``right``; (batch, heads, rows, size).
         right: Shape (batch, heads, rows, other size).
     """
 
@@ -110,9 +117,9 @@ class RowStates:
 
 
 class DraftStates(Cache):
-    """A view of another cache for the forward pass of a draft, in which layers keep the state before the draft.
+    """A view of another cache for the forward pass of a draft.
 
-    Attention layers append the rows to the other cache as usual.
+    Attention layers append the rows to the other cache as usual. `keep` writes the states to it.
 
     Args:
         ancestry: The rows of the forward pass.
@@ -186,7 +193,7 @@ class DraftStates(Cache):
 
 
 class _ThreadState(local):
-    """The functions that this thread's forward pass calls in place of those of the state layers, by name."""
+    """For the name of a function, the function that this thread's forward pass calls instead."""
 
     functions: Mapping[str, Function] = MappingProxyType({})
 
@@ -195,7 +202,7 @@ _thread_state = _ThreadState()
 
 
 def follow_drafts(model: PreTrainedModel) -> None:
-    """Patch the model's state layers to follow drafts inside `DraftStates.following`; other passes are unchanged."""
+    """Patch the modules of a model's layers, so that `replaced_functions` affects them."""
     for name in {type(module).__module__ for module in model.modules()}:
         namespace = vars(sys.modules[name]) if name in sys.modules else {}
         for function in _FUNCTIONS.keys() & namespace.keys():
@@ -205,9 +212,9 @@ def follow_drafts(model: PreTrainedModel) -> None:
 
 @contextmanager
 def replaced_functions(functions: Mapping[str, Function]) -> Iterator[None]:
-    """Let state layers call these functions, by name, in place of transformers' in this thread inside the context.
+    """Inside the context, this thread calls these functions instead of transformers' functions.
 
-    `follow_drafts` has to be called for the model before.
+    Call `follow_drafts` for the model first.
     """
     before, _thread_state.functions = _thread_state.functions, functions
     try:
@@ -234,7 +241,7 @@ def _convolve(
     activation: str | None = None,
     **_: Any,
 ) -> Tensor:
-    """Apply the convolution to the last inputs up to each row.
+    """Apply the convolution to the last inputs on each row's path.
 
     Args:
         hidden_states: Earlier inputs, then the rows; shape (batch, channels, inputs).
@@ -247,7 +254,7 @@ def _convolve(
     size, rows = weight.shape[-1], len(ancestry)
     earlier = hidden_states.shape[-1] - rows
     windows = ancestry.windows(size) + (earlier - size)
-    inputs = hidden_states.to(weight.dtype).transpose(1, 2).contiguous()  # whole inputs are selected faster
+    inputs = hidden_states.to(weight.dtype).transpose(1, 2).contiguous()  # selected faster
     output = (inputs[:, windows] * weight.T).sum(2)
     output = output if bias is None else output + bias
     output = output if activation is None else ACT2FN[activation](output)
@@ -265,13 +272,15 @@ def _gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     **_: Any,
 ) -> Scan:
-    """Compute the gated delta rule for every row: transformers' chunked form, with ancestors in place of a chunk.
+    """Compute the gated delta rule for every row.
+
+    The formula is transformers' chunked form, with a row's ancestors in place of a chunk.
 
     Args:
-        query: Shape (batch, rows, key heads, key size), as ``key``.
+        query: Shape (batch, rows, key heads, key size); ``key`` has the same shape.
         value: Shape (batch, rows, heads, value size).
-        g: Logarithm of each row's decay; (batch, rows, heads).
-        beta: Learning rate of each row; (batch, rows, heads).
+        g: Logarithm of each row's decay, shape (batch, rows, heads).
+        beta: Learning rate of each row, shape (batch, rows, heads).
 
     Returns:
         Output of shape (batch, rows, heads, value size), and the states.
@@ -286,7 +295,7 @@ def _gated_delta_rule(
     decays, decay = ancestry.decays(g), ancestry.total_decays(g)
     scaled = key * beta[..., None]
     errors = value * beta[..., None] - (scaled * decay) @ before
-    # Each row corrects what its ancestors have written, which they have corrected as well: a triangular system.
+    # Each row corrects the writes of its ancestors, which are corrected too: a triangular system.
     system = (scaled @ key.transpose(-1, -2)) * decays
     written = torch.linalg.solve_triangular(system, errors, upper=False, unitriangular=True)
     output = (query * decay) @ before + ((query @ key.transpose(-1, -2)) * decays) @ written
@@ -306,15 +315,13 @@ def _mamba2_scan(
     dt_softplus: bool = False,
     **_: Any,
 ) -> Scan:
-    """Compute Mamba-2's recurrence for every row.
-
-    Like a plain decoding step, it does not limit ``dt``.
+    """Compute Mamba-2's recurrence for every row; ``dt`` is not clamped, as in plain decoding.
 
     Args:
         hidden_states: Shape (batch, rows, heads, head size).
         dt: Shape (batch, rows, heads).
         A: Shape (heads,).
-        B: Shape (batch, rows, groups, state size), as ``C``.
+        B: Shape (batch, rows, groups, state size); ``C`` has the same shape.
 
     Returns:
         Output of shape (batch, rows, heads, head size), and the states.
@@ -346,4 +353,4 @@ _FUNCTIONS: dict[str, Function] = {
     "torch_chunk_gated_delta_rule": _gated_delta_rule,
     "mamba2_chunk_scan": _mamba2_scan,
 }
-"""What replaces each function of transformers' modules in the forward pass of a draft."""
+"""The replacements of transformers' functions in the forward pass of a draft, by name."""

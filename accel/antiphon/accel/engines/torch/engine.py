@@ -1,4 +1,4 @@
-"""The torch engine of a model: its traits, measured costs, learned statistics, and the lock of its forward passes."""
+"""The torch engine of a model: its traits, measured costs, statistics, and forward passes."""
 
 from __future__ import annotations
 
@@ -109,8 +109,9 @@ class TorchEngine:
     def step_cost(self, *, remeasure: bool = False) -> StepCost:
         """Return the measured cost of forward passes; see `ModelEngine.step_cost`.
 
-        The measurement takes about two seconds, and some more on a GPU, where kernels are loaded and graphs captured.
-        It is kept while the model exists, and stored for later processes.
+        The measurement takes about two seconds. On a GPU it takes longer, because kernels are
+        loaded and graphs are captured. The result is kept while the model exists, and stored for
+        later processes.
         """
         graphs = self._uses_graphs
         setting = (*self._setting, torch.get_num_threads(), graphs)
@@ -120,7 +121,7 @@ class TorchEngine:
             cost = None if remeasure else cost_store.load_credible(path, key, self._plain_seconds)
             if cost is None:
                 cost = self._measure()
-                if graphs and not self._uses_graphs:  # one could not be captured, for lack of memory perhaps
+                if graphs and not self._uses_graphs:  # capturing failed, perhaps for lack of memory
                     return self.step_cost(remeasure=remeasure)
                 cost = cost_store.save(path, key, cost, combines=not remeasure)
             self._costs[setting] = cost
@@ -145,7 +146,7 @@ class TorchEngine:
         )
 
     def _plain_seconds(self, context: int) -> float:
-        """Run two plain steps and time the second one, because the first one is slower."""
+        """Run two plain steps, and return the seconds of the second; the first is slower."""
         found = [self._measure(rows=(1,), contexts=(context,), seconds=0.0) for _ in "12"]
         return min(row[1] for row in found[-1].seconds.values())
 
@@ -173,7 +174,7 @@ class TorchEngine:
 
     @property
     def bigrams(self) -> Bigrams | None:
-        """The model's bigrams, computed once; None in training mode or without level "tree"."""
+        """The model's bigrams; None in training mode, or if the level is not "tree"."""
         model = self.model
         if model.training or self.traits.level != "tree":
             return None
@@ -205,8 +206,8 @@ class TorchEngine:
         """Raise an error if BiTA weights cannot be used with this model.
 
         Raises:
-            ValueError: The weights belong to another model, the model cannot verify trees, or decoding is
-                reproducible.
+            ValueError: The weights belong to another model, the model cannot verify trees or keeps
+                a recurrent state, or decoding is reproducible.
         """
         model = self.model
         if self._bita is not bita:
@@ -241,7 +242,7 @@ class TorchEngine:
             hidden_states: Indices of the hidden states that a draft head reads.
 
         Raises:
-            ValueError: The model cannot be decoded reproducibly, or with these BiTA weights.
+            ValueError: The model does not support reproducible decoding, or these BiTA weights.
         """
         traits = self.reproducible_traits(cache) if reproducible else self.traits
         if bita is not None:
@@ -317,7 +318,7 @@ class TorchEngine:
         return self.lock.run(lambda: sequence.cache)
 
     def release(self, sequence: CachedSequence) -> None:
-        """Free the slot cache of a finished sequence; its tokens stay in its own cache."""
+        """Free the slot cache of a finished sequence; the tokens move to the plain cache."""
         if isinstance(sequence, CompiledSequence):
             self.lock.run(sequence.leave_slot_cache)
 
@@ -335,10 +336,13 @@ class TorchEngine:
         return TorchSequence(self.model, self.traits)
 
     def _compiled_or_plain(self, plain: TorchSequence, compiled: bool | None) -> TorchSequence | CompiledSequence:
-        """Return the sequence, with compiled steps if possible; warn if they were requested but are not possible.
+        """Return the sequence, with compiled steps if possible.
+
+        Warns if compiled steps were requested but are not possible.
 
         Args:
-            compiled: None: use CUDA graphs of the model's own kernels if they are faster; True: compile with torch.
+            compiled: None: on a GPU, capture the model's own kernels as CUDA graphs if that is
+                faster. True: compile with torch. False: return the plain sequence.
         """
         model, steps = self.model, self.compiled_steps
         if compiled is False or (compiled is None and model.device.type != "cuda"):
@@ -361,7 +365,7 @@ class TorchEngine:
         with torch.no_grad():
             if not sequence.is_prefilled and not single.draft:
                 return TorchLogits(sequence.prefill(single.pending, single.prefill_chunk))
-            if not sequence.is_prefilled:  # the cache holds all but the last token of the prompt already
+            if not sequence.is_prefilled:  # the cache holds the prompt except its last token
                 sequence.inspect_cache()
             logits = sequence.forward(single.pending, single.draft)
         return TorchLogits(logits, sequence.argmax)

@@ -1,4 +1,4 @@
-"""A KV cache that writes tokens in place into buffers with spare slots, instead of copying it for every token."""
+"""A KV cache that writes new tokens into buffers with spare slots, and seldom copies old tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Buffer:
     @property
     def states(self) -> Tensor | None:
         """The states, as a view of the memory; None if there are none."""
-        # `.data`: the memory is also written while gradients are recorded.
+        # `.data`, because the memory may be written while gradients are recorded.
         return None if self._memory is None else self._memory.data.narrow(-2, 0, self.length)
 
     def hold(self, states: Tensor | None) -> None:
@@ -109,15 +109,16 @@ class GrowingLayer(DynamicLayer):
 
 
 class GrowingCache(DynamicCache):
-    """A `DynamicCache` that does not copy its full-attention layers at every step; pass it as `past_key_values=`.
+    """A `DynamicCache` that does not copy its full-attention layers at every step.
 
-    `DynamicCache` copies all keys and values for every token, because it concatenates. Here a buffer is copied only
-    when it grows by an eighth: on average eight earlier tokens are copied per new token. Sliding, chunked and
-    recurrent layers are those of `DynamicCache`, because their size is bounded. For inference only, because tensors
-    are written in place and a crop reuses their memory.
+    Pass it to transformers as ``past_key_values``. `DynamicCache` copies all keys and values for
+    every token, because it concatenates. Here a buffer is copied only when it grows by an eighth:
+    on average eight earlier tokens are copied per new token. Sliding, chunked and recurrent layers
+    stay as in `DynamicCache`, because their size is bounded. Use this cache for inference only:
+    tensors are written in place, and a crop reuses their memory.
 
     Args:
-        config: Configuration of the model; None: full-attention layers are made when they are needed.
+        config: Configuration of the model; None: full-attention layers, created when needed.
     """
 
     def __init__(self, config: PretrainedConfig | None = None) -> None:

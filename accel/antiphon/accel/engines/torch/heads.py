@@ -1,6 +1,6 @@
 """Draft heads on torch: the MTP layer of a checkpoint, and EAGLE-3 heads in the format of speculators.
 
-The heads share embeddings with the model, and MTP layers its LM head too.
+The heads use the model's embeddings. MTP layers also use the model's LM head.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ EAGLE_LAYERS = 3
 
 
 class HeadModule(Protocol):
-    """One layer that maps hidden states and the tokens after them to the next hidden states, with a cache."""
+    """A layer with a cache. It maps hidden states and the next tokens to the next hidden states."""
 
     name: str
     layers: tuple[int, ...]
     weight: Tensor
-    """Weights of its LM head, shape (vocab, hidden); they also tell device and precision."""
+    """Weights of the LM head, shape (vocab, hidden). Inputs are moved to their device and dtype."""
 
     tokens: Tensor | None
-    """Token of each row of ``weight``, shape (vocab,); None: the row's index."""
+    """Token id of each row of ``weight``, shape (vocab,); None: the index of the row."""
 
     def combine(self, states: Tensor) -> Tensor:
-        """Return the layer's input, (1, tokens, hidden), of hidden states, (1, tokens, layers * hidden)."""
+        """Map hidden states (1, tokens, layers * hidden) to layer input (1, tokens, hidden)."""
 
     def forward(self, hidden: Tensor, tokens: Tensor, positions: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        """Return the input of the next pass and that of the LM head, (1, tokens, hidden) each.
+        """Return the input of the next pass and the input of the LM head, each (1, tokens, hidden).
 
         Args:
-            hidden: Combined hidden states, or those of the last pass, shape (1, tokens, hidden).
-            tokens: Tokens after them, shape (1, tokens).
+            hidden: Result of `combine`, or the last pass's first result; (1, tokens, hidden).
+            tokens: The token after each hidden state, shape (1, tokens).
             positions: Positions of ``tokens``, shape (1, tokens).
         """
 
@@ -116,10 +116,10 @@ class TorchHeadSession:
 
 
 class MtpModule:
-    """The MTP layer of a model's own checkpoint, applied to its own output for each further token.
+    """The MTP layer of a model's own checkpoint. Its output is the input for the next token.
 
     Args:
-        model: The model. Its configuration names one MTP layer.
+        model: The model; its configuration declares one MTP layer.
     """
 
     name = "MTP layer"
@@ -211,7 +211,7 @@ class Eagle3Module:
         return DynamicCache(config=self.config)
 
     def _build(self, weights: dict[str, Tensor]) -> Any:
-        """Return a model of the head's family with one layer, whose attention reads embeddings and hidden states."""
+        """Build a one-layer model whose attention reads embeddings and hidden states."""
         own = AutoConfig.for_model(
             **self.config.to_dict()
             | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
@@ -236,15 +236,15 @@ def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[TorchH
     """Load the draft head of a model.
 
     Args:
-        source: "auto": the MTP layer of the model's own checkpoint, if it has one; a folder or a name on the hub: an
-            EAGLE-3 head in the format of speculators; None: no head.
+        source: None: no head. "auto": the MTP layer of the model's own checkpoint, if any.
+            Otherwise the folder or hub name of an EAGLE-3 head in the format of speculators.
 
     Returns:
         The head, or None and the reason why there is none.
 
     Raises:
-        ValueError: The folder holds no head, or one of another model or of a kind that is not supported.
-        OSError: Nothing is found there.
+        ValueError: The head in ``source`` is for another model, or of a kind that is not supported.
+        OSError: There is no such folder or name, or it lacks a file.
     """
     if source is None:
         return None, "none was requested"
@@ -268,7 +268,7 @@ def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[TorchH
 
 def _load_mtp(model: PreTrainedModel) -> tuple[TorchHead | None, str]:
     text: Any = model.config.get_text_config(decoder=True)
-    # Qwen's own name of the field is not known to transformers.
+    # Transformers does not know the field's name in Qwen's configurations, `mtp_num_hidden_layers`.
     count = getattr(text, "num_mtp_layers", None) or getattr(text, "mtp_num_hidden_layers", None) or 0
     if count != 1:
         return None, f"the checkpoint has {count} MTP layers, and one is supported" if count else "it has no MTP layer"
@@ -289,7 +289,7 @@ def _output_weight(model: PreTrainedModel) -> Tensor:
 
 
 def _shared_embeddings(model: PreTrainedModel, own: Tensor | None) -> Tensor:
-    """Return the model's embeddings if the head's are equal or missing, so that they are in memory once."""
+    """Return the head's embeddings; the model's own if these are equal or the head has none."""
     inputs: Any = model.get_input_embeddings()
     shared: Tensor = inputs.weight.detach()
     if own is None or (own.shape == shared.shape and torch.equal(own.to(shared), shared)):
@@ -298,7 +298,7 @@ def _shared_embeddings(model: PreTrainedModel, own: Tensor | None) -> Tensor:
 
 
 def _target_tokens(weights: dict[str, Tensor], vocab_size: int, device: torch.device) -> Tensor | None:
-    """Return the model's token for each of the head's; None if they are the same."""
+    """Return the model's token id for each token id of the head; None if all are the same."""
     offsets = weights.get("d2t")
     if offsets is None:
         return None

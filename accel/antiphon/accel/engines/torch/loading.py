@@ -33,7 +33,7 @@ RECORDED_OPTIONS = frozenset(LOCATION_OPTIONS) - {"gguf_file", "subfolder"} | {
     "attn_implementation",
     "trust_remote_code",
 }
-"""Options with which the weights are those of the files; others, such as adapters or quantisation, may change them."""
+"""Options that leave the weights as in the files; adapters or quantisation would change them."""
 
 
 OWN_CODE = (
@@ -57,7 +57,7 @@ def load_pretrained(
     Args:
         name_or_path: Name on the Hugging Face Hub, or folder of a checkpoint.
         device: Device of the model; None: a GPU if there is one, else the CPU.
-        dtype: Precision; "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
+        dtype: Precision; "auto": the checkpoint's own, but see `choose_dtype` for CPUs.
         device_map: Placement for transformers, instead of ``device``.
         model_kwargs: Passed to ``AutoModelForCausalLM.from_pretrained``.
 
@@ -99,14 +99,14 @@ def load_pretrained(
     model, report = loaded
     _check_complete(name, report["missing_keys"])
     found = _checkpoint_files(name, shared)
-    is_unchanged = files in ((), found)  # there were none if they have been downloaded now
+    is_unchanged = files in ((), found)  # `files` is empty if the files have just been downloaded
     if found and is_unchanged and set(model_kwargs) <= RECORDED_OPTIONS:
         engine_of(model).checkpoint = Checkpoint(found, weights_version(model))
     return model, tokenizer
 
 
 def load_tokenizer(name: str, **location: Any) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint by transformers.
+    """Load the tokenizer of a checkpoint with transformers.
 
     Args:
         location: Options that locate the checkpoint.
@@ -119,7 +119,7 @@ def load_tokenizer(name: str, **location: Any) -> PreTrainedTokenizerBase:
 
 
 def _set_processor_template(tokenizer: PreTrainedTokenizerBase, name: str, location: dict[str, Any]) -> None:
-    """Give a tokenizer without a chat template the processor's, where multimodal checkpoints may store it."""
+    """If a tokenizer has no chat template, use the template of the checkpoint's processor."""
     from transformers.utils.hub import cached_file
 
     if tokenizer.chat_template is not None:
@@ -147,7 +147,7 @@ def _check_complete(name: str, missing: Collection[str]) -> None:
 
 
 def checkpoint_of(model: PreTrainedModel) -> Checkpoint | None:
-    """Return the files from which a model was loaded; None if they are unknown or its parameters have changed."""
+    """Return the files of a model's weights; None if unknown or if parameters have changed."""
     found = engine_of(model).checkpoint
     return found if found is not None and found.versions == weights_version(model) else None
 
@@ -161,7 +161,7 @@ def _checkpoint_files(name: str, location: dict[str, Any]) -> tuple[CheckpointFi
         with suppress(OSError, ValueError):
             options = {key: value for key, value in location.items() if key in ("cache_dir", "revision")}
             folder = Path(str(cached_file(name, "config.json", **options, local_files_only=True))).parent
-    is_adapter = (folder / "adapter_config.json").is_file()  # its other weights lie elsewhere
+    is_adapter = (folder / "adapter_config.json").is_file()  # the base model lies elsewhere
     paths = [] if is_adapter else sorted(folder.glob("*.safetensors"))
     with suppress(OSError, ValueError):  # a file was removed meanwhile, or is damaged
         return tuple(_checkpoint_file(path.resolve(strict=True)) for path in paths)
@@ -227,8 +227,8 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 def choose_dtype(stored: torch.dtype | None, placement: Any) -> str | torch.dtype:
     """Return the dtype argument for loading a checkpoint; "auto" keeps the checkpoint's own precision.
 
-    On a CPU without bfloat16 units, a checkpoint in half precision is loaded in float32, which is faster and exact
-    there.
+    On a CPU with bfloat16 units, a checkpoint in half precision is loaded in bfloat16. On other
+    CPUs it is loaded in float32, which is exact, and faster there.
 
     Args:
         placement: Device, or a device map of transformers.

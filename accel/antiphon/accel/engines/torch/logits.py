@@ -1,4 +1,4 @@
-"""Logits of one sequence's rows, as a torch tensor. Independent of drafts and sampling."""
+"""Logits of one sequence's rows, as a torch tensor. The module knows nothing about drafting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention masks of a forward pass over a draft tree, as tensors. Independent of models and drafters."""
+"""Attention masks of a forward pass over a draft tree, as tensors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def attention_mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int 
         span: How far the layers look back.
         length: Number of cached tokens.
         offset: First slot that the layer still holds.
-        padding: Slots of left padding, to which no row attends. Padding rows of this forward pass attend to
-            themselves, because a row without any column would make its keys and values NaN.
+        padding: Number of left padding slots, to which no text row attends. Padding rows attend to
+            themselves, because a row without any column would be NaN.
 
     Returns:
         Booleans of shape (rows, length - offset + rows): slots ``offset`` to ``length - 1``, then the rows.

@@ -1,9 +1,9 @@
 """Packed attention for grouped-query models: the query heads of a group become rows of one head.
 
-In grouped-query models several query heads share one head of keys and values. With a draft tree's mask, transformers
-copies these for every query head, over the whole context and in every layer. Packed attention reads them in place. On
-two cores of a Xeon with AMX, steps of 4 to 16 rows are 1.2 to 1.4 times as fast after 4,096 tokens, and equally fast
-after 64.
+In grouped-query models several query heads share one head of keys and values. If there is a mask,
+as for a draft tree, transformers copies all keys and values for every query head, in every layer.
+Packed attention reads them in place. On two cores of a Xeon with AMX, steps of 4 to 16 rows are 1.2
+to 1.4 times as fast after 4,096 tokens of context, and equally fast after 64 tokens.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from antiphon.accel.engines.torch.attention import (
 )
 
 PACKED = "antiphon_packed"
-"""Name of this attention in transformers."""
+"""Name of packed attention in transformers."""
 
 RAGGED = "antiphon_ragged"
-"""Name of the attention over several sequences, which packs the rows of each one."""
+"""Name of the attention over a batch of sequences (`ragged_attention`) in transformers."""
 
 MAX_ROWS = 128
 """Forward passes with more rows use "sdpa", because attention itself then costs more than the copies."""
@@ -88,7 +88,7 @@ def packed_attention(
 def _packed_mask(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
     """Repeat the mask's rows for each of ``groups`` heads and make the mask additive, once for all layers.
 
-    The result is stored as an attribute of the mask; a lookup in a table would take a sixth of the time of attention.
+    The result is stored as an attribute of the mask, because a lookup in a table would be slow.
     """
     if torch.compiler.is_compiling():
         return mask.repeat(1, 1, groups, 1)

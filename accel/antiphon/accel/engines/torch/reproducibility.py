@@ -1,7 +1,7 @@
-"""Check for reproducible decoding that a row's rounding does not depend on the other rows of a forward pass.
+"""Check that a row's rounding does not depend on the other rows of its forward pass.
 
-If the check passes, exact attention and forward passes of one fixed shape make the output independent of the draft,
-even in half precision.
+If the check passes, decoding can be reproducible: with exact attention and forward passes of one
+fixed shape, the output does not depend on the draft, even in half precision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.accel.engines.torch.traits import Traits
 
 SHAPE = Draft((0,) * 6, (ROOT, ROOT, 1, 1, ROOT, 3), (1.0,) * 6)
 PATH = (1, 3, 5)
-"""A draft of two branches and a single row, and the rows that are kept: not the first one, and no adjacent ones."""
+"""A draft with branches, and the rows to keep: without the first row, and none adjacent."""
 
 PREFIX_LENGTHS = (9, 50)
 
@@ -40,7 +40,8 @@ def check_cache(cache: Cache | None) -> None:
 def check_model(model: PreTrainedModel, find_traits: Callable[[], Traits]) -> None:
     """Check that no row's rounding depends on the other rows of its forward pass.
 
-    A few tokens are decoded one by one and again from a tree; their logits must be bitwise equal.
+    A few tokens are decoded one by one, and again as a path of a draft tree. Both must give bitwise
+    equal logits.
 
     Args:
         find_traits: Function that returns the model's traits under exact attention.

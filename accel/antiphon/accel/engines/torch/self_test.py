@@ -25,8 +25,8 @@ SEEDS = (0, 1)
 FAILURES = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 NOISE_FACTOR = 3.0
 MAX_NOISE = 0.3
-"""In half precision a draft's error may be 3 times the model's own rounding noise, and at most 0.3 standard deviations
-of its logits: with a wrong mask or position a real model has an error of 0.7 or more."""
+"""In half precision, the error of a draft's logits may be 3 times the model's own rounding noise,
+but at most 0.3 standard deviations. A wrong mask or position causes an error of 0.7 or more."""
 
 _TREE = Draft((0,) * 5, BRANCHES, (1.0,) * 5)
 
@@ -47,7 +47,7 @@ class SelfTest:
     def traits(self) -> Traits:
         """Return the model's traits.
 
-        The level is the declared one, lowered until the logits of a draft tree or chain are right.
+        The declared level is lowered until the logits of a draft tree or chain are right.
 
         Raises:
             ValueError: The model is not a causal language model with a KV cache.
@@ -86,7 +86,7 @@ class SelfTest:
         return None
 
     def _with_packed_attention(self, traits: Traits) -> Traits:
-        """Return traits with packed attention if it helps and the logits of a branching draft are right with it."""
+        """Enable packed attention if it helps, and if a branching draft then has right logits."""
         reason = why_not_packed(self.model)
         packing = replace(traits, uses_packed_attention=True, packing_reason="")
         if reason is None and self._agrees(packing, _TREE, self._error):
@@ -94,7 +94,7 @@ class SelfTest:
         return replace(traits, packing_reason=reason or "with it a branching draft changed the logits in the self-test")
 
     def _agrees(self, traits: Traits, shape: Draft, error: _Error) -> bool:
-        """Return whether the error is within tolerance for some seed.
+        """Return whether the error is within the tolerance for at least one seed.
 
         Rounding errors vary by seed; a wrong mask always fails.
         """
@@ -112,7 +112,7 @@ class SelfTest:
         return TorchSequence(self.model, traits)
 
     def _error(self, traits: Traits, shape: Draft, seed: int) -> float:
-        """Return the largest mean error of the logits of a row, in standard deviations of the logits."""
+        """Return the largest error of a row: mean error of its logits in standard deviations."""
         size = _prefix(self.model)
         tokens = self._tokens(len(shape), seed)
         draft = replace(shape, tokens=tuple(tokens[size + 1 :]))
@@ -162,9 +162,10 @@ class SelfTest:
     def _noise(self, traits: Traits, rows: int) -> float:
         """Return the error (in the unit of `_error`) that rounding alone can cause in half precision.
 
-        It grows with the number of layers. The estimate is `NOISE_FACTOR` times the distance between two correct ways
-        to compute the same tokens, but at most `MAX_NOISE`. For models with recurrent state it is 0, because there
-        the two ways can differ by more than rounding.
+        The error grows with the number of layers. It is estimated as `NOISE_FACTOR` times the
+        distance between two correct ways to compute the same tokens, but at most `MAX_NOISE`. For
+        models with recurrent state the estimate is 0, because there the two ways differ by more
+        than rounding.
         """
         if traits.level != "tree" or self.model.dtype not in HALF_DTYPES:
             return 0.0
@@ -212,6 +213,6 @@ def _distance(logits: Tensor, truth: Tensor) -> float:
 
 
 def _prefix(model: PreTrainedModel) -> int:
-    """Return a prefix length that exceeds any window that the model applies internally (GPT-Neo)."""
+    """Return a prefix length that exceeds any window inside the model, such as GPT-Neo's."""
     window = getattr(model.config.get_text_config(decoder=True), "window_size", None)
     return PREFIX + window if isinstance(window, int) else PREFIX

@@ -43,25 +43,26 @@ CACHE_ARGUMENTS = ("past_key_values", "cache_params")
 class TorchSequence:
     """The cache of one sequence, and the forward passes of an unmodified model over it.
 
-    ``forward`` computes the confirmed tokens that are not cached yet, and a draft below the last of them. ``keep``
-    then keeps the accepted rows and removes the others. Between the two calls the cache holds every row; after
-    ``keep`` it holds all confirmed tokens except the last one.
+    ``forward`` computes the confirmed tokens that are not cached yet, and a draft below the last of
+    them. ``keep`` then keeps the accepted rows and removes the others. Between the two calls the
+    cache holds every row. After ``keep`` the cache holds all confirmed tokens except the last one.
 
     Args:
         cache: Cache to continue from; None for a new `DynamicCache`.
-        reproducible: Pad every forward pass after the prefill to `REPRODUCIBLE_ROWS` and attend to each row alone (see
-            `antiphon.accel.engines.torch.attention`), so that rounding does not depend on the draft.
-        bita: Weights of the mask tokens that a drafter drafts as negative tokens; None if it drafts none.
+        reproducible: Pad every forward pass after the prefill to `REPRODUCIBLE_ROWS`, and compute
+            the attention of each row alone (see `antiphon.accel.engines.torch.attention`). Then
+            rounding does not depend on the draft.
+        bita: Weights of mask tokens, which the drafter drafts as negative token ids; or None.
         hidden_states: Indices of the hidden states that are collected for a draft head.
-        shares: Returns whether the model can batch sequences; called when it matters.
+        shares: Function that returns whether the model can batch sequences; called if needed.
 
     Attributes:
         level: Verification level of this model with this cache.
-        length: Cached tokens.
-        capacity: Tokens that fit into the cache; None if it grows.
-        is_prefilled: A forward pass has run for this sequence.
+        length: Number of cached tokens.
+        capacity: Number of tokens that fit into the cache; None if the cache grows.
+        is_prefilled: Whether a forward pass has run for this sequence.
         hidden_states: Hidden states of kept rows.
-        argmax: None: `TorchLogits` computes the argmax of the logits. (Compiled sequences set it.)
+        argmax: Always None: `TorchLogits` computes the argmax. (A `CompiledSequence` sets it.)
     """
 
     def __init__(
@@ -106,32 +107,31 @@ class TorchSequence:
     def can_draft_at_prefill(self, context: Tokens) -> bool:
         """See `CachedSequence.can_draft_at_prefill`.
 
-        False if the shape of the prefill affects the result: in reproducible decoding, for models whose rotary
-        frequencies switch, and for recurrent state, which a prefill computes in chunks.
+        False if the shape of the prefill affects the result. This is so in reproducible decoding,
+        for models whose rotary frequencies switch, and for recurrent state, which a prefill
+        computes in chunks.
         """
         shape_matters = self.reproducible or self.traits.rope is not None or bool(self.traits.state_kinds)
         return self.level == "tree" and not shape_matters and len(context) > self.length + 1
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
-        """Compute the prompt.
+        """Run the prefill of a prompt.
 
         Args:
             prompt: Tokens that are not cached yet.
-            chunk: Maximum number of tokens per forward pass; None: all at once. Layers with state treat a pass of one
-                token as a decoding step, which some compute differently. So they get at least two in each pass.
+            chunk: Maximum number of tokens per forward pass; None: all at once.
 
         Returns:
             Logits after the last token, shape (1, vocab).
         """
         end_recording(self.cache.layers)
-        least = 2 if self.traits.state_kinds else 1
-        size = max(chunk or len(prompt), least)
-        last = max(len(prompt) - least, 0) // size * size
+        size = chunk or max(len(prompt), 1)
+        last = (len(prompt) - 1) // size * size
         for start in range(0, last, size):
             self._run(prompt[start : start + size], EMPTY)
             self.hidden_states.keep(self.length, range(size))
             self.length += size
-        logits = self._feed(prompt[last:], EMPTY, padding_rows=0)  # its shape never depends on the draft
+        logits = self._feed(prompt[last:], EMPTY, padding_rows=0)  # no padding: there is no draft
         self.inspect_cache()
         return logits
 
@@ -184,7 +184,7 @@ class TorchSequence:
         end_recording(self._recording_layers)
 
     def advance(self, tokens: int) -> None:
-        """Set the length after tokens were computed by compiled steps, which cache them elsewhere."""
+        """Add ``tokens`` to the length, because the caller has cached them without ``forward``."""
         self.length += tokens
 
     def take_layers(self) -> list[Any]:
@@ -194,7 +194,7 @@ class TorchSequence:
         return layers
 
     def put_states(self, states: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Append keys and values to every layer, each of shape (1, heads, tokens, size)."""
+        """Append keys and values (1, heads, tokens, size) to every layer."""
         for layer, (keys, values) in zip(self._layers, states, strict=True):
             layer.update(keys, values)
 
@@ -218,7 +218,10 @@ class TorchSequence:
         return rope is not None and rope.rebuilds and self.length <= rope.position < len(context)
 
     def inspect_cache(self) -> None:
-        """Set the level after the prefill, when the cache has layers; warn if the caller's cache lowers it."""
+        """Set the level, which depends on the cache's layers; they exist only after the prefill.
+
+        Warns if the caller's cache lowers the level.
+        """
         self.is_prefilled = True
         self.level, reason = supported_level(self.cache, self.traits.level)
         self._recording_layers = recording_layers(self.cache)
@@ -237,7 +240,7 @@ class TorchSequence:
         """Store the input of the next forward pass, so that ``keep`` can remove rejected rows.
 
         Args:
-            padding_rows: Number of rows that only fill the fixed shape.
+            padding_rows: Number of rows that only pad the forward pass to a fixed shape.
         """
         self._last_input = (pending, draft, padding_rows + self._prefix_rows(draft.tokens))
         if len(draft) or padding_rows:
@@ -251,7 +254,7 @@ class TorchSequence:
         return self._run(pending, draft, padding_rows)
 
     def _run(self, pending: Tokens, draft: Draft, padding_rows: int = 0) -> Tensor:
-        # 1. Tree geometry; without a draft there is none, because a prompt's would take memory quadratic in its length.
+        # 1. Tree geometry, only with a draft: for a prompt, its memory would be quadratic.
         tree = build_tree(len(pending), draft.parents, padding_rows) if len(draft) or padding_rows else None
         depths = torch.arange(len(pending)) if tree is None else torch.from_numpy(tree.depths)
         # 2. Inputs: tokens and positions (1, pending + draft + padding), mask (1, 1, rows, slots).
@@ -273,7 +276,7 @@ class TorchSequence:
         return logits
 
     def positions(self, depths: Tensor) -> Tensor:
-        """Return the positions of rows by their depths below the first pending token."""
+        """Return the positions of rows, given their depths below the first pending token."""
         return (depths + (self.length - self.padding)).clamp_(min=0)
 
     def _attention(self, tree: Tree | None) -> AbstractContextManager[None]:
@@ -296,7 +299,10 @@ class TorchSequence:
         return self.traits.cache_argument or "past_key_values"
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
-        """Return tokens and cache as model arguments; for mask tokens, with embeddings and BiTA's prefix."""
+        """Return tokens and cache as arguments of the model.
+
+        For mask tokens, embeddings replace the token ids, and the cache adds BiTA's prefix.
+        """
         name = self._cache_argument
         if self.bita is not None and min(tokens) < 0:
             embeddings = embed_tokens(self.model, tokens, self.bita)
@@ -304,7 +310,7 @@ class TorchSequence:
         return {"input_ids": torch.tensor([tokens], device=self.model.device), name: self.cache, "use_cache": True}
 
     def _prefix_rows(self, tokens: Tokens) -> int:
-        """Return the length of BiTA's prefix after the rows; 0 if there are no mask tokens to attend to it."""
+        """Return the number of prefix rows that BiTA appends; 0 if no row is a mask token."""
         return self.bita.prefix if self.bita is not None and min(tokens, default=0) < 0 else 0
 
     def _mask(self, tree: Tree | None, tokens: Tokens) -> Tensor | dict[str, Tensor | None] | None:
@@ -313,10 +319,10 @@ class TorchSequence:
             no_masks = dict.fromkeys(self.traits.state_kinds)  # no row of a draft is padding
             return no_masks | masks if len(masks) > 1 else next(iter(masks.values()), None)
         if not self.padding:
-            return None  # the causal fast path of transformers
+            return None  # transformers then takes its fast path for causal attention
         visible = torch.ones((1, self.length + len(tokens)), dtype=torch.long, device=self.model.device)
         visible[:, : self.padding] = 0
-        # Purely recurrent models multiply their input by the mask: they need the columns of the new tokens only.
+        # Purely recurrent models multiply the new tokens by the mask: it has no other columns.
         return visible[:, self.length :] if self.traits.cache_argument == "cache_params" else visible
 
     def tree_mask(self, tree: Tree, kind: str, tokens: Tokens) -> Tensor:
@@ -379,12 +385,12 @@ def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
 
 
 def cached_length(cache: Cache) -> int:
-    """Return the number of cached tokens; 0 for a purely recurrent cache, which does not count them."""
+    """Return the number of cached tokens; 0 for a purely recurrent cache, which has no count."""
     return int(cache.get_seq_length()) if any(hasattr(layer, "keys") for layer in cache.layers) else 0
 
 
 def _recurrent_states(cache: Cache) -> list[dict[str, Any]]:
-    """Copy the recurrent and convolutional state of every layer. Keys and values only grow and need no copy."""
+    """Copy the recurrent and convolutional states of every layer. Keys and values need no copy."""
     return [
         {
             name: {index: None if state is None else state.clone() for index, state in getattr(layer, name).items()}

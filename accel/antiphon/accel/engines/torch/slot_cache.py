@@ -1,6 +1,6 @@
-"""A KV cache of fixed size for compiled steps: steps write rows to given slots; a mask over the slots limits attention.
+"""A KV cache of fixed size for compiled steps.
 
-Independent of requests and drafts.
+A step writes its rows to given slots. The mask determines the slots to which a row attends.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from antiphon.accel.engines.torch.packed_attention import PACKED
 from antiphon.accel.engines.torch.traits import Traits
 
 BUCKETS = (1, 4, 8, 16, 32, 64)
-"""Rows of compiled steps: root and draft rows are padded to the next of these."""
+"""Numbers of rows of compiled steps. A step is padded to the next of these numbers."""
 
 MIN_SLOTS = 1024
-"""Slots of the smallest cache; each larger one has twice as many."""
+"""Number of slots of the smallest cache; each larger size has twice as many slots."""
 
 BACKEND: Any = "inductor"
 """Backend of `torch.compile`."""
 
 MAX_LOGIT_ERROR = 0.05
-"""Maximum mean difference from the uncompiled step's logits, in standard deviations; it allows for half precision."""
+"""Maximum mean difference from the uncompiled step's logits, in standard deviations."""
 
 TOKENS, POSITIONS, SLOTS, ANCESTORS = range(4)
 """The four lines of a step's input array ("plan"): each row's token id, position, slot and bit set of ancestors."""
@@ -66,7 +66,7 @@ class SlotLayer(StaticLayer):
         self.slots = slots
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the rows (1, heads, rows, size) in place, and return all slots; masks exclude the unused ones."""
+        """Write the rows (1, heads, rows, size) in place, and return all slots, also the unused."""
         keys, values = cast(Tensor, self.keys), cast(Tensor, self.values)
         slots = self.slots[: key_states.shape[-2]]
         return keys.index_copy_(2, slots, key_states), values.index_copy_(2, slots, value_states)
@@ -79,8 +79,8 @@ class SlotCache:
     occupies the cache until another sequence acquires it between two steps.
 
     Args:
-        traits: Its traits; it verifies trees.
-        compiles: Compile steps by `torch.compile`, also before they are captured.
+        traits: Traits of the model, with the level "tree".
+        compiles: Compile steps with `torch.compile`; on a GPU, this precedes the capture.
         hidden_states: Indices of the hidden states that steps return.
     """
 
@@ -109,7 +109,7 @@ class SlotCache:
         self._occupant: Callable[[], Occupant | None] = lambda: None
 
     def acquire(self, occupant: Occupant) -> bool:
-        """Give the cache to a sequence for its next step; return False if another has not called `keep` yet."""
+        """Give the cache to a sequence for its next step; return False if another is in a step."""
         with self._lock:
             before = self._occupant()
             if before is not None and before is not occupant:
@@ -121,7 +121,7 @@ class SlotCache:
             return True
 
     def release(self, occupant: Occupant) -> None:
-        """Make a sequence copy its keys and values out, if it occupies the cache."""
+        """If a sequence occupies the cache, make it copy its keys and values out."""
         with self._lock:
             if self._occupant() is occupant:
                 occupant.leave()
@@ -168,10 +168,10 @@ class SlotCache:
             return self._steps[rows](model)
 
     def _make(self, model: PreTrainedModel, rows: int) -> CompiledStep:
-        """Compile or capture the step for a number of rows, and check its logits against a plain step.
+        """Compile or capture the step for a number of rows, and check its logits.
 
         Raises:
-            RuntimeError: The logits differ.
+            RuntimeError: The logits differ from the logits of the uncompiled step.
         """
         step: CompiledStep = self._step(rows)
         expected = step(model)[0]
@@ -185,13 +185,13 @@ class SlotCache:
         return step
 
     def _step(self, rows: int) -> CompiledStep:
-        # A CUDA graph reads these by their addresses and does not keep them alive: each belongs to this object.
+        # A CUDA graph reads these tensors by address; only this object keeps them alive.
         plan, used, shifts, cache = self._plan[:, :rows], self._used, self._shifts[:rows], self.cache
         layers = self._hidden_states
         wanted: dict[str, Any] = {"output_hidden_states": list(layers)} if layers else {}
 
         def step(model: PreTrainedModel) -> StepOutputs:  # the closure outlives the model
-            # 1. Mask (1, 1, rows, slots): used slots for all rows, and their ancestors among the new rows.
+            # 1. Mask (1, 1, rows, slots): a row attends to the used slots and to its ancestors.
             ancestors = (plan[ANCESTORS][:, None] >> shifts) & 1 == 1
             sees = used.repeat(rows, 1).index_copy(1, plan[SLOTS], ancestors)[None, None]
             mask = torch.zeros_like(sees, dtype=model.dtype).masked_fill(~sees, torch.finfo(model.dtype).min)
@@ -218,7 +218,7 @@ class SlotCache:
 def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
     """Capture the step as a CUDA graph.
 
-    It can be run repeatedly, because it writes the same states to the same slots.
+    The step can be run repeatedly, because it writes the same states to the same slots.
     """
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it without types
     side.wait_stream(torch.cuda.current_stream())
@@ -241,7 +241,7 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
 class SlotCachePool:
     """The slot caches of one model, by size.
 
-    A sequence gets the smallest cache that fits; sequences take turns in it.
+    A sequence gets the smallest cache that fits its tokens. Sequences take turns in a cache.
     """
 
     def __init__(self, *, min_slots: int = MIN_SLOTS, backend: Any = BACKEND) -> None:
@@ -259,7 +259,7 @@ class SlotCachePool:
         compiles: bool,
         hidden_states: tuple[int, ...] = (),
     ) -> SlotCache:
-        """Return the smallest cache that fits."""
+        """Return the smallest cache for this number of tokens. Create it on first use."""
         size = self._min_slots
         while size < tokens:
             size *= 2

@@ -49,13 +49,13 @@ SHARED_SETTINGS = (
     "dtype",
     "prompt_format",
 )
-"""Settings of the whole model that replace those of its text model."""
+"""Settings of the whole model that replace the settings of its text model."""
 
 UNSCALED_LOGITS = ("aya_vision", "cohere2_vision")
 """Model types that do not scale the logits, although the causal class of their text model does."""
 
 FEATURES = {"phi4_multimodal": "embed_tokens_extend"}
-"""Module inside the text model that adds the features of images and sound to the embeddings, by model type."""
+"""By model type: the module of the text model that adds image and sound features to embeddings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class TextPart:
     """How the text model of a multimodal checkpoint is loaded.
 
     Attributes:
-        model_class: A causal class of transformers, or one that is built from its text model.
+        model_class: A causal class of transformers, or a class that `_causal_class` has built.
         key_mapping: New names of the weights, for ``from_pretrained``.
-        features: Name of the module inside the text model that adds images and sound to the embeddings, if there is
-            one.
+        features: Name of the module inside the text model that adds image and sound features to the
+            embeddings; empty if there is no such module.
     """
 
     model_class: type[PreTrainedModel]
@@ -155,15 +155,15 @@ def _refusal(config: PreTrainedConfig) -> str:
 def _register_conversion(whole: Any, model_type: str, model_class: Any, text_type: str) -> bool:
     """Register transformers' conversion of a multimodal checkpoint for the causal class of its text model.
 
-    This is needed if the checkpoint stores weights in another form, such as separate experts, and transformers
-    converts them only for the multimodal class.
+    This is needed if the checkpoint stores weights in another form, such as separate experts, and
+    transformers converts them only for the multimodal class. Returns False if it is not needed.
     """
     conversion = [each for key in (whole.__name__, model_type) for each in get_checkpoint_conversion_mapping(key) or ()]
     is_renaming = all(isinstance(each, WeightRenaming) for each in conversion)
     if is_renaming or any(get_checkpoint_conversion_mapping(key) for key in (model_class.__name__, text_type)):
         return False
     if model_class.__module__.startswith("transformers.") and not text_type.startswith(model_type):
-        return False  # other checkpoints have the same class
+        return False  # checkpoints of other model types use the same class
     renamed = [WeightRenaming(source, target) for source, target in NAMES.items()]
     register_checkpoint_conversion_mapping(model_class.__name__, conversion + renamed)
     return True

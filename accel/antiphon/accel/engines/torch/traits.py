@@ -1,4 +1,4 @@
-"""Traits of a model: facts about layers, masks and positions from its config and signature. Runs no forward pass.
+"""Traits of a model: facts about layers, masks and positions, taken from its config and signature.
 
 The self-test (`self_test.py`) confirms or lowers the verification level that is declared here.
 """
@@ -30,8 +30,8 @@ class RopeSwitch:
 
     Attributes:
         position: First position that changes the frequencies.
-        dynamic: True: frequencies change at every step from ``position`` on (dynamic NTK scaling). False: once
-            (Longrope).
+        dynamic: True: frequencies change at every step from ``position`` on (dynamic NTK scaling).
+            False: they change once (Longrope).
         rebuilds: Whether the model recomputes its whole KV cache at ``position``.
     """
 
@@ -44,7 +44,8 @@ class RopeSwitch:
 class Traits:
     """Facts about a model: its verification level, its layers, and the arguments of its ``forward`` method.
 
-    A model with one kind of attention layer takes one mask; a hybrid model takes a dict of masks by kind of layer.
+    A model with one kind of attention layer takes one mask. A hybrid model takes a dict with a mask
+    for each kind of layer.
 
     Attributes:
         implementation: The attention implementation of transformers, such as "sdpa".
@@ -56,8 +57,8 @@ class Traits:
         attention_spans: How far each kind of attention layer looks back.
         first_layers: Index of the first layer of each kind of attention layer.
         max_positions: Context length of the model in tokens; None if the config sets none.
-        rope: Where rotary frequencies switch; None if they do not.
-        uses_packed_attention: Whether draft steps (and single rows, if faster) use packed attention.
+        rope: Where the rotary frequencies change; None if they never change.
+        uses_packed_attention: Whether steps with a draft, and compiled steps, use packed attention.
         packing_reason: Why packed attention is not used; empty if it is used.
     """
 
